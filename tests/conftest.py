@@ -1,0 +1,104 @@
+"""Clusters are started once a session; every test gets databases of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+Database = Callable[..., str]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def pg16() -> Iterator[Cluster]:
+    with Cluster(16) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def pg18() -> Iterator[Cluster]:
+    with Cluster(18) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def pg15() -> Iterator[Cluster]:
+    """Debian's Postgres 15, for its contrib extensions (hstore, citext, btree_gist)."""
+    if not (DEBIAN_15 / "postgres").exists():
+        pytest.skip(f"no Postgres 15 server in {DEBIAN_15}: apt-get install postgresql-15")
+    with Cluster(15, bin_dir=DEBIAN_15) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    """``database(cluster)`` makes a database (``template=`` names another than template1) and returns its conninfo."""
+    made: list[tuple[Cluster, str]] = []
+
+    def make(cluster: Cluster, *, template: str = "template1", name: str | None = None) -> str:
+        name = name or f"test_{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+            admin.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+            )
+        made.append((cluster, name))
+        return cluster.conninfo(name)
+
+    yield make
+    for cluster, name in reversed(made):
+        if not cluster.running:
+            cluster.start()
+        drop_database(cluster, name)
+
+
+def drop_database(cluster: Cluster, name: str) -> None:
+    """Drop a database with what would keep it from going: sessions, slots and prepared transactions."""
+    with psycopg.connect(cluster.conninfo(name), autocommit=True) as inside:
+        for (gid,) in inside.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall():
+            inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
+        for slot, pid in admin.execute(slots, [name]).fetchall():
+            if pid is not None:
+                admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+            admin.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def source_dsn(pg16: Cluster, database: Database) -> str:
+    """A fresh database on Postgres 16."""
+    return database(pg16)
+
+
+@pytest.fixture
+def target_dsn(pg18: Cluster, database: Database) -> str:
+    """A fresh database on Postgres 18."""
+    return database(pg18)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real databases (chinook.sql, northwind.sql)."""
+    folder = Path(os.environ.get("PGDDL_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there: set PGDDL_SHARED_DATA to the folder with chinook.sql and northwind.sql")
+    return folder
+
+
+def database_name(conninfo: str) -> str:
+    """The database that a conninfo string names."""
+    return str(conninfo_to_dict(conninfo)["dbname"])
