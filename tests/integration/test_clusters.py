@@ -16,7 +16,6 @@ import pytest
 
 from airflow_provider_pgddl.demo import clusters
 from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed
-from tests.conftest import Database
 
 
 def test_both_versions_run_side_by_side(source_dsn: str, target_dsn: str) -> None:

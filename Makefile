@@ -1,0 +1,42 @@
+# Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
+#   make demo    two embedded Postgres servers, a shop, writers that never stop, a migration and a rewrite
+#   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
+#   make bench   the copy's speed                  make bench ROWS=1000000
+
+ROWS ?= 5000000
+ARGS ?=
+
+# What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
+STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
+
+.PHONY: demo test lint bench venv prerequisites lock
+.DEFAULT_GOAL := test
+
+demo: $(STAMP)
+	@.venv/bin/pgddl demo
+
+test: lint
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+bench: $(STAMP)
+	@.venv/bin/python benchmarks/copy.py --rows $(ROWS)
+
+venv: $(STAMP)
+
+$(STAMP): | prerequisites
+	@echo "Installing the locked packages into .venv: some minutes, once"
+	@sh .ci/venv "$$(sh .ci/prerequisites)"
+	@rm -f .venv/.installed-* && touch $@
+
+# Each time, and before anything else: Java can vanish long after .venv was made.
+prerequisites:
+	@sh .ci/prerequisites > /dev/null
+
+# For a change of dependencies; needs uv. Universal: one lock for 3.11-3.13 and for every platform.
+lock:
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+		--custom-compile-command "make lock" --extra demo --extra dev pyproject.toml --output-file requirements.lock
