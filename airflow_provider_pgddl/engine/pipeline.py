@@ -126,7 +126,7 @@ def table_pattern(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
             if quoted:
                 expression += re.escape(run)
                 continue
-            if re.search(r"[^\w$*?]", run):
+            if re.search(r"[^A-Za-z0-9_$*?\u0080-\U0010ffff]", run):
                 raise ValueError(f'{text}: only * and ? mean something in a pattern; put the rest in "double quotes"')
             expression += re.escape(_fold(run)).replace(r"\*", ".*").replace(r"\?", ".")
         compiled.append(re.compile(expression, re.DOTALL))
@@ -768,7 +768,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[Path_, str]]:
         elif kind == "string_pattern_mismatch" and path == ("pipeline",):
             yield path, "expected a name of a-z, 0-9 and _, at most 40 characters, starting with a letter"
         elif kind == "invalid_key":
-            yield path, "expected a key that is text (put it in quotes)"
+            yield (*path[:-1], str(path[-1])), "expected a key that is text (put it in quotes)"
         elif kind == "value_error":
             yield path, str(context["error"])
         else:
@@ -980,8 +980,12 @@ def _named_tables(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
 
 
 def _similar(pattern: str, known: Collection[Table]) -> str:
-    """The table that was probably meant: other capitals first, then the nearest spelling."""
+    """What was probably meant: other capitals first, then the nearest spelling."""
     plain = pattern.replace('"', "")
+    if set(plain) & set("*?"):
+        schema, _, rest = plain.partition(".")
+        near = difflib.get_close_matches(schema, sorted({schema for schema, _ in known}), n=1)
+        return f"; did you mean {written(near[0])}.{rest}?" if near and near[0] != schema else ""
     names = {f"{schema}.{table}": written(schema, table) for schema, table in known}
     for name, text in names.items():
         if name.lower() == plain.lower():

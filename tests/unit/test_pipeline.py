@@ -1,0 +1,673 @@
+"""What a pipeline file may say, and what is said when it says something else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.engine import pipeline as pipeline_module
+from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PipelineFileError, UsageError
+from airflow_provider_pgddl.engine.pipeline import (
+    BLOCKED_TAGS,
+    COMMON_ALTER_TABLE_SUBCOMMANDS,
+    CREATE_TAGS,
+    DROP_TAGS,
+    Pipeline,
+    changed_keys,
+    check_columns,
+    column_name,
+    load_pipeline,
+    matches,
+    seconds,
+    size_bytes,
+    table_name,
+    table_pattern,
+    written,
+)
+
+MIGRATE = """\
+pipeline: shop
+source: {conn_id: shop_pg16}
+target: {conn_id: shop_pg18}
+tables: {include: ["public.*"]}
+"""
+IN_PLACE = """\
+pipeline: shop
+source: {conn_id: shop_pg16}
+rewrite: {public.orders: {}}
+"""
+
+
+def migrate(**sections: Any) -> dict[str, Any]:
+    return {
+        "pipeline": "shop",
+        "source": {"conn_id": "shop_pg16"},
+        "target": {"conn_id": "shop_pg18"},
+        "tables": {"include": ["public.*"]},
+        **sections,
+    }
+
+
+def in_place(**sections: Any) -> dict[str, Any]:
+    return {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"public.orders": {}}, **sections}
+
+
+def refusal(source: Any, **kwargs: Any) -> str:
+    with pytest.raises(PipelineFileError) as caught:
+        load_pipeline(source, **kwargs)
+    assert caught.value.exit_code == EXIT_USAGE
+    return str(caught.value)
+
+
+# --- defaults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_short_file_gets_the_defaults_of_the_design() -> None:
+    shop = load_pipeline(MIGRATE)
+    assert not shop.in_place
+    assert (shop.tables.existing, shop.tables.keyless) == ("refuse", "refuse")
+    assert (shop.capture.rows, shop.capture.ddl, shop.capture.on_slot_lost) == ("change_log", "queue", "fail")
+    assert shop.capture.max_retained_wal == 50 * 1024**3
+    assert (shop.ddl.scope, shop.ddl.schemas, shop.ddl.multi_statements) == ("schemas", ".*", "split")
+    assert (shop.ddl.lock_timeout, shop.ddl.retry_for, shop.ddl.signal_blockers) == (3.0, 600.0, "off")
+    assert (shop.schema_.validation, shop.schema_.validation_interval, shop.schema_.force) == ("strict", 60.0, False)
+    assert (shop.schema_.source_added_columns, shop.schema_.target_added_columns) == ("stop", "allow")
+    assert (shop.schema_.source_removed_columns, shop.schema_.type_mismatches) == ("stop", "stop")
+    assert (shop.backfill.chunk_bytes, shop.backfill.workers) == (64 * 1024**2, 4)
+    assert (shop.replay.window_rows, shop.replay.until_lag) == (100_000, 1.0)
+    assert shop.verify.before_swap
+    assert (shop.swap.lock_timeout, shop.swap.retries, shop.swap.fence, shop.swap.keep_old) == (0.05, 200, "none", True)
+    assert (shop.spark.conn_id, shop.spark.master) == ("spark_default", None)
+
+
+def test_the_ddl_lists_default_to_those_of_the_seed() -> None:
+    ddl = load_pipeline(MIGRATE).ddl
+    assert (ddl.create_tags, ddl.drop_tags, ddl.blocked_tags) == (CREATE_TAGS, DROP_TAGS, BLOCKED_TAGS)
+    assert ddl.exclude_alter_table_subcommands == ()
+    assert len(COMMON_ALTER_TABLE_SUBCOMMANDS) == 29
+    common = load_pipeline(migrate(ddl={"exclude_alter_table_subcommands": "common"})).ddl
+    assert common.exclude_alter_table_subcommands == COMMON_ALTER_TABLE_SUBCOMMANDS
+    narrow = load_pipeline(migrate(ddl={"scope": "replicated_tables"})).ddl
+    assert (narrow.create_tags, narrow.drop_tags) == (("ALTER TABLE", "COMMENT"), ())
+
+
+def test_ddl_follows_the_way_that_rows_take() -> None:
+    assert load_pipeline(migrate(capture={"rows": "wal"})).capture.ddl == "wal"
+    assert load_pipeline(migrate(capture={"rows": "wal", "ddl": "queue"})).capture.ddl == "queue"
+
+
+def test_every_key_of_the_design_is_taken() -> None:
+    text = """\
+    pipeline: shop
+    source: {conn_id: shop_pg16}
+    target: {dsn: "${SHOP_TARGET}"}
+    tables:
+      include: ["public.*", billing.invoice]
+      exclude: ["public.tmp_*"]
+      schema_only: ["public.audit_*"]
+      skip_columns: {public.users: [ssn]}
+      existing: replace
+      keyless: copy_at_swap
+    capture: {rows: wal, ddl: wal, identities: false, on_slot_lost: restart_tables, max_retained_wal: 50GB}
+    ddl:
+      scope: schemas
+      schemas: "public|billing"
+      create_tags: [create table]
+      drop_tags: [DROP TABLE]
+      blocked_tags: [INSERT]
+      exclude_alter_table_subcommands: [SET LOGGED]
+      multi_statements: safe_only
+      out_of_scope_references: unhandled
+      missing_role: {app: app_v2}
+      ddl_only: false
+      on_failure: queue
+      approval: required
+      lock_safe: true
+      lock_timeout: 3s
+      retry_for: 10min
+      signal_blockers: cancel_then_terminate
+    schema:
+      validation: permissive
+      validation_interval: 60s
+      source_added_columns: skip
+      target_added_columns: stop
+      source_removed_columns: preserve
+      type_mismatches: cast_if_safe
+      allow_type_cast: {public.products.price: integer}
+      auto_migrate: {types: [add_column, safe_type_change], approval: required}
+      overrides: {public.audit_logs: {source_added_columns: skip}}
+      force: true
+    backfill:
+      chunk_bytes: 64MB
+      workers: 4
+      throttle: {max_replica_lag: 10s, max_active_backends: 80, query: "select true"}
+    replay: {window_rows: 100000, until_lag: 1s}
+    verify: {before_swap: true}
+    swap: {lock_timeout: 50ms, retries: 200, fence: read_only, keep_old: true}
+    spark: {conn_id: spark_default, master: "local[2]"}
+    """
+    shop = load_pipeline(textwrap.dedent(text))
+    assert shop.schema_.validation == "warn_only"
+    assert shop.ddl.create_tags == ("CREATE TABLE",)
+    assert shop.ddl.missing_role == {"app": "app_v2"}
+    assert shop.backfill.throttle.max_replica_lag == 10.0
+    assert shop.skipped_columns == {("public", "users"): ("ssn",)}
+
+    rewrite = load_pipeline(
+        in_place(
+            rewrite={
+                "public.orders": {
+                    "alter": ["ALTER COLUMN id TYPE bigint"],
+                    "partition_by": {"column": "created_at", "range": "month", "ahead": 3, "default_partition": False},
+                    "order_by": ["customer_id"],
+                }
+            },
+            capture={"rows": "direct_trigger"},
+        )
+    )
+    assert rewrite.in_place
+    assert rewrite.rewrites[("public", "orders")].alter == ("ALTER COLUMN id TYPE bigint",)
+
+
+def test_yaml_false_and_none_are_words_where_off_and_null_are_values() -> None:
+    text = (
+        MIGRATE
+        + "capture: {ddl: off}\nddl: {signal_blockers: off}\nschema: {source_removed_columns: null, force: yes}\n"
+    )
+    shop = load_pipeline(text)
+    assert (shop.capture.ddl, shop.ddl.signal_blockers) == ("off", "off")
+    assert shop.schema_.source_removed_columns == "null"
+    override = load_pipeline(
+        migrate(schema={"force": True, "overrides": {"public.a": {"source_removed_columns": None}}})
+    )
+    assert override.schema_.overrides["public.a"].source_removed_columns == "null"
+    plain = load_pipeline(migrate(schema={"overrides": {"public.a": {"target_added_columns": "stop"}}}))
+    assert plain.schema_.overrides["public.a"].source_removed_columns == "inherit"
+
+
+# --- what a wrong file is told ------------------------------------------------------------------------------------
+
+
+def test_an_error_names_the_file_the_line_and_the_key(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(MIGRATE + "replay:\n  window_rows: 1000\n  until_lagg: 1s\n")
+    assert (
+        refusal("shop.yaml", base=tmp_path)
+        == "shop.yaml, line 7: replay.until_lagg: unknown key; did you mean until_lag?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("addition", "line", "message"),
+    [
+        ("incldue: [public.*]", 5, "incldue: unknown key"),
+        ("include: [public.*]", 5, "include: unknown key here; it belongs at tables.include"),
+        ("capture: {ddl: q}", 5, "capture.ddl: expected one of: queue, wal, off"),
+        ("schema: {validation: stric}", 5, "did you mean strict?"),
+        ("schema: {schema_: 1}", 5, "schema.schema_: unknown key"),
+        ("backfill:\n  workers: 0", 6, "backfill.workers: input should be greater than or equal to 1"),
+        ("backfill:\n  workers: true", 6, "backfill.workers: expected a whole number"),
+        ('backfill:\n  workers: "4"', 6, "backfill.workers: expected a whole number"),
+        ("backfill:\n  chunk_bytes: 64 pages", 6, "expected a size with its unit"),
+        ("backfill:\n  chunk_bytes: 1kB", 6, "greater than or equal to 8192"),
+        ("swap:\n  lock_timeout: 50", 6, "expected a duration with its unit"),
+        ("swap:\n  keep_old: 1", 6, "swap.keep_old: expected true or false"),
+        ("swap: on", 5, "swap: expected a mapping with the keys lock_timeout, retries, fence, keep_old"),
+        ("replay: [1]", 5, "replay: expected a mapping"),
+        ("ddl: {create_tags: CREATE TABLE}", 5, "ddl.create_tags: expected a list"),
+        ("ddl: {create_tags: [1]}", 5, "ddl.create_tags[0]: expected text"),
+        ("ddl: {create_tags: ['DROP; TABLE']}", 5, "expected a command tag"),
+        ("ddl:\n  schemas: '('", 6, "ddl.schemas: not a regular expression"),
+        ("ddl: {missing_role: 3}", 5, "expected ignore, fail, or a mapping of roles"),
+        ("ddl: {missing_role: {app: 3}}", 5, "ddl.missing_role"),
+        ("ddl:\n  create_tags:\n", 6, "ddl.create_tags: has no value"),
+        ("replay:\n", 5, "replay: has no value"),
+        ("schema:\n  source_removed_columns:", 6, "has no value"),
+        ("pipeline: again", 5, "the key stands twice, first on line 1"),
+        ("replay: {until_lag: 1s, until_lag: 2s}", 5, "the key stands twice"),
+        ("replay: &x {until_lag: 1s}\nverify: *x", 6, "a YAML alias is not taken"),
+        ("replay: [", 5, "not valid YAML"),
+        ("replay: {until_lag: *.*}", 5, "quote a pattern"),
+        ("? [a]\n: b", 5, "not valid YAML"),
+        ("1: b", 5, "1: expected a key that is text"),
+        ("schema: {allow_type_cast: {public.price: integer}}", 5, "write it as schema.table.column"),
+        ("schema: {overrides: {'public.*': {validation: warn_only}}}", 5, "a pattern cannot stand here"),
+        ("schema: {overrides: {public.audit: {force: true}}}", 5, "unknown key"),
+    ],
+)
+def test_what_a_wrong_key_or_value_is_told(addition: str, line: int, message: str) -> None:
+    text = refusal(MIGRATE + addition)
+    assert text.startswith(f"pipeline, line {line}: "), text
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ('include: ["public"]', "a pattern has two parts"),
+        ('include: ["a.b.c"]', "a pattern has two parts"),
+        ('include: [".a"]', "a pattern has two parts"),
+        ('include: ["public.[ab]"]', "only * and ? mean something"),
+        ("""include: ['"public.orders']""", "the double quote is not closed"),
+        ("include: public.*", "expected a list"),
+        ("include: []", "tables.include: is missing"),
+        ("existing: adopt", "tables.include: is missing"),
+        ('include: ["public.*"], skip_columns: {public.users: []}', "names no column"),
+        ('include: ["public.*"], skip_columns: {users: [ssn]}', "write it as schema.table"),
+        ('include: ["public.*"], skip_columns: {public.users: ["a b"]}', 'put it in "double quotes"'),
+        ("""include: ["public.*"], skip_columns: {public.users: [a], '"public".users': [b]}""", "is the same table as"),
+    ],
+)
+def test_what_wrong_tables_are_told(tables: str, message: str) -> None:
+    text = refusal(MIGRATE.replace('include: ["public.*"]', tables))
+    assert text.startswith("pipeline, line 4: "), text
+    assert message in text
+
+
+@pytest.mark.parametrize("name", ["Shop", "1shop", "s" * 41, "shop-1", "", "größe"])
+def test_a_pipeline_has_a_plain_name(name: str) -> None:
+    assert "expected a name of a-z" in refusal(migrate(pipeline=name))
+
+
+def test_everything_wrong_is_said_at_once_in_the_order_of_the_file() -> None:
+    lines = refusal("pipeline: Shop\nsource: {}\ntables: {inclde: []}\nswap: {fence: lok}\n").splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"pipeline, line {number}" for number in (1, 3, 4)]
+
+
+def test_missing_keys_are_named() -> None:
+    assert refusal("pipeline: shop\ntables: {include: [public.a]}\n") == "pipeline: source: is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n", "the file is empty"),
+        ("- a\n- b\n", "expected a mapping"),
+        ("pipeline: a\n---\npipeline: b\n", "not valid YAML"),
+        ("pipeline: 2026-13-45\n", "not valid YAML"),
+        ("pipeline: !!python/object/apply:os.system ['true']\nx: y", "not valid YAML"),
+    ],
+)
+def test_what_is_not_a_pipeline_file_at_all(text: str, message: str) -> None:
+    assert message in refusal(text)
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    assert "No such file" in refusal("nowhere.yaml", base=tmp_path)
+    assert "directory" in refusal(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"pipeline: \xff\xfe\n")
+    assert "not UTF-8" in refusal(tmp_path / "binary.yaml")
+
+
+# --- endpoints and secrets ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://app:hunter2@db/shop",
+        "postgres://app:hunter2@db:5432/shop?sslmode=require",
+        "postgresql://app@db/shop?password=hunter2",
+        "host=db user=app password=hunter2",
+        "host=db user=app password='hunter2'",
+        "host=db password=hunter2${SUFFIX}",
+        "host=db sslpassword=hunter2",
+        "postgresql://app:hunter2@db:port/shop?no_such_option=1",
+        "host=db hunter2",
+    ],
+)
+def test_a_literal_password_is_refused_and_never_repeated(dsn: str) -> None:
+    for text in (
+        refusal(migrate(target={"dsn": dsn})),
+        refusal(MIGRATE.replace("{conn_id: shop_pg18}", f'{{dsn: "{dsn}"}}')),
+    ):
+        assert "hunter2" not in text
+        assert "target.dsn" in text
+
+
+def test_a_secret_in_the_wrong_key_is_not_repeated_either() -> None:
+    assert "hunter2" not in refusal(migrate(target={"conn_id": "postgresql://app:hunter2@db/shop"}))
+    assert "hunter2" not in refusal(migrate(target={"conn_id": "x", "password": "hunter2"}))
+    assert "hunter2" not in refusal(migrate(target="postgresql://app:hunter2@db/shop"))
+    assert "hunter2" not in refusal(migrate(target={"dsn": ["postgresql://app:hunter2@db/shop"]}))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "environment", "expected"),
+    [
+        ("${SHOP}", {"SHOP": "host=db password='a b'"}, {"host": "db", "password": "a b"}),
+        ("${SHOP}", {"SHOP": "postgresql://u:p%40@db"}, {"host": "db", "user": "u", "password": "p@"}),
+        ("postgresql://app@db/shop", {}, {"host": "db", "dbname": "shop", "user": "app"}),
+        ("postgresql://app:${PW}@${HOST}/shop", {"PW": "a@b:/ 'c", "HOST": "db"},
+         {"host": "db", "dbname": "shop", "user": "app", "password": "a@b:/ 'c"}),
+        ("host=db password=${PW} dbname=shop_${NAME}", {"PW": "it's \\", "NAME": "eu"},
+         {"host": "db", "dbname": "shop_eu", "password": "it's \\"}),
+    ],
+)  # fmt: skip
+def test_variables_are_taken_value_by_value(dsn: str, environment: dict[str, str], expected: dict[str, str]) -> None:
+    endpoint = load_pipeline(migrate(target={"dsn": dsn})).target
+    assert endpoint is not None
+    conninfo = endpoint.resolve(environment)
+    if dsn == "${SHOP}":
+        assert conninfo == environment["SHOP"]
+    assert conninfo_to_dict(conninfo) == expected
+
+
+def test_a_missing_or_wrong_variable_is_named_and_its_value_is_not() -> None:
+    endpoint = load_pipeline(migrate(target={"dsn": "${SHOP_DSN}"})).target
+    assert endpoint is not None
+    with pytest.raises(UsageError, match="SHOP_DSN is not set"):
+        endpoint.resolve({})
+    with pytest.raises(UsageError, match="SHOP_DSN is not set"):
+        endpoint.resolve({"SHOP_DSN": ""})
+    with pytest.raises(UsageError) as caught:
+        endpoint.resolve({"SHOP_DSN": "hunter2"})
+    assert "SHOP_DSN" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(UsageError, match="known to Airflow only"):
+        load_pipeline(MIGRATE).source.resolve({})
+
+
+def test_a_dsn_is_a_whole_conninfo() -> None:
+    assert "not a Postgres conninfo" in refusal(migrate(target={"dsn": "${BASE} and more"}))
+    assert "with braces" in refusal(migrate(target={"dsn": "$SHOP_DSN"}))
+    assert "not a Postgres conninfo" in refusal(migrate(target={"dsn": "shop"}))
+
+
+def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
+    assert "give either conn_id or dsn" in refusal(migrate(target={}))
+    assert "give either conn_id or dsn" in refusal(migrate(target={"conn_id": "a", "dsn": "${A}"}))
+    assert "leave target out to rewrite in place" in refusal(migrate(target={"conn_id": "shop_pg16"}))
+
+
+# --- contradictions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (migrate(rewrite={"public.orders": {}}), "rewrite: is for a rewrite in place"),
+        (in_place(rewrite={}), "without target it is a rewrite in place"),
+        (in_place(swap={"fence": "lock"}), "swap.fence: a fence is for a migrate"),
+        (in_place(tables={"include": ["public.other"]}), "public.other is not under rewrite"),
+        (in_place(tables={"include": ["public.a*"]}, rewrite={"public.ab": {}, "public.b": {}}), "is not in tables"),
+        (in_place(tables={"exclude": ["public.a"]}), "has no place in a rewrite in place"),
+        (in_place(tables={"schema_only": ["public.a"]}), "has no place in a rewrite in place"),
+        (in_place(tables={"skip_columns": {"public.orders": ["a"]}}), "has no place in a rewrite in place"),
+        (in_place(tables={"existing": "adopt"}), "has no place in a rewrite in place"),
+        (in_place(capture={"rows": "none"}), "would lose what is written"),
+        (in_place(ddl={"ddl_only": True}), "ddl.ddl_only: needs a target"),
+        (in_place(rewrite={"public.orders": {}, '"public"."orders"': {}}), "is the same table as public.orders"),
+        (migrate(capture={"rows": "direct_trigger"}), "works in place only"),
+        (migrate(capture={"ddl": "off"}, ddl={"ddl_only": True}), "needs capture.ddl"),
+        (migrate(capture={"on_slot_lost": "restart_tables"}), "needs a slot"),
+        (migrate(swap={"keep_old": False}), "nothing old is replaced"),
+        (migrate(ddl={"scope": "everything", "schemas": "a"}), "needs scope: schemas"),
+        (migrate(ddl={"scope": "replicated_tables", "ddl_only": True}), "needs scope: schemas or everything"),
+        (migrate(ddl={"scope": "replicated_tables", "create_tags": ["CREATE TABLE"]}), "CREATE TABLE needs scope"),
+        (migrate(ddl={"scope": "replicated_tables", "drop_tags": ["DROP TABLE"]}), "drop_tags: need scope"),
+        (migrate(ddl={"create_tags": ["CREATE EXTENSION"]}), "is in blocked_tags as well"),
+        (migrate(ddl={"create_tags": ["DROP TABLE"]}), "belongs in drop_tags"),
+        (migrate(ddl={"drop_tags": ["CREATE TABLE"]}), "belongs in create_tags"),
+        (migrate(schema={"validation": "disabled"}), "schema.validation: disabled can lose data"),
+        (migrate(schema={"source_added_columns": "skip"}), "needs schema.force: true"),
+        (migrate(schema={"source_removed_columns": None}), "null can lose data"),
+        (migrate(schema={"source_removed_columns": "drop"}), "drop can lose data"),
+        (migrate(schema={"type_mismatches": "cast_always"}), "cast_always can lose data"),
+        (migrate(schema={"allow_type_cast": {"public.products.price": "integer"}}), "allow_type_cast: can lose data"),
+        (migrate(schema={"overrides": {"public.a": {"source_added_columns": "skip"}}}), "a.source_added_columns"),
+        (migrate(schema={"overrides": {"public.a": {"validation": "disabled"}}}), "disabled can lose data"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_one_another_are_refused(pipeline: dict[str, Any], message: str) -> None:
+    assert message in refusal(pipeline)
+    with pytest.raises(PipelineFileError):  # and with lines, from YAML
+        load_pipeline(json.dumps(pipeline, indent=1))
+
+
+def test_force_allows_what_can_lose_data() -> None:
+    policy = {"force": True, "source_added_columns": "skip", "source_removed_columns": None, "validation": "disabled"}
+    assert load_pipeline(migrate(schema=policy)).schema_.force
+
+
+def test_in_place_include_may_repeat_the_tables() -> None:
+    assert load_pipeline(in_place(tables={"include": ["public.*"]})).in_place
+
+
+# --- names and patterns -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("public.orders", ("public", "orders")),
+        ("Public.ORDERS", ("public", "orders")),
+        ('"Sales"."Order.Items"', ("Sales", "Order.Items")),
+        ('"Sales".items', ("Sales", "items")),
+        ('a."say ""hi"""', ("a", 'say "hi"')),
+        ("größe.naïve$1", ("größe", "naïve$1")),
+        ("ÄRGER.X", ("Ärger", "x")),
+    ],
+)
+def test_tables_are_written_as_in_sql(text: str, expected: tuple[str, str]) -> None:
+    assert table_name(text) == expected
+    assert table_name(written(*expected)) == expected
+
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
+
+
+@given(NAMES, NAMES)
+def test_any_name_can_be_written_and_read_back(schema: str, table: str) -> None:
+    assert table_name(written(schema, table)) == (schema, table)
+    patterns = table_pattern(written(schema, table))
+    assert patterns[0].fullmatch(schema)
+    assert patterns[1].fullmatch(table)
+    assert column_name(written(table)) == table
+
+
+def test_names_longer_than_postgres_keeps_are_refused() -> None:
+    assert table_name("public." + "a" * 63)
+    with pytest.raises(ValueError, match="63 bytes"):
+        table_name("public." + "a" * 64)
+    with pytest.raises(ValueError, match="63 bytes"):
+        table_name("public." + "ä" * 32)
+
+
+TABLES = [
+    ("public", "orders"), ("public", "order_items"), ("public", "tmp_a"), ("public", "audit_1"), ("billing", "invoice"),
+    ("Sales", "Order.Items"), ("Sales", "order"), ("public", "a*b"), ("pg_catalog", "pg_class"),
+    ("information_schema", "tables"), ("pgddl", "runs"), ("pgddl_copy_public", "orders"), ("pg_toast", "x"),
+]  # fmt: skip
+
+
+def chosen(**tables: list[str]) -> list[tuple[str, str]]:
+    return matches(load_pipeline(migrate(tables=tables)), TABLES).rows
+
+
+def test_patterns_choose_tables() -> None:
+    assert chosen(include=["public.order*"]) == [("public", "order_items"), ("public", "orders")]
+    assert chosen(include=["public.order?"]) == [("public", "orders")]
+    assert chosen(include=["*.INVOICE"]) == [("billing", "invoice")]
+    assert chosen(include=['"Sales".*']) == [("Sales", "Order.Items"), ("Sales", "order")]
+    assert chosen(include=['"Sales"."Order.Items"']) == [("Sales", "Order.Items")]
+    assert chosen(include=['public."a*b"']) == [("public", "a*b")]
+    assert chosen(include=["public.*"], exclude=["public.tmp_*", "public.a*"]) == [
+        ("public", "order_items"),
+        ("public", "orders"),
+    ]
+
+
+def test_all_tables_leave_out_system_schemas_and_our_own() -> None:
+    everything = chosen(include=["*.*"])
+    assert len(everything) == 8
+    assert {schema for schema, _ in everything} == {"public", "billing", "Sales"}
+
+
+def test_schema_only_tables_send_no_rows() -> None:
+    selection = matches(
+        load_pipeline(migrate(tables={"include": ["public.*"], "schema_only": ["public.audit_*", "billing.*"]})), TABLES
+    )
+    assert selection.schema_only == [("billing", "invoice"), ("public", "audit_1")]
+    assert ("public", "audit_1") not in selection.rows
+
+
+def test_in_place_takes_exactly_the_tables_under_rewrite() -> None:
+    assert matches(load_pipeline(IN_PLACE), TABLES).rows == [("public", "orders")]
+
+
+def test_what_matches_nothing_is_refused_with_its_line_and_the_nearest_name() -> None:
+    text = "pipeline: shop\nsource: {conn_id: a}\ntarget: {conn_id: b}\n"
+    text += 'tables:\n  include:\n    - "publik.*"\n    - sales.order\n'
+    text += "  exclude: [public.nothing]\n  skip_columns: {public.ordrs: [a]}\n"
+    with pytest.raises(PipelineFileError) as caught:
+        matches(load_pipeline(text), TABLES)
+    assert str(caught.value).splitlines() == [
+        "pipeline, line 6: tables.include[0]: publik.* matches no table; did you mean public.*?",
+        'pipeline, line 7: tables.include[1]: sales.order matches no table; did you mean "Sales".order?',
+        "pipeline, line 8: tables.exclude[0]: public.nothing matches no table",
+        "pipeline, line 9: tables.skip_columns.public.ordrs: there is no table public.ordrs; "
+        "did you mean public.orders?",
+    ]
+    with pytest.raises(PipelineFileError, match=r"line 3: rewrite.public.orders: there is no table public.orders"):
+        matches(load_pipeline(IN_PLACE), [("public", "other")])
+    with pytest.raises(PipelineFileError, match="no table is left"):
+        matches(load_pipeline(migrate(tables={"include": ["public.orders"], "exclude": ["public.o*"]})), TABLES)
+    with pytest.raises(PipelineFileError, match="is not among the tables"):
+        matches(
+            load_pipeline(migrate(tables={"include": ["public.orders"], "skip_columns": {"billing.invoice": ["a"]}})),
+            TABLES,
+        )
+
+
+def test_a_running_pipeline_may_lose_tables() -> None:
+    assert matches(load_pipeline(MIGRATE), [], strict=False).rows == []
+
+
+def test_a_line_survives_the_job_file() -> None:
+    text = MIGRATE.replace("public.*", "publik.*")
+    carried = load_pipeline(json.loads(json.dumps(load_pipeline(text).to_json())))
+    with pytest.raises(PipelineFileError, match=r"pipeline, line 4: tables.include\[0\]"):
+        matches(carried, TABLES)
+
+
+def test_columns_that_do_not_exist_are_refused() -> None:
+    columns = {("public", "orders"): ["id", "customer_id", "Total"]}
+    pipeline = load_pipeline(
+        IN_PLACE.replace("{}", "{order_by: [customer], partition_by: {column: created_at, range: month}}")
+    )
+    with pytest.raises(PipelineFileError) as caught:
+        check_columns(pipeline, columns)
+    assert (
+        "line 3: rewrite.public.orders.order_by[0]: public.orders has no column customer; did you mean customer_id?"
+        in str(caught.value)
+    )
+    assert "partition_by.column: public.orders has no column created_at" in str(caught.value)
+    check_columns(load_pipeline(IN_PLACE.replace("{}", """{order_by: ['"Total"']}""")), columns)
+    skip = load_pipeline(migrate(tables={"include": ["public.*"], "skip_columns": {"public.orders": ["total"]}}))
+    with pytest.raises(PipelineFileError, match="no column total"):
+        check_columns(skip, columns)
+
+
+# --- quantities ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("50ms", 0.05), ("3s", 3), ("10min", 600), ("1.5 h", 5400), ("2d", 172800), ("0us", 0), (0, 0)],
+)
+def test_durations(text: object, expected: float) -> None:
+    assert seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["50", 50, "3 parsecs", "-1s", True, None, "1s 2ms", "٣s"])
+def test_what_is_no_duration(text: object) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("64MB", 64 << 20), ("1 kB", 1024), ("1.5gb", 3 << 29), (8192, 8192)])
+def test_sizes(text: object, expected: int) -> None:
+    assert size_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["64", "64 MiB", -1, True, None])
+def test_what_is_no_size(text: object) -> None:
+    with pytest.raises(ValueError, match="size"):
+        size_bytes(text)
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_a_duration_survives_json(micros: int) -> None:
+    lag = load_pipeline(migrate(replay={"until_lag": f"{micros}us"})).to_json()
+    assert round(load_pipeline(lag).replay.until_lag * 1e6) == micros
+    assert load_pipeline(lag).to_json() == lag
+
+
+# --- JSON, pickle, change -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [MIGRATE, IN_PLACE, MIGRATE + "schema: {source_removed_columns: ~, force: true}\n"])
+def test_json_round_trips(text: str) -> None:
+    first = load_pipeline(text)
+    again = load_pipeline(json.loads(json.dumps(first.to_json())))
+    assert again == first
+    assert again.to_json() == first.to_json()
+
+
+def test_a_pipeline_travels_to_workers() -> None:
+    pipeline = load_pipeline(IN_PLACE)
+    assert pipeline.rewrites
+    again: Pipeline = pickle.loads(pickle.dumps(pipeline))  # noqa: S301
+    assert again == pipeline
+    assert again.where("rewrite") == "pipeline, line 3: rewrite"
+
+
+def test_nothing_of_a_pipeline_changes_after_reading() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_pipeline(MIGRATE).pipeline = "other"
+
+
+def test_changed_keys_are_named_and_workers_throttle_and_timeouts_are_free() -> None:
+    recorded = load_pipeline(MIGRATE).to_json()
+    free = migrate(
+        backfill={"workers": 9, "throttle": {"max_active_backends": 3}},
+        swap={"lock_timeout": "10ms", "retries": 3},
+        ddl={"lock_timeout": "1s", "retry_for": "1h"},
+        spark={"master": "local[2]"},
+    )
+    assert changed_keys(recorded, load_pipeline(free).to_json()) == []
+    changed = migrate(
+        tables={"include": ["public.*", "billing.*"]}, backfill={"chunk_bytes": "1MB"}, swap={"fence": "lock"}
+    )
+    assert changed_keys(recorded, load_pipeline(changed).to_json()) == [
+        "backfill.chunk_bytes",
+        "swap.fence",
+        "tables.include",
+    ]
+    assert changed_keys(recorded, load_pipeline(in_place()).to_json()) == [
+        "rewrite.public.orders.alter", "rewrite.public.orders.order_by", "tables.include", "target.conn_id",
+    ]  # fmt: skip
+
+
+def test_a_recorded_pipeline_may_lack_keys_that_came_later() -> None:
+    now = load_pipeline(MIGRATE).to_json()
+    recorded = {key: value for key, value in now.items() if key not in ("verify", "replay")}
+    assert changed_keys(recorded, now) == []
+
+
+def test_the_lines_of_the_file_are_no_change() -> None:
+    assert changed_keys(load_pipeline(MIGRATE).to_json(), load_pipeline("# moved\n\n" + MIGRATE).to_json()) == []
+
+
+def test_the_module_imports_no_airflow_and_no_pyspark() -> None:
+    source = Path(pipeline_module.__file__).read_text()
+    assert "import pyspark" not in source
+    assert "import airflow\n" not in source
