@@ -1,0 +1,321 @@
+"""The command line: one table of commands, for `pgddl` and for `airflow pgddl`.
+
+Airflow imports this module at every `airflow` call, so nothing but the standard library is imported up here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_pgddl.engine.pipeline import Pipeline
+
+STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
+EXIT_CODES = (
+    "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch, "
+    "4 refused by preflight, 5 worth retrying"
+)
+DEFAULT_MASTER = "local[2]"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An argument in argparse's terms; Airflow's `Arg` takes the same."""
+
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: `run` gets the parsed arguments and returns the exit code."""
+
+    name: str
+    help: str
+    options: tuple[Option, ...]
+    run: Callable[[argparse.Namespace], int]
+
+
+PIPELINE = Option(("-p", "--pipeline"), {"required": True, "metavar": "FILE", "help": "the pipeline file"})
+TABLES = Option(
+    ("--tables",),
+    {"nargs": "+", "metavar": "SCHEMA.TABLE", "default": None, "help": "only these tables, instead of all"},
+)
+JSON = Option(("--json",), {"action": "store_true", "help": "print one JSON object, and nothing else, on stdout"})
+
+
+def check(args: argparse.Namespace) -> int:
+    """Preflight and the state of our migrations; changes nothing."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
+
+    pipeline, source, target = _opened(args)
+    found = _plain(stages.check(pipeline, source, target))
+    if args.json:
+        _print_json(found)
+    else:
+        for finding in found["findings"]:
+            about = f"{finding['table']}: " if finding.get("table") else ""
+            print(f"{finding['severity']} ({finding['where']}): {about}{finding['what']}")
+            for line in (finding.get("fix") or "").splitlines():
+                print(f"  {line}")
+        _print_tree({"migrations": found["migrations"]})
+        errors = sum(finding["severity"] == "error" for finding in found["findings"])
+        print(f"{errors} errors, {len(found['findings']) - errors} warnings")
+    refused = any(finding["severity"] == "error" for finding in found["findings"])
+    return EXIT_REFUSED if refused else EXIT_DONE
+
+
+def status(args: argparse.Namespace) -> int:
+    """What the journal knows of this pipeline."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+
+    found = _plain(stages.status(*_opened(args)))
+    if args.json:
+        _print_json(found)
+    else:
+        _print_tree(found)
+    return EXIT_DONE
+
+
+def reset(args: argparse.Namespace) -> int:
+    """Take everything of ours away again, or start some tables over; live tables are never touched."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE, UsageError
+    from airflow_provider_pgddl.engine.job import names
+
+    pipeline, source, target = _opened(args)
+    what = ", ".join(args.tables) if args.tables else f"the whole pipeline {pipeline.pipeline}"
+    if not args.yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"reset of {what} needs a confirmation", todo="give --yes")
+        if input(f"Drop the copies and the recorded progress of {what}? [y/N] ").strip().lower() != "y":
+            raise UsageError("not confirmed; nothing has been changed")
+    done = _plain(stages.reset(pipeline, source, target, names(args.tables)))
+    if args.json:
+        _print_json(done)
+    else:
+        _print_tree(done)
+    return EXIT_DONE
+
+
+def run(args: argparse.Namespace) -> int:
+    """One stage, through spark-submit, with the same job file that an operator writes."""
+    import subprocess
+    import tempfile
+
+    from airflow_provider_pgddl.connections import in_environment, secrets
+    from airflow_provider_pgddl.engine import job as jobs
+    from airflow_provider_pgddl.engine import spark
+    from airflow_provider_pgddl.engine.pipeline import load_pipeline
+
+    pipeline = load_pipeline(Path(args.pipeline))
+    found = secrets(pipeline, _lookup(), os.environ)
+    master = args.master or pipeline.spark.master or DEFAULT_MASTER
+    env = os.environ | spark.launch_env(os.environ, local=spark.is_local(master)) | in_environment(found)
+    if missing := spark.why_no_launch(env):
+        raise missing
+    with tempfile.TemporaryDirectory(prefix="pgddl-", ignore_cleanup_errors=True) as folder:  # mode 0700
+        job_file, result_path = Path(folder, "job.json"), Path(folder, "result.json")
+        job = jobs.Job(
+            stage=args.stage,
+            pipeline=pipeline,
+            tables=jobs.names(args.tables),
+            watch=jobs.Watched.me(),
+            secrets={side: jobs.SECRETS[side] for side in found},
+            result_path=str(result_path),
+            dry_run=args.dry_run,
+        )
+        jobs.write(job, job_file)
+        command = spark.command(
+            "spark-submit",
+            master,
+            spark.application(args.stage),
+            job_file,
+            name=f"pgddl {pipeline.pipeline} {args.stage}",
+            conf=spark.local_conf(master),
+        )
+        stdout = sys.stderr if args.json else None
+        with subprocess.Popen(command, env=env, stdout=stdout) as process:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                # ^C reached the whole foreground group: let the application cancel what it does and say so.
+                process.wait()
+                raise
+        outcome = jobs.read_outcome(result_path)
+    if outcome is None:
+        # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
+        return process.returncode if 0 < process.returncode < 128 else 5
+    if args.json:
+        _print_json(outcome.result if outcome.result is not None else outcome.error)
+    return outcome.exit_code
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Two embedded clusters, a shop with busy writers, migrated and rewritten through Airflow."""
+    from airflow_provider_pgddl.engine.errors import UsageError
+
+    try:
+        from airflow_provider_pgddl.demo import run as demo_run
+    except ImportError as error:
+        raise UsageError(
+            f"the demo needs its embedded Postgres ({error.name} is not installed)",
+            todo="pip install 'airflow-provider-pgddl[demo]'",
+        ) from None
+    return int(demo_run.main(["--json"] if args.json else []) or 0)
+
+
+COMMANDS = (
+    Command("check", "preflight, and the state of pgddl's migrations; changes nothing", (PIPELINE, JSON), check),
+    Command(
+        "run",
+        "run one stage, through spark-submit",
+        (
+            Option(("stage",), {"choices": STAGES, "metavar": "STAGE", "help": ", ".join(STAGES)}),
+            PIPELINE,
+            TABLES,
+            Option(("--master",), {"default": None, "help": f"Spark master (spark.master, else {DEFAULT_MASTER})"}),
+            Option(("--dry-run",), {"action": "store_true", "help": "say what the stage would do"}),
+            JSON,
+        ),
+        run,
+    ),
+    Command("status", "what a pipeline has done and what is left", (PIPELINE, JSON), status),
+    Command(
+        "reset",
+        "drop the copies and the recorded progress, of all or of some tables",
+        (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
+        reset,
+    ),
+    Command("demo", "a shop moved from Postgres 16 to 18 while its writers go on, then rewritten", (JSON,), demo),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`pgddl`: returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="pgddl", description="Moves and reshapes live Postgres tables.", epilog=EXIT_CODES
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=command.help, epilog=EXIT_CODES)
+        for option in command.options:
+            sub.add_argument(*option.flags, **option.settings)
+        sub.set_defaults(call=command.run)
+    args = parser.parse_args(argv)
+    return call(args.call, args)
+
+
+def call(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command; a user's mistake or a server's error becomes a message and its exit code."""
+    import psycopg
+
+    from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
+
+    try:
+        return command(args)
+    except PgddlError as error:
+        failure = error
+    except psycopg.Error as error:
+        failure = from_postgres(error, doing=f"running pgddl {getattr(args, 'command', '')}".rstrip())
+    except KeyboardInterrupt:
+        print("pgddl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # `pgddl status | head`: nobody reads on, which is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if getattr(args, "json", False):
+        _print_json(failure.to_json())
+    else:
+        print(f"pgddl: {failure}", file=sys.stderr)
+    return failure.exit_code
+
+
+def airflow_commands() -> list[Any]:
+    """The same commands as `airflow pgddl …`; for the provider's `cli` key."""
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+    def action(command: Command) -> Callable[[argparse.Namespace], None]:
+        def act(args: argparse.Namespace) -> None:
+            if code := call(command.run, args):
+                raise SystemExit(code)
+
+        return act
+
+    return [
+        GroupCommand(
+            name="pgddl",
+            help="Move and reshape live Postgres tables",
+            subcommands=tuple(
+                ActionCommand(
+                    name=command.name,
+                    help=command.help,
+                    func=action(command),
+                    args=tuple(Arg(flags=option.flags, **option.settings) for option in command.options),
+                    epilog=EXIT_CODES,
+                )
+                for command in COMMANDS
+            ),
+        )
+    ]
+
+
+def _opened(args: argparse.Namespace) -> tuple[Pipeline, str, str]:
+    """The pipeline and the connection strings of its source and target (in place: the same)."""
+    from airflow_provider_pgddl.connections import secrets
+    from airflow_provider_pgddl.engine.pipeline import load_pipeline
+
+    pipeline = load_pipeline(Path(args.pipeline))
+    found = secrets(pipeline, _lookup(), os.environ)
+    return pipeline, found["source"], found.get("target", found["source"])
+
+
+def _lookup() -> Callable[[str], Any]:
+    """Airflow is imported only where a pipeline names one of its connections."""
+    from airflow_provider_pgddl.connections import lookup_in_shell
+
+    return lookup_in_shell
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=str))
+
+
+def _print_tree(value: Mapping[str, Any], indent: str = "") -> None:
+    """Nested mappings as indented lines; a list of mappings as one line each."""
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            print(f"{indent}{key}:")
+            _print_tree(inner, indent + "  ")
+        elif isinstance(inner, list) and inner:
+            print(f"{indent}{key}:")
+            for entry in inner:
+                shown = ", ".join(f"{k} {v}" for k, v in entry.items()) if isinstance(entry, Mapping) else entry
+                print(f"{indent}  {shown}")
+        else:
+            print(f"{indent}{key}: {'-' if inner in (None, {}, []) else inner}")
+
+
+def _version() -> str:
+    from airflow_provider_pgddl import __version__
+
+    return f"pgddl {__version__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""The job file: what an operator, or the command line, hands to a Spark application; and that application's life.
+
+The file carries no secret. It names environment variables; in client mode the driver inherits them from
+spark-submit, and they show nowhere else (not in argv, not in Spark's configuration).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Literal, TextIO
+
+import psutil
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_FAILED,
+    EXIT_RETRY,
+    PgddlError,
+    Retry,
+    UsageError,
+    from_postgres,
+)
+from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+
+Side = Literal["source", "target"]
+
+# Where the driver finds the conninfo of each side.
+SECRETS: Mapping[Side, str] = {"source": "PGDDL_SOURCE_CONNINFO", "target": "PGDDL_TARGET_CONNINFO"}
+
+# A process's start time is computed from the boot time, which two readers may round differently by a second.
+START_TOLERANCE = 2.0
+
+# Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
+LAST_WORDS = 3.0
+
+
+class Stopped(Retry):
+    """The run was told to stop; what it had committed stays, the next run goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The process on whose behalf a job runs: pid and start time, so that a reused pid is not mistaken for it."""
+
+    pid: int
+    started: float
+
+    @classmethod
+    def me(cls) -> Watched:
+        """The calling process."""
+        return cls(os.getpid(), psutil.Process().create_time())
+
+    def alive(self) -> bool:
+        """Whether that very process still runs; one that died and was not reaped yet does not."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started) > START_TOLERANCE:
+                return False
+            return process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One stage of one pipeline, to be run once. `tables` limits it to these (`schema.table`), None means all."""
+
+    stage: str
+    pipeline: Pipeline
+    tables: tuple[str, ...] | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    watch: Watched | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    result_path: str | None = None
+    dry_run: bool = False
+
+    FORMAT: ClassVar[int] = 1
+
+    def conninfo(self, side: Side) -> str:
+        """The connection string of one side; in place both are the source's. Never log it."""
+        if side == "target" and self.pipeline.in_place:
+            side = "source"
+        if name := self.secrets.get(side):
+            try:
+                return os.environ[name]
+            except KeyError:
+                raise UsageError(
+                    f"the environment variable {name} with the {side}'s connection string is not set",
+                    todo="start the stage through its operator or `pgddl run`, or set the variable",
+                ) from None
+        endpoint = self.pipeline.source if side == "source" else self.pipeline.target
+        assert endpoint is not None
+        return endpoint.resolve(os.environ)
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content; it holds no secret."""
+        return {
+            "format": self.FORMAT,
+            "stage": self.stage,
+            "pipeline": self.pipeline.to_json(),
+            "tables": None if self.tables is None else list(self.tables),
+            "id": self.id,
+            "watch": None if self.watch is None else {"pid": self.watch.pid, "started": self.watch.started},
+            "secrets": dict(self.secrets),
+            "result": self.result_path,
+            "dry_run": self.dry_run,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Job:
+        """The job of a file's content; `UsageError` for anything that `to_json` does not write."""
+        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run"}
+        if unknown := sorted(set(content) - keys):
+            raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
+        if missing := sorted({"format", "stage", "pipeline"} - set(content)):
+            raise UsageError(f"the job file lacks {', '.join(missing)}")
+        if content["format"] != cls.FORMAT:
+            raise UsageError(
+                f"the job file has format {content['format']}, this version reads {cls.FORMAT}",
+                todo="install the same version of airflow-provider-pgddl where jobs are made and where they run",
+            )
+        watch, tables = content.get("watch"), content.get("tables")
+        return cls(
+            stage=str(content["stage"]),
+            pipeline=load_pipeline(content["pipeline"]),
+            tables=None if tables is None else tuple(str(name) for name in tables),
+            id=str(content.get("id") or uuid.uuid4().hex),
+            watch=None if watch is None else Watched(int(watch["pid"]), float(watch["started"])),
+            secrets={str(side): str(name) for side, name in (content.get("secrets") or {}).items()},
+            result_path=content.get("result"),
+            dry_run=bool(content.get("dry_run", False)),
+        )
+
+
+def names(tables: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    """Tables as people and templates give them: one name, several, or None for all."""
+    if tables is None:
+        return None
+    return (tables,) if isinstance(tables, str) else tuple(tables)
+
+
+def write_private(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON that only its owner can read, whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+    os.replace(draft, path)
+
+
+def write(job: Job, path: Path) -> None:
+    """Write the job file."""
+    write_private(path, job.to_json())
+
+
+def read(path: str | os.PathLike[str]) -> Job:
+    """Read a job file; `UsageError` says what is wrong with it."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the job file {os.fspath(path)} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"the job file {os.fspath(path)} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"the job file {os.fspath(path)} is not a JSON object")
+    return Job.from_json(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job left in its result file: the stage's result, or the error that ended it."""
+
+    exit_code: int
+    result: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"exit_code": self.exit_code, "result": self.result, "error": self.error}
+
+    @property
+    def retryable(self) -> bool:
+        """Whether starting the same job again may help."""
+        return bool(self.error and self.error.get("retryable"))
+
+    def explain(self) -> str:
+        """The error the way its class prints it."""
+        if not self.error:
+            return ""
+        shown = PgddlError(
+            str(self.error.get("what")),
+            table=self.error.get("table"),
+            todo=self.error.get("todo"),
+            sql=self.error.get("sql"),
+        )
+        return str(shown)
+
+
+def read_outcome(path: Path) -> Outcome | None:
+    """The result file; None where the application ended without writing one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return Outcome(content["exit_code"], content["result"], content["error"])
+
+
+def main(stage: str, argv: Sequence[str]) -> int:
+    """Run the job of the file that `argv` names; the exit code is that of `engine.errors`.
+
+    A user's mistake or a server's error is a message; only a bug of ours shows a stack trace.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        # Behind spark-submit stdout is a pipe: without this, progress arrives when everything is over.
+        reconfigure(line_buffering=True)
+    if len(argv) != 1:
+        print(f"usage: spark-submit {stage}.py JOBFILE", file=sys.stderr)
+        return UsageError.exit_code
+    try:
+        job = read(argv[0])
+        if job.stage != stage:
+            raise UsageError(f"the job file is for the stage {job.stage}, not for {stage}")
+    except PgddlError as error:
+        print(f"pgddl: {error}", file=sys.stderr)
+        return error.exit_code
+    with _stoppable(), _watching(job.watch):
+        outcome = _run(job)
+    if job.result_path is not None and Path(job.result_path).parent.is_dir():
+        write_private(Path(job.result_path), outcome.to_json())
+    return outcome.exit_code
+
+
+def _run(job: Job) -> Outcome:
+    from airflow_provider_pgddl.engine import stages
+
+    began = time.monotonic()
+    try:
+        result = stages.run(job)
+        content = result.to_json()
+        _say(closing_line(content, time.monotonic() - began), sys.stdout)
+        return Outcome(result.exit_code, content, None)
+    except PgddlError as error:
+        return _failed(job, error)
+    except psycopg.Error as error:
+        return _failed(job, from_postgres(error, doing=f"running {job.stage} of {job.pipeline.pipeline}"))
+    except KeyboardInterrupt:
+        return _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
+    except Exception as error:  # noqa: BLE001 - a bug: shown with its trace, and recorded like any other end
+        _say(redact(traceback.format_exc(), job))
+        what = redact(f"{type(error).__name__}: {error}", job)
+        details = {"error": "Bug", "what": what, "exit_code": EXIT_FAILED, "retryable": True}
+        return Outcome(EXIT_FAILED, None, {**details, "todo": "this is a defect of pgddl; the trace is in the log"})
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    # Whoever read our output may be gone already; that must not replace the error being reported.
+    with suppress(OSError):
+        print(text, file=stream or sys.stderr, flush=True)
+
+
+def _failed(job: Job, error: PgddlError) -> Outcome:
+    _say(redact(f"pgddl: {job.stage} of {job.pipeline.pipeline}: {error}", job))
+    details = {key: redact(v, job) if isinstance(v, str) else v for key, v in error.to_json().items()}
+    return Outcome(error.exit_code, None, details)
+
+
+def closing_line(result: Mapping[str, Any], seconds: float) -> str:
+    """One line of what the stage did, and one line for each table that it had to leave."""
+    state = "nothing to do" if result["state"] == "nothing_to_do" else str(result["state"])
+    figures = [f"{number(value)} {name.replace('_', ' ')}" for name, value in result.get("figures", {}).items()]
+    tables = len(result.get("tables", {}))
+    said = [f"{tables} table{'' if tables == 1 else 's'}", *figures] if tables else figures
+    lines = [f"pgddl: {result['stage']} of {result['pipeline']}: {state} ({seconds:.1f} s)" + ", ".join(["", *said])]
+    lines += [f"pgddl: blocked: {entry['table']}: {entry['reason']}" for entry in result.get("blocked", ())]
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """A figure with its thousands apart."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def redact(text: str, job: Job) -> str:
+    """`text` without the passwords of this job; the last guard, nothing above should print one."""
+    for name in job.secrets.values():
+        try:
+            password = conninfo_to_dict(os.environ.get(name, "")).get("password")
+        except psycopg.Error:
+            password = os.environ.get(name)
+        if password:
+            text = text.replace(str(password), "***")
+    return text
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM, SIGHUP and SIGINT end the stage the way ^C does: psycopg cancels what the server is doing for it."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for again in signals:
+            signal.signal(again, signal.SIG_IGN)
+        _say(f"pgddl: stopping ({signal.Signals(number).name})")
+        raise KeyboardInterrupt
+
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {one: signal.signal(one, stop) for one in signals}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _watching(watched: Watched | None) -> Iterator[None]:
+    """End this process soon after the one it works for has ended, or after spark-submit's JVM has.
+
+    kill -9 of an Airflow task leaves JVM and driver alive while the retry starts. The fencing token keeps the two
+    apart; this keeps the first one from working on for nothing. The parent is the JVM, which outlives the task, so
+    the task itself is watched.
+    """
+    over = threading.Event()
+    parent = os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else None
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            if parent is not None and os.getppid() != parent:
+                break
+            if watched is not None and not watched.alive():
+                break
+        else:
+            return
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not over.wait(LAST_WORDS):
+            os._exit(EXIT_RETRY)
+
+    if watched is None and parent is None:
+        yield
+        return
+    threading.Thread(target=watch, name="pgddl-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+__all__ = [
+    "SECRETS",
+    "Job",
+    "Outcome",
+    "Stopped",
+    "Watched",
+    "closing_line",
+    "main",
+    "names",
+    "number",
+    "read",
+    "read_outcome",
+    "redact",
+    "write",
+    "write_private",
+]

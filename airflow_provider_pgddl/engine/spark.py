@@ -1,0 +1,196 @@
+"""The one place that talks to Spark: spreading work over its workers, and starting an application.
+
+pyspark is imported when work is spread and not before: a session takes seconds to start, and most stages of a small
+pipeline have nothing to spread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import psycopg
+
+from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed, from_postgres
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Local mode gives a lost worker up unless the master names a number of failures (`local[2]` never tries again).
+LOCAL_FAILURES = 4
+
+# A JVM that waits for Postgres needs neither the optimizing compiler nor a parallel collector; without them the first
+# job of a session is through after 4.6 s instead of 5.1 s on two cores.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[R]):
+    value: R
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: PgddlError | psycopg.Error
+
+
+def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str) -> list[R]:
+    """`work` of each part, on Spark's workers; results in the order of `parts`.
+
+    `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
+    Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
+    else is a bug: Spark tries that part again, then it comes back as Spark reports it.
+
+    The parts travel with the function's pickle, in memory: data that is parallelized goes through a file, and parts
+    may hold a connection string.
+    """
+    context = _context(app, workers)
+    guarded = partial(_attempt, work, tuple(parts))
+    try:
+        ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
+    except KeyboardInterrupt:
+        context.cancelAllJobs()
+        raise
+    failures = [one.error for one in ended if isinstance(one, _Failed)]
+    if failures:
+        ours = [e if isinstance(e, PgddlError) else from_postgres(e, doing=f"running {app}") for e in failures]
+        raise min(ours, key=lambda error: error.retryable)
+    return [one.value for one in ended if isinstance(one, _Done)]
+
+
+def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> _Done[R] | _Failed:
+    # A raised exception would reach the driver as text inside a Java stack trace.
+    try:
+        return _Done(work(parts[index]))
+    except (PgddlError, psycopg.Error) as error:
+        return _Failed(error)
+
+
+def _context(app: str, workers: int) -> SparkContext:
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+        conf = SparkConf()  # what spark-submit was given
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = SparkConf(loadDefaults=False)
+    master = retrying(conf.get("spark.master", None) or f"local[{workers}]")
+    conf.setMaster(master)
+    conf.setIfMissing("spark.app.name", app)
+    for key, value in local_conf(master).items():
+        conf.setIfMissing(key, value)
+    context = SparkContext.getOrCreate(conf)
+    context.setLogLevel("ERROR")
+    return context
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and workers share this machine and one JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def retrying(master: str) -> str:
+    """The same master, with a lost worker's task tried again in local mode: `local[2]` → `local[2,4]`."""
+    if master == "local":
+        return f"local[1,{LOCAL_FAILURES}]"
+    if found := re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master):
+        return f"local[{found[1]},{LOCAL_FAILURES}]"
+    return master
+
+
+def local_conf(master: str) -> dict[str, str]:
+    """Spark settings that make an application in local mode quick, quiet and closed; none elsewhere."""
+    if not is_local(master):
+        return {}
+    log4j = application_folder() / "log4j2.properties"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # A worker imports all of pyspark, whose own warnings say nothing about this application.
+        "spark.executorEnv.PYTHONWARNINGS": "ignore::FutureWarning",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # defaultJavaOptions, so that what a user gives as extraJavaOptions is added to these and wins.
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} {JAVA_OPTIONS}",
+    }
+
+
+def application_folder() -> Path:
+    """Where the Spark applications are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
+        if folder.is_dir():
+            return folder
+    raise StageFailed(
+        f"the Spark applications are missing: neither {package / 'spark_jobs'} nor a folder beside the package",
+        todo="install airflow-provider-pgddl again",
+    )
+
+
+def application(stage: str) -> Path:
+    """The Spark application of a stage."""
+    return application_folder() / f"{stage}.py"
+
+
+def launch_env(env: Mapping[str, str], *, local: bool) -> dict[str, str]:
+    """What spark-submit needs beside `env`: only what is missing or has to be changed.
+
+    A virtual environment need not be on PATH: spark-submit is looked for beside this interpreter too, and driver and
+    workers run on this interpreter unless told otherwise.
+    """
+    added = {"PYSPARK_PYTHON": env.get("PYSPARK_PYTHON") or sys.executable}
+    added["PYSPARK_DRIVER_PYTHON"] = env.get("PYSPARK_DRIVER_PYTHON") or added["PYSPARK_PYTHON"]
+    path = env.get("PATH", os.defpath)
+    if shutil.which("spark-submit", path=path) is None:
+        path = os.pathsep.join([path, *map(str, _folders_of_spark_submit())])
+    added["PATH"] = path
+    if local:
+        # Otherwise Spark looks its own host name up, which fails or takes long on many machines.
+        added["SPARK_LOCAL_IP"] = env.get("SPARK_LOCAL_IP") or "127.0.0.1"
+    return added
+
+
+def _folders_of_spark_submit() -> list[Path]:
+    folders = [Path(sys.executable).parent]
+    spec = importlib.util.find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        folders.append(Path(spec.origin).parent / "bin")
+    return folders
+
+
+def why_no_launch(env: Mapping[str, str], binary: str = "spark-submit") -> StageFailed | None:
+    """What is missing on this machine to start `binary`; None where nothing is."""
+    path = env.get("PATH", os.defpath)
+    if shutil.which(binary, path=path) is None:
+        return StageFailed(
+            f"{binary} is not found on PATH nor beside {sys.executable}",
+            todo="install it: pip install 'apache-airflow-providers-apache-spark[pyspark]'",
+        )
+    home = env.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else None
+    if java is not None and not java.is_file():
+        return StageFailed(f"JAVA_HOME is {home}, but there is no bin/java in it", todo="correct or unset JAVA_HOME")
+    if java is None and shutil.which("java", path=path) is None:
+        return StageFailed(
+            "Java is not found, and Spark needs Java 17 or newer",
+            todo="install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
+        )
+    return None
+
+
+def command(binary: str, master: str, app: Path, job_file: Path, *, name: str, conf: Mapping[str, Any]) -> list[str]:
+    """The spark-submit call of the command line; operators leave this to Airflow's hook."""
+    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    return [binary, "--master", master, "--name", name, *settings, str(app), str(job_file)]

@@ -1,0 +1,288 @@
+"""What all operators share: from a pipeline to a Spark application, and from its end to the state of a task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_pgddl.connections import in_environment, lookup_in_task, secrets
+from airflow_provider_pgddl.engine import job as jobs
+from airflow_provider_pgddl.engine import journal, spark
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
+from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
+from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+# From SIGTERM to SIGKILL: Airflow's supervisor gives a task five seconds before it kills the task itself.
+LAST_WORDS = 3.0
+
+
+class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
+    """spark-submit with variables that only its process environment holds.
+
+    `env_vars` would not do: it is a template field, stored and shown in the UI, and on YARN and Kubernetes the hook
+    puts it on the command line. In client mode the driver inherits the environment of spark-submit.
+    """
+
+    _submit_sp: subprocess.Popen[str] | None
+    _env: dict[str, Any] | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.private_env: dict[str, str] = {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def master(self) -> str:
+        """The Spark master of the connection."""
+        return str(self._connection["master"])
+
+    @property
+    def process(self) -> subprocess.Popen[str] | None:
+        """spark-submit, which is the driver's JVM, once it has been started."""
+        return self._submit_sp
+
+    @property
+    def in_cluster_mode(self) -> bool:
+        return "cluster" in (self._connection["deploy_mode"], self._conf.get("spark.submit.deployMode"))
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command: list[str] = super()._build_spark_submit_command(application)
+        # submit() starts the process with os.environ and this; building the command has just set it from env_vars.
+        self._env = {**(self._env or {}), **self.private_env}
+        return command
+
+
+class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
+    """Runs one stage of a pipeline as a Spark application, through the Spark provider.
+
+    :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
+    :param tables: only these tables (`schema.table`); None means all of the pipeline
+    :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`
+
+    Everything else is SparkSubmitOperator's. Returns a small dict: stage, pipeline, run, state (`done` or
+    `nothing_to_do`), tables (how many), figures, and blocked, the tables that this stage had to leave with the reason.
+    A failure that a retry may cure raises AirflowException, a final one AirflowFailException.
+    """
+
+    stage: ClassVar[str]
+    name: str
+    _conn_id: str
+    _hook: PrivateEnvHook | None
+
+    template_fields: Sequence[str] = ("pipeline", "tables", *SparkSubmitOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"pipeline": "yaml", "tables": "json"}
+    ui_color = "#dbeafe"
+
+    def __init__(
+        self,
+        *,
+        pipeline: str | os.PathLike[str] | Mapping[str, Any],
+        tables: Sequence[str] | None = None,
+        conn_id: str | None = None,
+        name: str | None = None,
+        deploy_mode: str | None = None,
+        durable: bool | None = None,
+        retries: int = 3,
+        retry_delay: timedelta | float = timedelta(seconds=15),
+        retry_exponential_backoff: float = 2.0,
+        max_retry_delay: timedelta | float = timedelta(minutes=10),
+        **kwargs: Any,
+    ) -> None:
+        if durable:
+            raise ValueError("durable is for jobs that outlive their task; a pgddl stage resumes from its journal")
+        super().__init__(
+            conn_id=conn_id or "",
+            name=name or "",
+            deploy_mode=deploy_mode,
+            durable=False,
+            retries=retries,
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            max_retry_delay=max_retry_delay,
+            **kwargs,
+        )
+        self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
+        self.tables = tables
+        self._private_env: dict[str, str] = {}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._hook = None
+        try:
+            pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
+            found = secrets(pipeline, lookup_in_task, os.environ)
+            self._check_spark(pipeline)
+        except PgddlError as error:
+            self._give_up(error)
+        with tempfile.TemporaryDirectory(prefix="pgddl-", ignore_cleanup_errors=True) as folder:  # mode 0700
+            result_path = Path(folder, "result.json")
+            job = Job(
+                stage=self.stage,
+                pipeline=pipeline,
+                tables=jobs.names(self.tables),
+                watch=Watched.me(),
+                secrets={side: SECRETS[side] for side in found},
+                result_path=str(result_path),
+            )
+            jobs.write(job, Path(folder, "job.json"))
+            self._prepare(job, Path(folder, "job.json"), in_environment(found))
+            submit_error = self._submit(context)
+            outcome = jobs.read_outcome(result_path)
+        if outcome is None or (submit_error is None) != (outcome.exit_code == EXIT_DONE):
+            # Killed, or it never came to run: what spark-submit said last is all there is.
+            raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
+        if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
+            self._fail(outcome)
+        return self._result(job, found["target" if "target" in found else "source"])
+
+    def _check_spark(self, pipeline: Pipeline) -> None:
+        """One clear line before anything is submitted; SparkSubmitHook turns a missing connection into yarn."""
+        self._conn_id = self._conn_id or pipeline.spark.conn_id
+        if lookup_in_task(self._conn_id) is None:
+            raise UsageError(
+                f"Airflow knows no Spark connection {self._conn_id}",
+                todo=f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[2]' "
+                "(or the URL of your master), or give the operator another conn_id",
+            )
+
+    def _prepare(self, job: Job, job_file: Path, private: Mapping[str, str]) -> None:
+        self.application = str(spark.application(job.stage))
+        self.application_args = [str(job_file)]
+        self.name = self.name or f"pgddl {job.pipeline.pipeline} {job.stage}"
+        self._private_env = dict(private)
+
+    def _get_hook(self) -> PrivateEnvHook:
+        hook = PrivateEnvHook(
+            conf=self.conf,
+            conn_id=self._conn_id,
+            files=self.files,
+            py_files=self.py_files,
+            archives=self._archives,
+            driver_class_path=self.driver_class_path,
+            jars=self.jars,
+            java_class=self._java_class,
+            packages=self.packages,
+            exclude_packages=self.exclude_packages,
+            repositories=self._repositories,
+            total_executor_cores=self._total_executor_cores,
+            executor_cores=self._executor_cores,
+            executor_memory=self._executor_memory,
+            driver_memory=self._driver_memory,
+            keytab=self.keytab,
+            principal=self.principal,
+            proxy_user=self.proxy_user,
+            name=self.name,
+            num_executors=self._num_executors,
+            status_poll_interval=self._status_poll_interval,
+            application_args=self.application_args,
+            env_vars=self.env_vars,
+            verbose=self._verbose,
+            spark_binary=self._spark_binary,
+            properties_file=self.properties_file,
+            yarn_queue=self._yarn_queue,
+            deploy_mode=self._deploy_mode,
+            use_krb5ccache=self._use_krb5ccache,
+            post_submit_commands=self.post_submit_commands,
+        )
+        if hook.in_cluster_mode:
+            self._give_up(
+                UsageError(
+                    "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
+                    todo="use client mode: take deploy-mode out of the Spark connection and the operator",
+                )
+            )
+        local = spark.is_local(hook.master)
+        hook._conf = {**spark.local_conf(hook.master), **hook._conf}
+        around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
+        hook.private_env = spark.launch_env(around, local=local) | self._private_env
+        if missing := spark.why_no_launch(around | hook.private_env, hook._connection["spark_binary"]):
+            self._give_up(missing)
+        return hook
+
+    def _submit(self, context: Context) -> AirflowException | None:
+        """Run spark-submit to its end. Whatever interrupts that (a timeout, ^C) ends every process of the run."""
+        try:
+            super().execute(context)
+        except AirflowFailException:
+            raise
+        except AirflowException as error:
+            return error
+        finally:
+            self._end_processes()
+        return None
+
+    def on_kill(self) -> None:
+        """End the JVM, the driver and the workers; SparkSubmitHook would end the JVM only."""
+        if self._hook is None:
+            return
+        self._end_processes()
+        self._hook.on_kill()
+
+    def _end_processes(self) -> None:
+        hook = self._hook
+        if hook is None or hook.process is None or hook.process.poll() is not None:
+            return
+        try:
+            jvm = psutil.Process(hook.process.pid)
+            family = [*jvm.children(recursive=True), jvm]
+        except psutil.NoSuchProcess:
+            return
+        # A driver told to stop cancels what the servers are doing for it, so it comes before its JVM.
+        for process in family:
+            _signal(process.terminate)
+        # The JVM is our child: its exit status belongs to the Popen object, psutil must not reap it.
+        _, alive = psutil.wait_procs(family[:-1], timeout=LAST_WORDS)
+        for process in [*alive, jvm]:
+            _signal(process.kill)
+
+    def _give_up(self, error: PgddlError) -> NoReturn:
+        # `from None`: the message says it all, and a chained trace may show values.
+        kind = AirflowException if error.retryable else AirflowFailException
+        raise kind(str(error)) from None
+
+    def _fail(self, outcome: Outcome) -> NoReturn:
+        kind = AirflowException if outcome.retryable else AirflowFailException
+        raise kind(f"{self.stage}: {outcome.explain()}") from None
+
+    def _result(self, job: Job, target: str) -> dict[str, Any]:
+        try:
+            with connect(target, purpose="result", pipeline=job.pipeline.pipeline) as conn:
+                recorded = journal.stage_result(conn, job.id)
+        except PgddlError as error:
+            self._give_up(error)
+        if recorded is None:
+            raise AirflowException(f"{self.stage} ended well, but the journal has no result of job {job.id}")
+        for entry in recorded.get("blocked", ()):
+            self.log.warning("blocked: %s: %s", entry["table"], entry["reason"])
+        return small(recorded)
+
+
+def small(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage's result as an XCom: the figures and what is blocked, but of all other tables only their number."""
+    return {
+        "stage": result["stage"],
+        "pipeline": result["pipeline"],
+        "run": result["run"],
+        "state": result["state"],
+        "tables": len(result.get("tables", ())),
+        "figures": dict(result.get("figures", {})),
+        "blocked": list(result.get("blocked", ())),
+    }
+
+
+def _signal(send: Any) -> None:
+    with suppress(psutil.NoSuchProcess):
+        send()

@@ -1,0 +1,52 @@
+"""Task groups: the whole lifecycle in one line of a DAG."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import TaskGroup, chain
+
+from airflow_provider_pgddl.operators.stages import (
+    PgddlBackfillOperator,
+    PgddlCleanupOperator,
+    PgddlReplayOperator,
+    PgddlSchemaSyncOperator,
+    PgddlSetupOperator,
+    PgddlSnapshotOperator,
+    PgddlSwapOperator,
+    PgddlVerifyOperator,
+)
+from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
+
+
+def lifecycle(
+    *,
+    pipeline: str | os.PathLike[str] | Mapping[str, Any],
+    group_id: str = "lifecycle",
+    tables: Sequence[str] | None = None,
+    gate: Mapping[str, Any] | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    **spark: Any,
+) -> TaskGroup:
+    """setup → snapshot → backfill → schema_sync → replay → gate → catch_up → verify → swap → cleanup.
+
+    `gate` is for the sensor (timeout, poke_interval, mode ...), `default_args` for every task, everything else for
+    the operators (what SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
+    """
+    with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
+        common: dict[str, Any] = {"pipeline": pipeline, "tables": tables, **spark}
+        chain(
+            PgddlSetupOperator(task_id="setup", **common),
+            PgddlSnapshotOperator(task_id="snapshot", **common),
+            PgddlBackfillOperator(task_id="backfill", **common),
+            PgddlSchemaSyncOperator(task_id="schema_sync", **common),
+            PgddlReplayOperator(task_id="replay", **common),
+            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, tables=tables, **(gate or {})),
+            PgddlReplayOperator(task_id="catch_up", **common),
+            PgddlVerifyOperator(task_id="verify", **common),
+            PgddlSwapOperator(task_id="swap", **common),
+            PgddlCleanupOperator(task_id="cleanup", **common),
+        )
+    return group

@@ -1,0 +1,8 @@
+"""The Spark application of the stage `schema_sync`: spark-submit schema_sync.py JOBFILE."""
+
+import sys
+
+from airflow_provider_pgddl.engine.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("schema_sync", sys.argv[1:]))

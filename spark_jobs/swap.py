@@ -1,0 +1,8 @@
+"""The Spark application of the stage `swap`: spark-submit swap.py JOBFILE."""
+
+import sys
+
+from airflow_provider_pgddl.engine.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("swap", sys.argv[1:]))
