@@ -23,7 +23,7 @@ lint: $(STAMP)
 	.venv/bin/mypy
 
 bench: $(STAMP)
-	@.venv/bin/python benchmarks/copy.py --rows $(ROWS)
+	@.venv/bin/python -m benchmarks.copy_rows --rows $(ROWS)
 
 venv: $(STAMP)
 
