@@ -240,8 +240,11 @@ def main(stage: str, argv: Sequence[str]) -> int:
     except PgddlError as error:
         print(f"pgddl: {error}", file=sys.stderr)
         return error.exit_code
-    with _stoppable(), _watching(job.watch):
-        outcome = _run(job)
+    try:
+        with _stoppable(), _watching(job.watch):
+            outcome = _run(job)
+    except KeyboardInterrupt:
+        outcome = _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
     if job.result_path is not None and Path(job.result_path).parent.is_dir():
         write_private(Path(job.result_path), outcome.to_json())
     return outcome.exit_code
@@ -260,8 +263,6 @@ def _run(job: Job) -> Outcome:
         return _failed(job, error)
     except psycopg.Error as error:
         return _failed(job, from_postgres(error, doing=f"running {job.stage} of {job.pipeline.pipeline}"))
-    except KeyboardInterrupt:
-        return _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
     except Exception as error:  # noqa: BLE001 - a bug: shown with its trace, and recorded like any other end
         _say(redact(traceback.format_exc(), job))
         what = redact(f"{type(error).__name__}: {error}", job)

@@ -1,0 +1,151 @@
+"""`pgddl` as people type it: its answers, its exit codes, and no stack trace for a mistake of theirs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_pgddl import cli
+
+PIPELINE = """
+pipeline: shop
+source: {dsn: "${SHOP_SOURCE}"}
+target: {dsn: "${SHOP_TARGET}"}
+tables: {include: ["shop.*"]}
+"""
+# Port 1 is nobody's.
+NOBODY = "postgresql://mover:hush-hush@127.0.0.1:1/shop"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(PIPELINE)
+    return path
+
+
+def pgddl(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_provider_pgddl.cli", *map(str, args)]
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "hush" not in done.stdout + done.stderr
+    return done
+
+
+def test_every_command_says_its_exit_codes() -> None:
+    for command in cli.COMMANDS:
+        done = pgddl(command.name, "--help")
+        assert done.returncode == 0
+        assert "3 blocked by a mismatch" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["fly"],
+        ["run"],
+        ["run", "setup"],
+        ["run", "lunch", "-p", "shop.yaml"],
+        ["status"],
+        ["check", "-p", "shop.yaml", "--speed"],
+    ],
+)
+def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
+    done = pgddl(*args)
+    assert done.returncode == 2
+    assert "usage: pgddl" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], ["run", "setup"]])
+def test_a_missing_pipeline_file_is_exit_code_2(command: list[str]) -> None:
+    done = pgddl(*command, "-p", "none.yaml")
+    assert done.returncode == 2
+    assert "none.yaml: cannot read the pipeline file" in done.stderr
+
+
+def test_an_unknown_key_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PIPELINE + "speed: 11\n")
+    done = pgddl("status", "-p", tmp_path / "shop.yaml")
+    assert done.returncode == 2
+    assert "line 6" in done.stderr
+    assert "speed" in done.stderr
+
+
+def test_a_missing_variable_is_exit_code_2(pipeline: Path) -> None:
+    done = pgddl("run", "setup", "-p", pipeline, SHOP_TARGET=NOBODY, SHOP_SOURCE="")
+    assert done.returncode == 2
+    assert "SHOP_SOURCE is not set" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"]])
+def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[str]) -> None:
+    done = pgddl(*command, "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert done.returncode == 5
+    assert json.loads(done.stdout)["error"] == "Unreachable"
+    assert done.stderr == ""
+
+
+@pytest.mark.spark
+def test_an_unreachable_server_found_by_a_stage_is_worth_retrying(pipeline: Path) -> None:
+    done = pgddl("run", "setup", "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stdout)["error"] == "Unreachable"
+
+
+def test_reset_asks_first(pipeline: Path) -> None:
+    done = pgddl("reset", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert done.returncode == 2
+    assert "--yes" in done.stderr
+
+
+def test_without_java_a_stage_is_one_clear_line(pipeline: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").symlink_to(Path(sys.executable).parent / "spark-submit")
+    done = pgddl(
+        "run",
+        "setup",
+        "-p",
+        pipeline,
+        PATH=str(tmp_path / "bin"),
+        JAVA_HOME="",
+        SHOP_SOURCE=NOBODY,
+        SHOP_TARGET=NOBODY,
+    )
+    assert done.returncode == 1
+    assert "Spark needs Java 17 or newer" in done.stderr
+
+
+def test_an_unknown_connection_is_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text("pipeline: shop\nsource: {conn_id: nowhere}\nrewrite: {shop.orders: {}}\n")
+    home = {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    done = pgddl("status", "-p", tmp_path / "shop.yaml", **home)
+    assert done.returncode == 2
+    assert "Airflow knows no connection nowhere" in done.stderr
+
+
+def test_the_modules_that_every_airflow_call_imports_are_light() -> None:
+    source = (
+        "import sys; import airflow_provider_pgddl.cli;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('airflow', 'pyspark', 'psycopg', 'pydantic')])"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_airflow_gets_the_same_commands() -> None:
+    (group,) = cli.airflow_commands()
+    assert group.name == "pgddl"
+    assert [command.name for command in group.subcommands] == [command.name for command in cli.COMMANDS]
+    for ours, theirs in zip(cli.COMMANDS, group.subcommands, strict=True):
+        parser = argparse.ArgumentParser()
+        for arg in theirs.args:
+            arg.add_to_parser(parser)
+        flags = {flag for action in parser._actions for flag in action.option_strings}
+        assert {f for option in ours.options for f in option.flags if f.startswith("-")} <= flags
