@@ -1,0 +1,1 @@
+"""Change capture on the source."""

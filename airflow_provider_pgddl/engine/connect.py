@@ -1,0 +1,115 @@
+"""The one way to open a connection: every setting that could change the meaning of a value or a name is pinned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import Connection, conninfo
+
+from airflow_provider_pgddl.engine.errors import PgddlError, Unreachable, from_postgres
+
+CONNECT_TIMEOUT = 10  # seconds
+
+# What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be noticed.
+PINNED = {
+    "search_path": "",
+    "row_security": "off",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+    "lc_numeric": "C",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "synchronous_commit": "on",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_connection_check_interval": "1s",
+    "check_function_bodies": "off",
+    "default_table_access_method": "heap",
+    "default_tablespace": "",
+    "jit": "off",
+    "pgddl.skip": "on",
+}
+
+Session = Connection[Any]
+
+
+def application_name(pipeline: str, token: int, purpose: str) -> str:
+    """How our backends are known in pg_stat_activity, and found again by a run that takes over (63 bytes at most)."""
+    return f"pgddl:{pipeline}:{token}:{purpose}"[:63]
+
+
+def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, replica_role: bool = False) -> Session:
+    """A pinned autocommit session; `replica_role` keeps triggers and foreign keys from firing for our writes.
+
+    Unreachable where no server answers, StageFailed where it refuses us.
+    """
+    name = application_name(pipeline, token, purpose)
+    try:
+        conn = psycopg.connect(
+            dsn,
+            autocommit=True,
+            application_name=name,
+            fallback_application_name=None,
+            connect_timeout=CONNECT_TIMEOUT,
+            tcp_user_timeout=30_000,
+            prepare_threshold=None,
+        )
+    except psycopg.OperationalError as error:
+        raise _refused(error, dsn) from None
+    except psycopg.ProgrammingError as error:
+        raise PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}") from None
+    try:
+        pins = PINNED | ({"session_replication_role": "replica"} if replica_role else {})
+        conn.execute(
+            "SELECT pg_catalog.set_config(name, value, false) FROM pg_catalog.unnest(%s::text[], %s::text[]) s(name, value)",
+            [list(pins), list(pins.values())],
+        )
+    except psycopg.Error as error:
+        conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    return conn
+
+
+def describe(dsn: str) -> str:
+    """Host, port and database of a connection string: for messages; never its password."""
+    try:
+        parts = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return "(unreadable connection string)"
+    return f"{parts.get('host') or 'local socket'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
+
+
+def _redact(text: str, dsn: str) -> str:
+    """An error's text without the password: libpq quotes parts of what it could not read."""
+    try:
+        password = conninfo.conninfo_to_dict(dsn).get("password")
+    except psycopg.ProgrammingError:
+        return "(the text would show parts of it)"
+    return text.replace(str(password), "***") if password else text
+
+
+def _refused(error: psycopg.OperationalError, dsn: str) -> PgddlError:
+    """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead server."""
+    text = " ".join(_redact(str(error), dsn).split())
+    where = describe(dsn)
+    final = {
+        "password authentication failed": "correct the password of this connection",
+        "no password supplied": "give this connection a password",
+        "no pg_hba.conf entry": "allow this user and host in pg_hba.conf",
+        'does not exist': "correct user or database of this connection",
+        "is not permitted to log in": "give the role LOGIN",
+    }
+    for words, todo in final.items():
+        if words in text:
+            return PgddlError(f"{where} refuses the connection: {text}", todo=todo)
+    return Unreachable(f"{where} does not answer: {text}", todo="check that the server is up and reachable, then run again")

@@ -1,0 +1,50 @@
+"""Applies recorded DDL events to the target: each in one transaction with its bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import LiteralString, cast
+
+import psycopg
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import StageFailed, from_postgres, remedy_for
+from airflow_provider_pgddl.engine.journal import EventRow, Journal
+from airflow_provider_pgddl.engine.lease import Fence
+
+
+def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow) -> None:
+    """Runs one statement and marks it applied in the same transaction.
+
+    What cannot succeed is marked failed, with the server's words, and raised; what a retry may cure stays pending.
+    """
+    journal = Journal(conn, pipeline)
+    try:
+        with conn.transaction():
+            conn.execute(cast(LiteralString, event.statement))
+            journal.event_status(event.id, "applied")
+            lease.check(conn, fence)
+    except pg.DuplicateSchema:
+        journal.event_status(event.id, "skipped", "the schema is there already")
+    except psycopg.Error as error:
+        remedy = remedy_for(error)
+        if remedy is not None and remedy.retryable:
+            raise
+        message = from_postgres(error, doing=f"applying {event.event['tag']}")
+        journal.event_status(event.id, "failed", message.what)
+        table = event.event.get("table")
+        raise StageFailed(
+            message.what,
+            table=".".join(table) if table else None,
+            todo="make the statement possible on the target (or drop what stands in its way), then run the stage again",
+            sql=event.statement,
+        ) from None
+
+
+def apply_events(conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow]) -> int:
+    """Applies events in their order; returns how many."""
+    for event in events:
+        apply_event(conn, pipeline, fence, event)
+    return len(events)

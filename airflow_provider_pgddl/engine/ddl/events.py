@@ -1,0 +1,223 @@
+"""DDL events: one schema change each, always the same JSON, whether snapshotted by pg_dump or captured live. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from postgast import ParseResult
+
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
+from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
+from airflow_provider_pgddl.engine.ddl.subject import Subject, added_constraints, constraint_kind, describe
+from airflow_provider_pgddl.engine.errors import StageFailed
+
+Source = Literal["snapshot", "captured"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlEvent:
+    """One schema change. Names are (schema, name)."""
+
+    seq: int
+    tag: str
+    """Postgres' command tag: ``CREATE TABLE``."""
+    kind: str
+    """The kind of object: ``table``, ``index``, ``primary key``, ``foreign key``, ``identity``, ``trigger`` …"""
+    section: Section | None
+    phase: Phase
+    statement: str
+    schema: str | None
+    name: str | None
+    table: Name | None
+    """The relation that it is or belongs to: an index's, a constraint's, a trigger's, a serial's sequence's …"""
+    references: tuple[Name, ...] = ()
+    """Other relations that it needs: a foreign key's table, a view's tables, a partition and its parent."""
+    roles: tuple[str, ...] = ()
+    """Roles that it names; they may be missing on the target."""
+    index: Name | None = None
+    """The index that it makes, by itself or by a constraint."""
+    sequence: Name | None = None
+    """The sequence that it makes, alters or ties to a column (also an identity's)."""
+    note: str | None = None
+    """Why it is noise, where a reader would wonder."""
+    source: Source = "snapshot"
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: _listed(value) for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DdlEvent:
+        known = {field.name for field in fields(cls)}
+        given = {key: value[key] for key in known & value.keys()}
+        for key in ("table", "index", "sequence"):
+            given[key] = tuple(given[key]) if given.get(key) else None
+        given["references"] = tuple(tuple(name) for name in given.get("references", ()))
+        given["roles"] = tuple(given.get("roles", ()))
+        return cls(**given)
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
+    """The events of a schema dump in its order, from its sections pre-data and post-data.
+
+    What one statement does not say is taken from its neighbours: an index's table, a serial's sequence, which
+    mentioned types are tables. StageFailed names the statement that is not understood.
+    """
+    read: list[tuple[DdlEvent, Subject]] = []
+    for section, text in _sections(pre, post):
+        settings: dict[str, str] = {}
+        for statement in split(text):
+            tree = parse(statement)
+            try:
+                event, subject = _event(len(read), tree, statement, section, settings)
+            except StageFailed as error:
+                raise StageFailed(f"{error.what}: {start_of(statement)}", todo=error.todo, sql=error.sql) from None
+            read.append((event, subject))
+    return _own_left_out(_joined(read), [subject.functions for _, subject in read])
+
+
+def _sections(pre: str, post: str) -> Iterator[tuple[Section, str]]:
+    yield "pre-data", pre
+    yield "post-data", post
+
+
+def _event(
+    seq: int, tree: ParseResult, statement: str, section: Section, settings: dict[str, str]
+) -> tuple[DdlEvent, Subject]:
+    node = node_of(tree)
+    phase = phase_of(tree, section)
+    subject = describe(tree)
+    note = None
+    if kind_of(node) == "VariableSetStmt":
+        settings[node.name] = setting_value(node)
+    elif _spell_out(node, settings):
+        statement = deparse(tree)
+    if kind_of(node) in ("CreateUserMappingStmt", "AlterUserMappingStmt"):
+        del node.options[:]  # passwords live here
+        statement = deparse(tree)
+        note = "user mappings hold passwords and are not carried: create it on the target"
+    event = DdlEvent(
+        seq=seq,
+        tag=subject.tag,
+        kind=subject.kind,
+        section=section,
+        phase=phase,
+        statement=statement,
+        schema=subject.schema,
+        name=subject.name,
+        table=subject.table,
+        references=subject.mentions,
+        roles=subject.roles,
+        index=subject.index,
+        sequence=subject.sequence,
+        note=note,
+    )
+    return event, subject
+
+
+def _spell_out(node: Node, settings: Mapping[str, str]) -> bool:
+    """Writes the dump's default tablespace and access method into a statement; whether it did."""
+    tablespace = settings.get("default_tablespace", "")
+    method = settings.get("default_table_access_method", "heap")
+    method = "" if method == "heap" else method
+    kind = kind_of(node)
+    if kind == "CreateStmt":
+        node.tablespacename = node.tablespacename or tablespace
+        node.access_method = node.access_method or ("" if node.HasField("partspec") else method)
+    elif kind == "CreateTableAsStmt":
+        node.into.table_space_name = node.into.table_space_name or tablespace
+        node.into.access_method = node.into.access_method or method
+    elif kind == "IndexStmt":
+        node.table_space = node.table_space or tablespace
+        return bool(tablespace)
+    elif kind == "AlterTableStmt":
+        built = [c for c in added_constraints(node) if constraint_kind(c) in ("primary key", "unique", "exclude")]
+        for constraint in built:
+            constraint.indexspace = constraint.indexspace or tablespace
+        return bool(built and tablespace)
+    else:
+        return False
+    return bool(tablespace or method)
+
+
+def _joined(read: list[tuple[DdlEvent, Subject]]) -> list[DdlEvent]:
+    """The events with what only their neighbours know: whose index, whose sequence, which types are tables."""
+    relations = {event.table for event, _ in read if event.tag in _MAKES_RELATION}
+    types = {_name(event) for event, _ in read if event.tag in ("CREATE TYPE", "CREATE DOMAIN")}
+    of_index = {event.index: event.table for event, _ in read if event.index}
+    of_sequence = {event.sequence: event.table for event, _ in read if event.sequence}
+    of_statistics = {_name(event): event.table for event, _ in read if event.tag == "CREATE STATISTICS"}
+    owners = {"index": of_index, "sequence": of_sequence, "statistics": of_statistics}
+    joined = []
+    for event, subject in read:
+        table, sequence = event.table, event.sequence
+        if event.kind in owners and table is None:
+            table = owners[event.kind].get(_name(event))
+        if event.kind == "sequence" and sequence is None:
+            sequence = _name(event)
+        if table in types:  # COMMENT ON COLUMN of a composite type
+            table = None
+        references = dict.fromkeys(of_index.get(name) or name for name in event.references)
+        references.update(dict.fromkeys(name for name in subject.types if name in relations))
+        references.pop(table or ("", ""), None)
+        joined.append(replace(event, table=table, sequence=sequence, references=tuple(references)))
+    return joined
+
+
+def _name(event: DdlEvent) -> Name:
+    return (event.schema or "", event.name or "")
+
+
+def is_own_schema(schema: str) -> bool:
+    """Whether a schema is one of ours: the journal's, or a copy's."""
+    return schema == "pgddl" or schema.startswith("pgddl_")
+
+
+def _own_left_out(events: list[DdlEvent], functions: list[tuple[Name, ...]]) -> list[DdlEvent]:
+    """Our own triggers, on the source's tables already when the dump is taken, are noise."""
+    ours: set[tuple[Name | None, str | None]] = set()
+    judged = []
+    for event, called in zip(events, functions, strict=True):
+        if event.kind in ("trigger", "event trigger"):
+            this = (event.table, event.name)
+            if any(is_own_schema(schema) for schema, _ in called):
+                ours.add(this)
+            if this in ours:
+                event = replace(event, phase="noise", note="pgddl's own")
+        elif is_own_schema(event.schema or ""):
+            event = replace(event, phase="noise", note="pgddl's own")
+        judged.append(event)
+    return judged
+
+
+def without(events: Iterable[DdlEvent], tables: Collection[Name]) -> tuple[list[DdlEvent], list[DdlEvent]]:
+    """(kept, left out): events without `tables`, and without all that cannot be there without those.
+
+    A view over a table that is left out goes with it, and so do its own grants, comments and dependents; a table
+    stays without its foreign keys to what is left out.
+    """
+    events = list(events)
+    gone = set(tables)
+    while True:
+        left_out = [event for event in events if event.table in gone or gone.intersection(event.references)]
+        more = {_name(event) for event in left_out if event.tag in _MAKES_RELATION} - gone
+        if not more:
+            out = {id(event) for event in left_out}
+            return [event for event in events if id(event) not in out], left_out
+        gone |= more
+
+
+_MAKES_RELATION = {
+    "CREATE TABLE",
+    "CREATE VIEW",
+    "CREATE MATERIALIZED VIEW",
+    "CREATE FOREIGN TABLE",
+    "CREATE TABLE AS",
+    "SELECT INTO",
+}

@@ -1,0 +1,153 @@
+"""Every error that a user can meet, and what each means for a retry.
+
+An error says what happened, to which table, and what to do, with the SQL to do it. The class decides the
+exit code of the shell and whether Airflow tries again (`retryable`); nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg import errors as pg
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BLOCKED = 3
+EXIT_REFUSED = 4
+EXIT_RETRY = 5
+
+
+class PgddlError(Exception):
+    """Base of all: `what` happened, to which `table`, what `todo`, with the `sql` to do it (all plain text)."""
+
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+    def __init__(self, what: str, *, table: str | None = None, todo: str | None = None, sql: str | None = None):
+        self.what, self.table, self.todo, self.sql = what, table, todo, sql
+        super().__init__(what)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same job may well succeed when it is started again as it is."""
+        return self.exit_code == EXIT_RETRY
+
+    def __str__(self) -> str:
+        lines = [f"{self.table}: {self.what}" if self.table else self.what]
+        if self.todo:
+            lines.append(f"  to do: {self.todo}")
+        if self.sql:
+            lines.extend(f"  {line}" for line in self.sql.splitlines())
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "table": self.table,
+            "todo": self.todo,
+            "sql": self.sql,
+            "exit_code": self.exit_code,
+            "retryable": self.retryable,
+        }
+
+
+class UsageError(PgddlError):
+    """The call itself is wrong: an unknown table, a stage out of order, a changed key of a recorded pipeline."""
+
+    exit_code = EXIT_USAGE
+
+
+class PipelineFileError(UsageError):
+    """The pipeline file is wrong; `what` names the line."""
+
+
+class PreflightRefused(PgddlError):
+    """Preflight found something that would end in loss or failure; nothing has been touched."""
+
+    exit_code = EXIT_REFUSED
+
+
+class TableBlocked(PgddlError):
+    """One table cannot go on (a mismatch is recorded for it); the others do."""
+
+    exit_code = EXIT_BLOCKED
+
+
+class StageFailed(PgddlError):
+    """A final failure: trying again as it is will not help."""
+
+
+class Retry(PgddlError):
+    """Worth trying again later, as it is."""
+
+    exit_code = EXIT_RETRY
+
+
+class LockHeld(Retry):
+    """Another run of this pipeline (or table) is alive."""
+
+
+class Fenced(Retry):
+    """A newer run took over while this one was still working; nothing of this transaction was committed."""
+
+
+class Unreachable(Retry):
+    """A server does not answer."""
+
+
+class GaveWay(Retry):
+    """We let go of a table because somebody waited for it, or could not lock it in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a server's error means for a run: worth a retry or not, and what a person does about it."""
+
+    retryable: bool
+    todo: str
+
+
+# Looked up by class, first match wins; the one table that tells retryable errors from final ones.
+REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
+    (pg.InvalidPassword, Remedy(False, "correct the password of this connection")),
+    (pg.InvalidAuthorizationSpecification, Remedy(False, "correct user, password or pg_hba.conf for this connection")),
+    (pg.InvalidCatalogName, Remedy(False, "correct the database name of this connection")),
+    (pg.InsufficientPrivilege, Remedy(False, "grant the missing right; `pgddl check` lists every right needed")),
+    (pg.ReadOnlySqlTransaction, Remedy(True, "the server is read-only: point the connection at the primary")),
+    (pg.LockNotAvailable, Remedy(True, "somebody holds the table; the stage tries again")),
+    (pg.DeadlockDetected, Remedy(True, "the stage tries again")),
+    (pg.SerializationFailure, Remedy(True, "the stage tries again")),
+    (pg.DiskFull, Remedy(False, "make room on the server's disk, then run the stage again")),
+    (pg.TooManyConnections, Remedy(True, "lower backfill.workers or raise max_connections")),
+    (pg.AdminShutdown, Remedy(True, "the connection was ended by the server; the stage tries again")),
+    (pg.CrashShutdown, Remedy(True, "the server restarted; the stage tries again")),
+    (pg.CannotConnectNow, Remedy(True, "the server is starting or stopping; the stage tries again")),
+    (pg.QueryCanceled, Remedy(True, "the statement was cancelled; the stage tries again")),
+    (pg.UniqueViolation, Remedy(False, "the copy holds a row that the source does not: `pgddl reset` this table")),
+)
+
+
+def remedy_for(error: psycopg.Error) -> Remedy | None:
+    """The remedy for a server's or connection's error; None where a retry is not known to help."""
+    for kind, remedy in REMEDIES:
+        if isinstance(error, kind):
+            return remedy
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        return Remedy(True, "check that the server is up and reachable; the stage tries again")
+    return None
+
+
+def from_postgres(error: psycopg.Error, *, doing: str, table: str | None = None) -> PgddlError:
+    """A psycopg error as one of ours. `doing` completes "while …"; values of rows never enter the message."""
+    remedy = remedy_for(error)
+    primary = error.diag.message_primary or str(error).strip().splitlines()[0]
+    what = f"{primary} (while {doing})"
+    if remedy is None:
+        return StageFailed(what, table=table, todo="see the server's log for the whole statement")
+    kind = Retry if remedy.retryable else StageFailed
+    if error.sqlstate is None:
+        kind = Unreachable
+    return kind(what, table=table, todo=remedy.todo)

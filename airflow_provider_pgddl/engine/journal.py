@@ -1,0 +1,236 @@
+"""The one door to the journal: schema `pgddl` in the target database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.catalog import Server, Table
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("journal")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRow:
+    """The pipeline as recorded at setup; times are aware datetimes."""
+
+    run: int
+    job: str
+    config: dict[str, Any]
+    source_system: str
+    source_timeline: int
+    window_no: int
+    verify_needed: str | None
+    cut_over_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One table of a run: its plan, the schema version that the plan was made for, and how far it has come."""
+
+    id: int
+    schema: str
+    name: str
+    oid: int
+    log_table: str
+    plan: Plan
+    version: dict[str, Any]
+    fingerprint: str
+    physical: dict[str, list[Any]]
+    state: str
+    planned: bool
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    id: int
+    table_id: int | None
+    event: dict[str, Any]
+    statement: str
+
+
+def exists(conn: Session) -> bool:
+    row = conn.execute("SELECT pg_catalog.to_regclass('pgddl.pipelines') IS NOT NULL").fetchone()
+    return bool(row and row[0])
+
+
+def stage_result(conn: Session, job_id: str) -> dict[str, Any] | None:
+    """The recorded result of a job; None while there is none."""
+    row = conn.execute(_Q["stage_result"], [job_id]).fetchone()
+    return row[0] if row else None
+
+
+class Journal:
+    """The journal of one pipeline over one session; whoever calls decides on transactions."""
+
+    def __init__(self, conn: Session, pipeline: str):
+        self.conn, self.pipeline = conn, pipeline
+
+    # --- pipeline -----------------------------------------------------------------------------------------------
+
+    def find(self) -> PipelineRow | None:
+        if not exists(self.conn):
+            return None
+        row = self.conn.execute(_Q["pipeline"], [self.pipeline]).fetchone()
+        return PipelineRow(*row) if row else None
+
+    def row(self) -> PipelineRow:
+        """The recorded pipeline; UsageError where setup has not run."""
+        row = self.find()
+        if row is None:
+            raise UsageError(f"pipeline {self.pipeline!r} has not been set up here", todo="run stage setup first")
+        return row
+
+    def record(self, job: str, config: Mapping[str, Any], source: Server) -> None:
+        self.conn.execute(
+            _Q["insert_pipeline"], [self.pipeline, job, Jsonb(config), source.system, source.timeline]
+        )
+
+    def next_run(self, job: str, config: Mapping[str, Any], source: Server) -> None:
+        """The passage after a finished one; the audit of earlier runs stays."""
+        args = {"pipeline": self.pipeline, "job": job, "config": Jsonb(config),
+                "system": source.system, "timeline": source.timeline}  # fmt: skip
+        self.conn.execute(_Q["next_run"], args)
+        self.conn.execute(_Q["forget_windows"], [self.pipeline, self.row().run])
+        self.conn.execute(_Q["delete_schema_status"], [self.pipeline])
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        self.conn.execute(_Q["set_config"], [Jsonb(config), self.pipeline])
+
+    def require_verify(self, why: str | None, timeline: int | None = None) -> None:
+        self.conn.execute(_Q["set_verify_needed"], [why, timeline, self.pipeline])
+
+    def set_cut_over(self) -> None:
+        self.conn.execute(_Q["set_cut_over"], [self.pipeline])
+
+    def set_finished(self) -> None:
+        self.conn.execute(_Q["set_finished"], [self.pipeline])
+
+    # --- stages -------------------------------------------------------------------------------------------------
+
+    def start_stage(self, job_id: str, run: int, stage: str, token: int) -> None:
+        self.conn.execute(_Q["start_stage"], [job_id, self.pipeline, run, stage, token])
+
+    def finish_stage(self, job_id: str, result: Mapping[str, Any]) -> None:
+        self.conn.execute(_Q["finish_stage"], [Jsonb(result), job_id])
+
+    def stage_done(self, run: int, stage: str) -> bool:
+        row = self.conn.execute(_Q["stage_done"], [self.pipeline, run, stage]).fetchone()
+        return bool(row and row[0])
+
+    def stages(self, run: int) -> list[dict[str, Any]]:
+        names = ("stage", "started_at", "finished_at", "result")
+        return [dict(zip(names, row, strict=True)) for row in self.conn.execute(_Q["stages"], [self.pipeline, run])]
+
+    # --- tables -------------------------------------------------------------------------------------------------
+
+    def tables(self, run: int) -> list[TableRow]:
+        return [
+            TableRow(*row[:5], Plan.from_json(row[5]), *row[6:])
+            for row in self.conn.execute(_Q["tables"], [self.pipeline, run])
+        ]
+
+    def add_table(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
+        structure = table.structure()
+        args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
+                Jsonb(structure), catalog.fingerprint(structure), Jsonb(table.physical())]  # fmt: skip
+        self.conn.execute(_Q["insert_table"], args)
+
+    def set_state(self, state: str, ids: Iterable[int]) -> None:
+        self.conn.execute(_Q["set_state"], [state, list(ids)])
+
+    def set_planned(self, table_id: int, physical: Mapping[str, Any]) -> None:
+        self.conn.execute(_Q["set_planned"], [Jsonb(physical), table_id])
+
+    def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
+        self.conn.execute(_Q["set_physical"], [Jsonb(physical), table_id])
+
+    def forget_table(self, table: TableRow) -> None:
+        self.conn.execute(_Q["delete_table"], [table.id])
+        self.conn.execute(_Q["delete_table_status"], [self.pipeline, table.schema, table.name])
+
+    # --- chunks -------------------------------------------------------------------------------------------------
+
+    def chunks_left(self, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Per table: chunks not done, and their bytes."""
+        return {row[0]: (row[1], int(row[2])) for row in self.conn.execute(_Q["chunks_left"], [list(ids)])}
+
+    def chunk_progress(self, ids: Sequence[int]) -> tuple[int, int, int, int, int]:
+        """(chunks, chunks done, rows done, bytes, bytes done)"""
+        row = self.conn.execute(_Q["chunk_progress"], [list(ids)]).fetchone()
+        assert row is not None
+        return row[0], row[1], row[2], row[3], row[4]
+
+    # --- DDL events ---------------------------------------------------------------------------------------------
+
+    def events(self, run: int, phases: Sequence[str]) -> list[EventRow]:
+        return [
+            EventRow(*row) for row in self.conn.execute(_Q["events_to_apply"], [self.pipeline, run, list(phases)])
+        ]
+
+    def event_status(self, event_id: int, status: str, note: str | None = None) -> None:
+        self.conn.execute(_Q["event_status"], [status, note, status, event_id])
+
+    def event_counts(self, run: int) -> dict[str, int]:
+        return dict(self.conn.execute(_Q["event_counts"], [self.pipeline, run]).fetchall())
+
+    # --- schema status ------------------------------------------------------------------------------------------
+
+    def set_status(self, table: TableRow, status: str, findings: Sequence[str]) -> None:
+        """compatible, warning or mismatch; `since` moves only when the verdict changes."""
+        args = [self.pipeline, table.schema, table.name, status, Jsonb(list(findings))]
+        self.conn.execute(_Q["set_schema_status"], args)
+
+    def mismatches(self) -> dict[str, list[str]]:
+        """`schema.table` → findings of every table that is blocked."""
+        return {
+            f"{schema}.{table}": findings
+            for schema, table, status, findings, _ in self.conn.execute(_Q["schema_status"], [self.pipeline])
+            if status == "mismatch"
+        }
+
+    # --- windows ------------------------------------------------------------------------------------------------
+
+    def add_window(self, number: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime) -> None:
+        self.conn.execute(_Q["set_window"], [number, self.pipeline])
+        self.conn.execute(_Q["insert_window"], [self.pipeline, number, run, keys, rows, pending, taken_at])
+
+    def windows(self, run: int) -> dict[str, Any]:
+        row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()
+        assert row is not None
+        return {"windows": row[0], "keys": int(row[1]), "rows": int(row[2]), "last": row[3]}
+
+    # --- foreign keys to validate -------------------------------------------------------------------------------
+
+    def add_validation(self, run: int, statement: str) -> None:
+        self.conn.execute(_Q["insert_validation"], [self.pipeline, run, statement])
+
+    def validations_left(self, run: int) -> list[str]:
+        return [row[0] for row in self.conn.execute(_Q["validations_left"], [self.pipeline, run])]
+
+    def validation_done(self, run: int, statement: str) -> None:
+        self.conn.execute(_Q["validation_done"], [self.pipeline, run, statement])
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def purge(self) -> int:
+        """Forgets the pipeline; returns how many others are left in this journal."""
+        for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_validations",
+                     "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
+            self.conn.execute(_Q[name], [self.pipeline])
+        row = self.conn.execute(_Q["pipelines_left"]).fetchone()
+        return int(row[0]) if row else 0

@@ -1,0 +1,103 @@
+"""Applies the versioned sets of `sql/`: `core` and `injector` on the source, `journal` on the target.
+
+In place all sets share one schema. The down script is kept with each applied version, so that an older database can be
+taken down by a newer package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, LiteralString, cast
+
+from psycopg import Connection
+
+from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.sql import queries
+
+SETS = ("core", "injector", "journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One version of a set; `checksum` is the SHA-256 of its up script."""
+
+    set_name: str
+    version: int
+    name: str
+    up: LiteralString
+    down: LiteralString
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.up.encode()).hexdigest()
+
+
+@cache
+def migrations(set_name: str) -> tuple[Migration, ...]:
+    """The set's migrations in order, from `sql/<set>/NNN_name.up.sql` and `.down.sql`."""
+    folder = files("airflow_provider_pgddl.engine.sql").joinpath(set_name)
+    found = []
+    for up in sorted((f for f in folder.iterdir() if f.name.endswith(".up.sql")), key=lambda f: f.name):
+        number, _, name = up.name.removesuffix(".up.sql").partition("_")
+        down = folder.joinpath(up.name.replace(".up.sql", ".down.sql"))
+        texts = (cast(LiteralString, f.read_text(encoding="utf-8")) for f in (up, down))
+        found.append(Migration(set_name, int(number), name, *texts))
+    return tuple(found)
+
+
+def state(conn: Connection[Any], set_name: str) -> dict[str, Any]:
+    """What of a set is applied here: `{"set", "applied": [versions], "pending": [versions], "changed": [versions]}`."""
+    q = queries("migrations")
+    row = conn.execute(q["ledger_exists"]).fetchone()
+    applied = dict[int, str]()
+    if row and row[0]:
+        applied = {version: checksum for version, _, checksum in conn.execute(q["applied"], [set_name])}
+    known = {m.version: m.checksum for m in migrations(set_name)}
+    return {
+        "set": set_name,
+        "applied": sorted(applied),
+        "pending": sorted(known.keys() - applied.keys()),
+        "changed": sorted(v for v, checksum in applied.items() if known.get(v) != checksum),
+    }
+
+
+def apply(conn: Connection[Any], set_name: str) -> list[int]:
+    """Brings a set up to date in one transaction; returns the versions that were applied now.
+
+    StageFailed where an applied version is not the one that this package knows.
+    """
+    q = queries("migrations")
+    with conn.transaction():
+        conn.execute(q["lock"])
+        conn.execute(q["bootstrap"])
+        now = state(conn, set_name)
+        if now["changed"]:
+            raise StageFailed(
+                f"schema pgddl holds versions {now['changed']} of set {set_name!r} that differ from this package's",
+                todo="use the package version that applied them, or take the pipelines down with `pgddl reset`",
+            )
+        for m in migrations(set_name):
+            if m.version in now["pending"]:
+                conn.execute(m.up)
+                conn.execute(q["record"], [m.set_name, m.version, m.name, m.checksum, m.down])
+    return list(now["pending"])
+
+
+def revert(conn: Connection[Any], set_name: str) -> None:
+    """Takes a whole set down again, and schema pgddl with it once nothing is left in it."""
+    q = queries("migrations")
+    with conn.transaction():
+        conn.execute(q["lock"])
+        row = conn.execute(q["ledger_exists"]).fetchone()
+        if not (row and row[0]):
+            return
+        for version, down in conn.execute(q["downs"], [set_name]).fetchall():
+            conn.execute(cast(LiteralString, down))
+            conn.execute(q["forget"], [set_name, version])
+        left = conn.execute(q["sets_left"]).fetchone()
+        if left and left[0] == 0:
+            conn.execute(q["drop_ledger"])
+            conn.execute(q["drop_schema_if_empty"])

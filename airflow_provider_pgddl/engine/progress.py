@@ -1,0 +1,50 @@
+"""What a person reads while something long runs: one line at a time, with rate and time left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LINE_EVERY = 2.0  # seconds
+
+
+def say(stage: str, text: str) -> None:
+    """One line of progress. Every such line starts with `pgddl <stage>:`, which is how the demo and people find them."""
+    print(f"pgddl {stage}: {text}", flush=True)
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:30`, `1:02:03`"""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def amount(value: float) -> str:
+    """`950`, `12.3k`, `4.56M`"""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+@contextmanager
+def reporting(stage: str, line: Callable[[float], str | None]) -> Iterator[None]:
+    """Says `line(seconds since the start)` every few seconds while the block runs; None says nothing."""
+    over, started = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        while not over.wait(LINE_EVERY):
+            text = line(time.monotonic() - started)
+            if text:
+                say(stage, text)
+
+    thread = threading.Thread(target=report, name="pgddl-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,1 @@
+"""Rows: chunks, COPY transfer, windows, checksums."""

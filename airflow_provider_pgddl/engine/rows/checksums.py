@@ -1,0 +1,143 @@
+"""Counts and 64-bit checksums of ranges of rows, compared at one snapshot; a difference is narrowed down to its rows.
+
+The checksum is a sum (XOR cancels duplicates) of hashtextextended over each row's text, which both sides print alike because every
+session pins what printing depends on. Types that cannot be hashed (json, xml, point) print all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("checksums")
+BUCKETS = 4096
+LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
+
+# Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not (collations
+# differ between clusters), and is compared in one range.
+RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid", "date", "bytea",
+                       "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows whose first key column is in [low, high); None is open. Values are the type's text."""
+
+    id: int
+    low: str | None
+    high: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Rows on the source, and the keys (as text) that differ: at most LISTED, with the sign of the difference."""
+
+    rows: int
+    differ: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """How both sides are read: what a row consists of, and the key in front of it."""
+
+    plan: Plan
+    casts: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, source_types: Mapping[str, str], copy_types: Mapping[str, str]) -> Sides:
+        """Where rewrite.alter gave a column another type, the source's value is cast to it before it is compared."""
+        casts = tuple(copy_types[c] if copy_types[c] != source_types.get(c) else None for c in plan.columns)
+        return cls(plan, casts)
+
+    def source_row(self) -> sql.Composed:
+        return _row(
+            sql.SQL(e) if cast is None else sql.SQL("({})::{}").format(sql.SQL(e), sql.SQL(cast))  # type: ignore[arg-type]
+            for e, cast in zip(self.plan.expressions, self.casts, strict=True)
+        )
+
+    def copy_row(self) -> sql.Composed:
+        return _row(map(sql.Identifier, self.plan.columns))
+
+    def key(self) -> sql.Composed:
+        return _row(map(sql.Identifier, self.plan.key))
+
+
+def _row(parts: object) -> sql.Composed:
+    return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))  # type: ignore[arg-type]
+
+
+def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
+    """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range."""
+    if plan.key_types[0] not in RANGEABLE:
+        return []
+    query = sql.SQL(_Q["boundaries"]).format(key=sql.Identifier(plan.key[0]), copy=plan.copy_only, rows=sql.Literal(rows))
+    return [row[0] for row in copy.execute(query)]
+
+
+def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Compared:
+    """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ."""
+    plan = sides.plan
+    sums = [
+        conn.execute(sql.SQL(_Q["sum"]).format(row=row, relation=relation, where=_where(plan, within))).fetchone()
+        for conn, row, relation in _both(source, copy, sides)
+    ]
+    rows = int(sums[0][0]) if sums[0] else 0
+    if sums[0] == sums[1]:
+        return Compared(rows, ())
+    buckets: list[set[object]] = [
+        set(conn.execute(
+            sql.SQL(_Q["buckets"]).format(
+                row=row, key=sides.key(), relation=relation, where=_where(plan, within), mask=sql.Literal(BUCKETS - 1))))
+        for conn, row, relation in _both(source, copy, sides)
+    ]  # fmt: skip
+    suspicious = sorted({b[0] for b in buckets[0] ^ buckets[1]})  # type: ignore[index]
+    return Compared(rows, _differing(source, copy, sides, within, suspicious))
+
+
+def _differing(
+    source: Session, copy: Session, sides: Sides, within: Range, buckets: Sequence[int]
+) -> tuple[str, ...]:
+    """Keys whose rows differ, bucket by bucket, so that memory holds one bucket at a time."""
+    found: list[str] = []
+    for bucket in buckets:
+        left, right = (
+            Counter(conn.execute(
+                sql.SQL(_Q["rows_of_bucket"]).format(
+                    row=row, key=sides.key(), relation=relation, where=_where(sides.plan, within),
+                    mask=sql.Literal(BUCKETS - 1), bucket=sql.Literal(bucket))).fetchall())
+            for conn, row, relation in _both(source, copy, sides)
+        )  # fmt: skip
+        more, less = ({key for key, _ in side} for side in (left - right, right - left))
+        found += [f"{key} {_kind(key in more, key in less)}" for key in sorted(more | less)]
+        if len(found) >= LISTED:
+            break
+    # The sums differ, so something does, even if it cannot be named.
+    return tuple(found[:LISTED]) or ("(the sums differ)",)
+
+
+def _kind(on_source: bool, on_copy: bool) -> str:
+    if on_source and on_copy:
+        return "differs"
+    return "is missing or too few on the copy" if on_source else "is too many on the copy"
+
+
+def _both(source: Session, copy: Session, sides: Sides):  # type: ignore[no-untyped-def]
+    yield source, sides.source_row(), sides.plan.source
+    yield copy, sides.copy_row(), sides.plan.copy_only
+
+
+def _where(plan: Plan, within: Range) -> sql.Composable:
+    column, type_ = sql.Identifier(plan.key[0]), sql.SQL(plan.key_types[0])  # type: ignore[arg-type]
+    terms = [
+        sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)  # type: ignore[arg-type]
+        for op, value in ((">=", within.low), ("<", within.high))
+        if value is not None
+    ]
+    return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(terms) if terms else sql.SQL("")

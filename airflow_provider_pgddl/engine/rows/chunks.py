@@ -1,0 +1,196 @@
+"""Chunks: block ranges of the source, claimed one by one by workers, each copied exactly once.
+
+A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across databases
+the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
+from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
+from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("journal")
+
+
+@dataclass(frozen=True, slots=True)
+class TableToCopy:
+    """What a worker needs to know of a table; `version` and `physical` are those that the chunks were planned for."""
+
+    id: int
+    plan: Plan
+    version: dict[str, object]
+    physical: dict[str, list[object]]
+    fence: Fence
+    triggers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One worker's share: it claims chunks of any of these tables until none is left."""
+
+    source_dsn: str
+    target_dsn: str
+    in_place: bool
+    pipeline: str
+    token: int
+    tables: tuple[TableToCopy, ...]
+    patience: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one worker did; `stopped` maps table id → findings, `rewritten` lists tables whose file is not the planned one."""
+
+    chunks: int
+    rows: int
+    bytes: int
+    stopped: dict[int, list[str]]
+    rewritten: tuple[int, ...]
+
+
+class _Changed(PgddlError):
+    """The table is not the one that the chunk was planned for."""
+
+    def __init__(self, table_id: int, findings: list[str] | None):
+        self.table_id, self.findings = table_id, findings
+        super().__init__("the table changed")
+
+
+def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int, block_size: int) -> None:
+    """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size."""
+    leaves = table.plan.copies
+    sizes = {oid: (blocks, total) for oid, blocks, total in source.execute(
+        queries("catalog")["sizes"], {"oids": [int(o) for o in leaves]})}  # fmt: skip
+    names = {leaf.oid: leaf for t in catalog.describe(source, [table.plan.oid]).values() for leaf in t.leaves}
+    for oid, (blocks, total) in sorted(sizes.items()):
+        leaf = names.get(oid)
+        if leaf is None or blocks == 0:
+            continue
+        step = max(1, round(chunk_bytes * blocks / max(total, 1)))
+        size = min(step, blocks) * max(total, blocks * block_size) // blocks
+        args = [table.id, oid, leaf.schema, leaf.name, leaf.filenode, step, blocks, size, blocks, step]
+        journal.execute(_Q["insert_chunks"], args)
+
+
+def copy_chunks(work: Work) -> Done:
+    """A worker's life: claim, copy, mark, until nothing is left to claim. Runs in a Spark task or in the driver."""
+    target = connect(work.target_dsn, purpose="copy", pipeline=work.pipeline, token=work.token)
+    source = target if work.in_place else connect(
+        work.source_dsn, purpose="read", pipeline=work.pipeline, token=work.token)  # fmt: skip
+    watcher = connect(work.source_dsn, purpose="watch", pipeline=work.pipeline, token=work.token)
+    with target, source, watcher:
+        return _Worker(work, source, target, watcher).run()
+
+
+class _Worker:
+    def __init__(self, work: Work, source: Session, target: Session, watcher: Session):
+        self._work, self._source, self._target, self._watcher = work, source, target, watcher
+        self._tables = {t.id: t for t in work.tables}
+        self._stopped: dict[int, list[str]] = {}
+        self._rewritten: set[int] = set()
+        self._rows = self._bytes = self._chunks = 0
+
+    def run(self) -> Done:
+        patience = Patience(self._work.patience)
+        avoid: list[int] = []  # chunks that gave way in this round; others first
+        while True:
+            try:
+                claimed = self._one_chunk(avoid)
+            except GaveWay as error:
+                if isinstance(error, _ChunkGaveWay):
+                    avoid.append(error.chunk)
+                patience.wait(error)
+                continue
+            except _Changed as changed:
+                if changed.findings is None:
+                    self._rewritten.add(changed.table_id)
+                else:
+                    self._stopped[changed.table_id] = changed.findings
+                continue
+            if claimed:
+                patience.succeeded()
+            elif avoid:
+                avoid = []
+            else:
+                return Done(self._chunks, self._rows, self._bytes, self._stopped, tuple(sorted(self._rewritten)))
+
+    def _one_chunk(self, avoid: Sequence[int]) -> bool:
+        """Claims and copies one chunk in one transaction on the target; False when there is none to claim."""
+        ids = [i for i in self._tables if i not in self._stopped and i not in self._rewritten]
+        with self._target.transaction():
+            row = self._target.execute(_Q["claim_chunk"], [ids, list(avoid)]).fetchone()
+            if row is None:
+                return False
+            chunk_id, table_id, leaf_oid, schema, name, filenode, first, end = row
+            table = self._tables[table_id]
+            leaf = sql.Identifier(schema, name)
+            try:
+                with Watch(self._source, self._watcher, [leaf_oid, table.plan.oid]) as watch:
+                    rows, size = self._copy(table, leaf_oid, leaf, filenode, first, end)
+                watch.check()
+            except GaveWay as error:
+                raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
+            self._target.execute(_Q["chunk_done"], [rows, chunk_id])
+            lease.check(self._target, table.fence)
+        self._chunks += 1
+        self._rows += rows
+        self._bytes += size
+        return True
+
+    def _copy(
+        self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, first: int, end: int
+    ) -> tuple[int, int]:
+        if self._work.in_place:
+            self._lock_and_compare(table, oid, leaf, filenode)
+            return self._insert_select(table.plan, leaf, first, end)
+        with self._source.transaction():
+            self._lock_and_compare(table, oid, leaf, filenode)
+            copied = copy_between(
+                self._source,
+                self._target,
+                read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
+                write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
+            )
+        return copied.rows, copied.bytes
+
+    def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:
+        """Lock first, then look (C3): under the lock the file and the structure cannot change any more."""
+        lock_nowait(self._source, [sql.SQL("ONLY {}").format(leaf)])
+        now = catalog.describe(self._source, [table.plan.oid], table.triggers).get(table.plan.oid)
+        findings = drift(table.version, table.physical, now)
+        if findings:
+            raise _Changed(table.id, findings)
+        assert now is not None
+        if next(x.filenode for x in now.leaves if x.oid == oid) != filenode:
+            raise _Changed(table.id, None)
+
+    def _insert_select(self, plan: Plan, leaf: sql.Identifier, first: int, end: int) -> tuple[int, int]:
+        statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
+            plan.copy, plan.column_list, _rows_of(plan, leaf, first, end)
+        )
+        return self._target.execute(statement).rowcount, 0
+
+
+class _ChunkGaveWay(GaveWay):
+    def __init__(self, what: str, chunk: int, table: str):
+        self.chunk = chunk
+        super().__init__(what, table=table)
+
+
+def _rows_of(plan: Plan, leaf: sql.Identifier, first: int, end: int) -> sql.Composed:
+    """The rows in blocks [first, end) of one leaf, its own only (C4)."""
+    return sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {}::pg_catalog.tid AND ctid < {}::pg_catalog.tid").format(
+        plan.select_list, leaf, sql.Literal(f"({first},0)"), sql.Literal(f"({end},0)")
+    )

@@ -1,0 +1,146 @@
+"""What is copied of a table, and where to: made once at setup, kept in the journal, carried to every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.errors import PreflightRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Source relation, copy, the replicated columns with what is read for each, and the key.
+
+    `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains resolved and
+    no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and written through the root.
+    `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side.
+    """
+
+    schema: str
+    name: str
+    oid: int
+    partitioned: bool
+    copy_schema: str
+    copy_name: str
+    columns: tuple[str, ...]
+    expressions: tuple[str, ...]
+    binary: bool
+    key: tuple[str, ...]
+    key_types: tuple[str, ...]
+    key_operators: tuple[str, ...]
+    key_binary: bool
+    copies: dict[str, tuple[str, str]]
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def source(self) -> sql.Composable:
+        """The source in FROM: a table's own rows only (C4), a partitioned one's through its root."""
+        relation = sql.Identifier(self.schema, self.name)
+        return relation if self.partitioned else sql.SQL("ONLY {}").format(relation)
+
+    @property
+    def copy(self) -> sql.Identifier:
+        return sql.Identifier(self.copy_schema, self.copy_name)
+
+    @property
+    def copy_only(self) -> sql.Composable:
+        """The copy in DELETE, SELECT and TRUNCATE: without the children of an inheritance parent."""
+        return self.copy if self.partitioned else sql.SQL("ONLY {}").format(self.copy)
+
+    @property
+    def column_list(self) -> sql.Composed:
+        return sql.SQL(", ").join(map(sql.Identifier, self.columns))
+
+    @property
+    def select_list(self) -> sql.Composed:
+        """What a row of the copy is made of. The expressions were composed by us or parsed from the pipeline file."""
+        return sql.SQL(", ").join(sql.SQL(e) for e in self.expressions)  # type: ignore[arg-type]
+
+    def key_list(self, prefix: str = "k") -> sql.Composed:
+        """k1, k2, … : the columns of log, pending and staging tables."""
+        return sql.SQL(", ").join(sql.Identifier(f"{prefix}{i}") for i in range(1, len(self.key) + 1))
+
+    def key_definitions(self, *prefixes: str, not_null: bool = False) -> sql.Composed:
+        """Column definitions for those tables, one group a prefix."""
+        suffix = sql.SQL(" NOT NULL") if not_null else sql.SQL("")
+        return sql.SQL(", ").join(
+            sql.Identifier(f"{p}{i}") + sql.SQL(" ") + sql.SQL(t) + suffix  # type: ignore[arg-type]
+            for p in prefixes
+            for i, t in enumerate(self.key_types, 1)
+        )
+
+    def key_join(self, row: str, keys: str) -> sql.Composed:
+        """`row.id = keys.k1 AND …` with the key's own equality."""
+        return sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(sql.Identifier(row, c), sql.SQL(op), sql.Identifier(keys, f"k{i}"))  # type: ignore[arg-type]
+            for i, (c, op) in enumerate(zip(self.key, self.key_operators, strict=True), 1)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        tuples = ("columns", "expressions", "key", "key_types", "key_operators")
+        fields = dict(value) | {name: tuple(value[name]) for name in tuples}
+        return cls(**fields | {"copies": {k: tuple(v) for k, v in value["copies"].items()}})
+
+
+def make_plan(
+    table: Table,
+    *,
+    copy_schema: str,
+    skip: Iterable[str] = (),
+    using: Mapping[str, str] | None = None,
+    dropped: Iterable[str] = (),
+    retyped: Iterable[str] = (),
+) -> Plan:
+    """The plan for a table as the catalog shows it.
+
+    `skip` are columns that are not replicated, `dropped` columns that the copy does not have, `using` expressions from
+    rewrite.alter, `retyped` columns whose type on the copy differs (they cannot travel in binary).
+    """
+    if table.key is None:
+        raise PreflightRefused(
+            "has no key that identifies its rows",
+            table=table.qualified,
+            todo="give it a primary key, or leave it out under tables.exclude",
+            sql=f'ALTER TABLE "{table.schema}"."{table.name}" ADD PRIMARY KEY (…);',
+        )
+    left_out = {*skip, *dropped}
+    by_name = {c.name: c for c in table.columns}
+    missing = [k for k in table.key.columns if k in left_out]
+    if missing:
+        raise PreflightRefused(
+            f"key column {missing[0]!r} cannot be left out",
+            table=table.qualified,
+            todo="remove it from skip_columns or rewrite.alter",
+        )
+    columns = [c for c in table.columns if not c.generated and c.name not in left_out]
+    key = [by_name[k] for k in table.key.columns]
+    expressions = [(using or {}).get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
+    retyped = set(retyped)
+    return Plan(
+        schema=table.schema,
+        name=table.name,
+        oid=table.oid,
+        partitioned=table.kind == "p",
+        copy_schema=copy_schema,
+        copy_name=table.name,
+        columns=tuple(c.name for c in columns),
+        expressions=tuple(expressions),
+        binary=all(c.binary and c.name not in retyped for c in columns),
+        key=table.key.columns,
+        key_types=tuple(c.base_type for c in key),
+        key_operators=table.key.operators,
+        key_binary=all(c.binary for c in key),
+        copies={str(leaf.oid): (copy_schema if table.kind != "p" else leaf.schema, leaf.name) for leaf in table.leaves},
+    )

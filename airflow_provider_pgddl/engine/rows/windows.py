@@ -1,0 +1,429 @@
+"""Windows: one step of replay, at one snapshot T of the source.
+
+Ingest: every key that the change log shows under T is deleted from the copy and becomes pending; only then are exactly those log rows
+acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and after any number of half-done
+windows, the copy is a subset of the source at T, so no unique index on it can fail; with nothing pending it equals the source at T.
+Doing any part twice does no harm, and the order of changes never matters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
+from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("windows")
+FLUSH_WAIT = 30.0  # seconds; the WAL writer flushes asynchronous commits within three times wal_writer_delay
+LOGS_A_QUERY = 100  # log tables summed up in one query
+
+
+@dataclass
+class Window:
+    """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept."""
+
+    number: int
+    taken_at: datetime
+    keys: int = 0
+    rows: int = 0
+    pending: int = 0
+    seconds: float = 0.0
+    stopped: dict[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pipeline's sessions for windows: `source` holds the snapshot, `target` writes, `watcher` watches the source."""
+
+    pipeline: str
+    run: int
+    source: Session
+    target: Session
+    watcher: Session
+    fence: Fence
+    in_place: bool
+
+
+# Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere; returns the rows.
+FillElsewhere = Callable[[str, Sequence[TableRow], int], int]
+
+
+def pending_table(table_id: int) -> sql.Identifier:
+    return sql.Identifier("pgddl", f"pending_{table_id}")
+
+
+def create_pending(target: Session, table: TableRow) -> None:
+    """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our deletes."""
+    parts = {"pending": pending_table(table.id), "keys": table.plan.key_list()}
+    definitions = table.plan.key_definitions("k", not_null=True)
+    target.execute(sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts))
+    target.execute(sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]))
+
+
+def drop_pending(target: Session, table: TableRow) -> None:
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(pending_table(table.id)))
+
+
+def window(
+    replica: Replica,
+    tables: Sequence[TableRow],
+    *,
+    fill: int,
+    fill_elsewhere: FillElsewhere | None = None,
+    inside: Callable[[Window], None] | None = None,
+) -> Window:
+    """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only).
+
+    `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the target what the
+    window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that.
+    """
+    started = time.monotonic()
+    relations = [table.oid for table in tables]
+    with replica.source.transaction():
+        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with Watch(replica.source, replica.watcher, relations) as watch:
+            _lock(replica, tables)
+            if replica.in_place:
+                done = _in_place(replica, tables, fill)
+                if inside:
+                    inside(done)
+            else:
+                done = _across(replica, tables, fill, fill_elsewhere, inside)
+        watch.check()
+        if replica.in_place:
+            lease.check(replica.source, replica.fence)
+    done.seconds = time.monotonic() - started
+    return done
+
+
+def _lock(replica: Replica, tables: Iterable[TableRow]) -> None:
+    """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between the two."""
+    present = [t for t in tables if t.plan]
+    if present:
+        names = _present(replica.watcher, present)
+        lock_nowait(replica.source, [sql.Identifier(*name) for name in names])
+
+
+def _present(watcher: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
+    """The tables' present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped by drift."""
+    rows = watcher.execute(queries("catalog")["relations"], {"oids": [t.oid for t in tables]})
+    return [(schema, name) for _, schema, name, _, _ in rows]
+
+
+def stopped_by_drift(
+    conn: Session, journal: Journal, tables: Sequence[TableRow]
+) -> tuple[list[TableRow], dict[int, list[str]]]:
+    """Tables that are still what they were recorded as, and findings for those that are not (C9)."""
+    now = catalog.describe(conn, [t.oid for t in tables], change_log.trigger_names(journal.pipeline))
+    healthy, stopped = [], {}
+    for table in tables:
+        findings = drift(table.version, table.physical, now.get(table.oid))
+        if findings:
+            stopped[table.id] = findings
+        else:
+            healthy.append(table)
+            physical = now[table.oid].physical()
+            if physical != table.physical:
+                journal.set_physical(table.id, physical)
+    return healthy, stopped
+
+
+# --- across databases -----------------------------------------------------------------------------------------------
+
+
+def _across(
+    replica: Replica,
+    tables: Sequence[TableRow],
+    fill: int,
+    fill_elsewhere: FillElsewhere | None,
+    inside: Callable[[Window], None] | None,
+) -> Window:
+    source, target = replica.source, replica.target
+    journal = Journal(target, replica.pipeline)
+    row = source.execute(_Q["take_snapshot"]).fetchone()
+    assert row is not None
+    snapshot, lsn, taken_at = row
+    number = max(journal.row().window_no, change_log.window_no(source, replica.pipeline) or 0) + 1
+    done = Window(number, taken_at)
+    with target.transaction():
+        healthy, done.stopped = stopped_by_drift(source, journal, tables)
+        changed = _ingest_across(replica, healthy, done)
+        waiting = count_pending(target, healthy)
+        if 0 < fill and sum(waiting.values()) <= fill:
+            for table in (t for t in healthy if waiting.get(t.id)):
+                done.rows += fill_across(source, target, table.plan, table.id, fill)
+            waiting = {}
+        done.pending = sum(waiting.values())
+        journal.add_window(number, replica.run, done.keys, done.rows, done.pending, taken_at)
+        _wait_flushed(source, lsn)
+        lease.check(target, replica.fence)
+    change_log.acknowledge(source, replica.pipeline, number, [t.log_table for t in changed])
+    if fill and waiting:
+        todo = [t for t in healthy if waiting.get(t.id)]
+        if fill_elsewhere:
+            done.rows += fill_elsewhere(snapshot, todo, fill)
+        else:
+            done.rows += _fill_here(replica, todo, fill)
+        done.pending = sum(count_pending(target, healthy).values())
+    if inside:
+        inside(done)
+    return done
+
+
+def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
+    """Moves the keys of every non-empty log; returns the tables whose log was taken."""
+    changed = []
+    summaries = _log_summaries(replica.source, tables)
+    for table in tables:
+        count, lost_track, truncated = summaries[table.id]
+        if lost_track:
+            done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
+            continue
+        if count == 0:
+            continue
+        unknown = [leaf for leaf in truncated if str(leaf) not in table.plan.copies]
+        if unknown:
+            done.stopped[table.id] = [f"a partition that is not known was truncated; {AGAIN}"]
+            continue
+        staging = _staging(replica.target, "ingest", table.plan, table.id)
+        copy_between(
+            replica.source, replica.target,
+            read_statement(_log_keys(table), table.plan.key_binary),
+            write_statement(staging, table.plan.key_list(), table.plan.key_binary),
+        )  # fmt: skip
+        done.keys += _ingest(replica.target, table, staging, truncated)
+        changed.append(table)
+    return changed
+
+
+def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> int:
+    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns their number.
+
+    In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
+    """
+    taken = _staging(target, "fill", plan, table_id)
+    if _take_pending(target, plan, table_id, taken, limit) == 0:
+        return 0
+    wanted = _staging(source, "fill", plan, table_id)
+    copy_between(
+        target, source,
+        read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key_list(), taken), plan.key_binary),
+        write_statement(wanted, plan.key_list(), plan.key_binary),
+    )  # fmt: skip
+    source.execute(sql.SQL("ANALYZE {}").format(wanted))
+    rows = copy_between(
+        source, target,
+        read_statement(_rows_of_keys(plan, wanted), plan.binary),
+        write_statement(plan.copy, plan.column_list, plan.binary),
+    ).rows  # fmt: skip
+    for conn, staging in ((source, wanted), (target, taken)):
+        conn.execute(sql.SQL("TRUNCATE {}").format(staging))
+    return rows
+
+
+def _fill_here(replica: Replica, tables: Sequence[TableRow], limit: int) -> int:
+    """Fills in this process, a table a transaction, until `limit` keys are used up."""
+    rows = 0
+    for table in tables:
+        if limit <= 0:
+            break
+        with lease.fenced(replica.target, replica.fence):
+            before = count_pending(replica.target, [table]).get(table.id, 0)
+            rows += fill_across(replica.source, replica.target, table.plan, table.id, limit)
+        limit -= min(before, limit)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class FillPart:
+    """One worker's share of a fill at an exported snapshot."""
+
+    source_dsn: str
+    target_dsn: str
+    pipeline: str
+    snapshot: str
+    fence: Fence
+    tables: tuple[tuple[int, Plan], ...]
+    limit: int
+
+
+def fill_part(part: FillPart) -> int:
+    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills; returns the rows."""
+    token = part.fence.token
+    source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
+    target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
+    rows = 0
+    with source, target, source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(part.snapshot)))
+        lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for _, plan in part.tables])
+        for table_id, plan in part.tables:
+            with lease.fenced(target, part.fence):
+                rows += fill_across(source, target, plan, table_id, part.limit)
+    return rows
+
+
+def _wait_flushed(source: Session, lsn: str) -> None:
+    """Until what the snapshot may show is on the source's disk: a commit with synchronous_commit=off is visible before (C11)."""
+    deadline = time.monotonic() + FLUSH_WAIT
+    while True:
+        row = source.execute(_Q["flushed"], [lsn]).fetchone()
+        if row and row[0]:
+            return
+        if time.monotonic() > deadline:
+            raise Retry(f"the source did not flush its WAL up to {lsn} within {FLUSH_WAIT:.0f} s", todo="look at its disk")
+        time.sleep(0.01)
+
+
+# --- in place -------------------------------------------------------------------------------------------------------
+
+
+def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window:
+    conn = replica.source
+    row = conn.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
+    assert row is not None
+    journal = Journal(conn, replica.pipeline)
+    number = journal.row().window_no + 1
+    done = Window(number, row[0])
+    healthy, done.stopped = stopped_by_drift(conn, journal, tables)
+    for table in healthy:
+        try:
+            with conn.transaction():
+                keys, rows = drain(conn, table, fill)
+        except LostTrack as lost:
+            done.stopped[table.id] = [str(lost)]
+            continue
+        done.keys += keys
+        done.rows += rows
+    done.pending = sum(count_pending(conn, healthy).values())
+    journal.add_window(number, replica.run, done.keys, done.rows, done.pending, done.taken_at)
+    change_log.acknowledge(conn, replica.pipeline, number, [])
+    return done
+
+
+class LostTrack(Exception):
+    """The log of a table does not say what changed."""
+
+
+def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
+    """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
+
+    Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to acknowledge.
+    """
+    log = change_log.log_table(table.log_table)
+    summary = _log_summaries(conn, [table])[table.id]
+    count, lost_track, truncated = summary
+    if lost_track:
+        raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
+    keys = 0
+    if count:
+        staging = _staging(conn, "ingest", table.plan, table.id)
+        conn.execute(
+            sql.SQL("INSERT INTO {} ({}) {}").format(staging, table.plan.key_list(), _log_keys(table))
+        )
+        conn.execute(sql.SQL("DELETE FROM {}").format(log))
+        keys = _ingest(conn, table, staging, truncated)
+        conn.execute(sql.SQL("TRUNCATE {}").format(staging))
+    if not fill:
+        return keys, 0
+    taken = _staging(conn, "fill", table.plan, table.id)
+    if _take_pending(conn, table.plan, table.id, taken, fill) == 0:
+        return keys, 0
+    conn.execute(sql.SQL("ANALYZE {}").format(taken))
+    rows = conn.execute(
+        sql.SQL(_Q["insert_rows"]).format(
+            copy=table.plan.copy, columns=table.plan.column_list, rows=_rows_of_keys(table.plan, taken)
+        )
+    ).rowcount
+    conn.execute(sql.SQL("TRUNCATE {}").format(taken))
+    return keys, rows
+
+
+# --- both -----------------------------------------------------------------------------------------------------------
+
+
+def _ingest(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
+    """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
+    plan = table.plan
+    if truncated:
+        # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be known.
+        leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*plan.copies[str(x)])) for x in truncated)
+        target.execute(sql.SQL("TRUNCATE {}").format(leaves))
+    target.execute(sql.SQL("ANALYZE {}").format(staging))
+    target.execute(
+        sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
+    )
+    parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
+    target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
+    row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
+    """Pending keys a table; tables without any are left out."""
+    found: dict[int, int] = {}
+    for batch in _batches(tables):
+        query = sql.SQL(" UNION ALL ").join(
+            sql.SQL(_Q["count_pending"]).format(id=sql.Literal(t.id), pending=pending_table(t.id)) for t in batch
+        )
+        found |= {table_id: n for table_id, n in conn.execute(query) if n}
+    return found
+
+
+def count_changes(source: Session, tables: Sequence[TableRow]) -> dict[int, int]:
+    """Log rows a table that this statement's snapshot shows."""
+    return {table_id: summary[0] for table_id, summary in _log_summaries(source, tables).items()}
+
+
+def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
+    """Table id → (log rows, whether one says 'X', leaves that were truncated)."""
+    found = {}
+    for batch in _batches(tables):
+        query = sql.SQL(" UNION ALL ").join(
+            sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table)) for t in batch
+        )
+        found |= {row[0]: (row[1], row[2], row[3]) for row in source.execute(query)}
+    return found
+
+
+def _batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
+    return (tables[i : i + LOGS_A_QUERY] for i in range(0, len(tables), LOGS_A_QUERY))
+
+
+def _log_keys(table: TableRow) -> sql.Composed:
+    plan = table.plan
+    return sql.SQL(_Q["log_keys"]).format(
+        old=plan.key_list("old_"), new=plan.key_list("new_"), log=change_log.log_table(table.log_table)
+    )
+
+
+def _staging(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
+    """A session's temporary table of keys, empty at the start of each transaction."""
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}")
+    conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))
+    return staging
+
+
+def _take_pending(conn: Session, plan: Plan, table_id: int, staging: sql.Identifier, limit: int) -> int:
+    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    return conn.execute(sql.SQL(_Q["take_pending"]).format(limit=sql.Literal(limit), **parts)).rowcount
+
+
+def _rows_of_keys(plan: Plan, staging: sql.Identifier) -> sql.Composed:
+    return sql.SQL(_Q["rows_of_keys"]).format(
+        expressions=plan.select_list, source=plan.source, staging=staging, join=plan.key_join("t", "k")
+    )

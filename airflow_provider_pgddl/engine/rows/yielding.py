@@ -1,0 +1,92 @@
+"""Letting go of a table when somebody waits for it: we are guests (C17).
+
+Postgres sees a wait of one of our sessions, not that our sessions wait for each other. So whoever holds a lock on the source while it
+moves rows is watched from a second session, and its statement is cancelled once anyone queues behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.sql import queries
+
+LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond the cancellation itself
+
+
+class Watch:
+    """While active, cancels `holder`'s statement when somebody waits behind it for one of `relations`.
+
+    `with Watch(holder, watcher, oids) as watch: …`; a QueryCanceled inside becomes GaveWay if it was ours.
+    """
+
+    def __init__(self, holder: Session, watcher: Session, relations: Sequence[int]):
+        self._holder, self._watcher, self._relations = holder, watcher, list(relations)
+        self._pid = holder.info.backend_pid
+        self._over = threading.Event()
+        self.gave_way = False
+        self._thread = threading.Thread(target=self._look, name="pgddl-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self.gave_way and isinstance(error, pg.QueryCanceled):
+            raise GaveWay("gave way to a session that waits for the table", todo="nothing: this part is tried again") from None
+
+    def check(self) -> None:
+        """Between statements, where there is nothing to cancel."""
+        if self.gave_way:
+            raise GaveWay("gave way to a session that waits for the table", todo="nothing: this part is tried again")
+
+    def _look(self) -> None:
+        query, args = queries("catalog")["waiting_behind"], {"relations": self._relations, "pid": self._pid}
+        while not self._over.wait(LOOK_EVERY):
+            try:
+                row = self._watcher.execute(query, args).fetchone()
+            except psycopg.Error:
+                return  # the watcher's session is gone; the holder's next statement meets the same trouble
+            if row and row[0]:
+                self.gave_way = True
+                self._holder.cancel_safe()
+                return
+
+
+def lock_nowait(conn: Session, relations: Sequence[sql.Composable]) -> None:
+    """ACCESS SHARE on relations, or GaveWay at once: never queue while other sessions of ours hold something (C17)."""
+    try:
+        conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.SQL(", ").join(relations)))
+    except pg.LockNotAvailable:
+        raise GaveWay("is locked by another session", todo="nothing: this part is tried again") from None
+
+
+class Patience:
+    """Waits between attempts that gave way: longer each time, with jitter, and with an end (`limit` seconds without success)."""
+
+    def __init__(self, limit: float):
+        self._limit = limit
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self._pause, self._since = 0.1, time.monotonic()
+
+    def wait(self, error: GaveWay) -> None:
+        if time.monotonic() - self._since > self._limit:
+            raise GaveWay(
+                f"could not get at the table for {self._limit:.0f} s: {error.what}",
+                table=error.table,
+                todo="see who holds it: SELECT * FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(…)); then run again",
+            )
+        time.sleep(self._pause * random.uniform(0.5, 1.5))
+        self._pause = min(self._pause * 2, 5.0)

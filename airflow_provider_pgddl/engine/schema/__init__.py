@@ -1,0 +1,1 @@
+"""Pure schema comparison: no connection, no I/O."""

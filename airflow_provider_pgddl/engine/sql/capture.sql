@@ -1,0 +1,79 @@
+-- name: register_pipeline
+INSERT INTO pgddl.captures (pipeline) VALUES (%s) ON CONFLICT DO NOTHING
+
+-- name: window_no
+SELECT window_no FROM pgddl.captures WHERE pipeline = %s
+
+-- name: set_window_no
+UPDATE pgddl.captures SET window_no = %s WHERE pipeline = %s
+
+-- name: captured
+SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s
+
+-- name: register
+INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function) VALUES (%s, %s, %s, %s, %s)
+
+-- name: forget
+DELETE FROM pgddl.captured WHERE pipeline = %s AND root = %s
+
+-- name: forget_pipeline
+DELETE FROM pgddl.captures WHERE pipeline = %s
+
+-- name: captures_left
+SELECT count(*) FROM pgddl.captures
+
+-- name: fences_left
+SELECT EXISTS (SELECT FROM pg_catalog.pg_depend d
+               JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+               JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+               WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+                 AND d.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass
+                 AND n.nspname = 'pgddl' AND p.proname = 'fence')
+
+-- name: relation_name
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+
+-- name: log_table
+CREATE TABLE {log} (op "char" NOT NULL, leaf oid NOT NULL, {keys})
+WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_threshold = -1)
+
+-- name: log_replica_identity
+ALTER TABLE {log} REPLICA IDENTITY FULL
+
+-- name: function
+-- A guard first: when a key column no longer has the name and type that this function was made for, the client's statement still
+-- succeeds and one row 'X' says that the table has to be copied again. The branch not taken is never even parsed.
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}
+
+-- name: function_body
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        INSERT INTO {log} (op, leaf) VALUES ('T', TG_RELID);
+    ELSIF NOT ({guard}) THEN
+        INSERT INTO {log} (op, leaf) VALUES ('X', TG_RELID);
+    ELSIF TG_OP = 'INSERT' THEN
+        INSERT INTO {log} (op, leaf, {new_columns}) VALUES ('I', TG_RELID, {new_values});
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO {log} (op, leaf, {old_columns}, {new_columns}) VALUES ('U', TG_RELID, {old_values}, {new_values});
+    ELSE
+        INSERT INTO {log} (op, leaf, {old_columns}) VALUES ('D', TG_RELID, {old_values});
+    END IF;
+    RETURN NULL;
+END
+
+-- name: guard
+EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = TG_RELID AND attname = {name} AND atttypid = {type} AND attnum = {attnum} AND NOT attisdropped)
+
+-- name: row_trigger
+CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {relation} FOR EACH ROW EXECUTE FUNCTION {function}()
+
+-- name: truncate_trigger
+CREATE TRIGGER {trigger} AFTER TRUNCATE ON {relation} FOR EACH STATEMENT EXECUTE FUNCTION {function}()
+
+-- name: enable_always
+ALTER TABLE {relation} ENABLE ALWAYS TRIGGER {trigger}
+
+-- name: fence
+CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {relation}
+FOR EACH STATEMENT EXECUTE FUNCTION pgddl.fence({pipeline})

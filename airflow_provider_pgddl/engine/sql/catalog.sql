@@ -1,0 +1,142 @@
+-- name: server
+SELECT pg_catalog.current_setting('server_version_num')::int,
+       (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+       (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
+       pg_catalog.current_database(),
+       pg_catalog.current_setting('block_size')::int,
+       (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+
+-- name: tables
+-- Every table that people could name in a pipeline file: no partitions, no system, temporary or extension tables, none of ours.
+SELECT c.oid, n.nspname, c.relname, c.relkind::text
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
+  AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+
+-- name: relations
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: columns
+-- base_type: domains resolved to what they are stored as; qualified by the empty search_path.
+WITH RECURSIVE base(attrelid, attnum, typid) AS (
+    SELECT a.attrelid, a.attnum, a.atttypid
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attrelid, b.attnum, t.typbasetype
+    FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typid
+    WHERE t.typtype = 'd'
+)
+SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       a.atttypid, pg_catalog.format_type(t.oid, -1), t.oid, t.typtype::text, tn.nspname = 'pg_catalog',
+       coalesce(e.oid, 0), coalesce(e.typtype::text, ''), coalesce(en.nspname = 'pg_catalog', false),
+       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attgenerated::text, a.attidentity::text,
+       CASE WHEN a.attcollation <> bt.typcollation OR a.attcollation NOT IN (0, 100)
+            THEN (SELECT cn.nspname || '.' || co.collname FROM pg_catalog.pg_collation co
+                  JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END
+FROM base b
+JOIN pg_catalog.pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
+JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = b.attrelid AND a.attnum = b.attnum
+JOIN pg_catalog.pg_type bt ON bt.oid = a.atttypid
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ORDER BY a.attrelid, a.attnum
+
+-- name: keys
+-- The key of each table: its primary key, else the first unique index that identifies every row. The operator is the equality
+-- of the index's own operator class, qualified: with an empty search_path an extension type's = is not found otherwise.
+SELECT DISTINCT ON (i.indrelid) i.indrelid, ic.relname,
+       ARRAY(SELECT k.attnum FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
+             WHERE k.n <= i.indnkeyatts ORDER BY k.n),
+       ARRAY(SELECT (SELECT 'OPERATOR(' || pg_catalog.quote_ident(opn.nspname) || '.' || o.oprname || ')'
+                     FROM pg_catalog.pg_opclass oc
+                     JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+                          AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+                     JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+                     JOIN pg_catalog.pg_namespace opn ON opn.oid = o.oprnamespace
+                     WHERE oc.oid = k.opclass)
+             FROM pg_catalog.unnest(i.indclass::oid[]) WITH ORDINALITY k(opclass, n)
+             WHERE k.n <= i.indnkeyatts ORDER BY k.n)
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+WHERE i.indrelid = ANY(%(oids)s::oid[])
+  AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND (SELECT am.amname FROM pg_catalog.pg_am am WHERE am.oid = ic.relam) = 'btree'
+  AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
+                  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                  WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull)
+ORDER BY i.indrelid, i.indisprimary DESC, i.indisreplident DESC, i.indnkeyatts, ic.relname COLLATE "C"
+
+-- name: leaves
+-- What holds the rows: the table itself, or the leaves of a partitioned one as pg_inherits shows them to this snapshot.
+-- filenode is as of now (hold a lock); attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.
+WITH RECURSIVE tree(root, relid) AS (
+    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT t.root, i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+)
+SELECT t.root, c.oid, n.nspname, c.relname, c.relkind::text,
+       coalesce(pg_catalog.pg_relation_filenode(c.oid), 0),
+       pg_catalog.md5((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
+                       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
+       pg_catalog.pg_get_expr(c.relpartbound, c.oid),
+       (SELECT pg_catalog.string_agg(g.tgname || ':' || g.tgenabled::text || ':' || g.xmin::text, ',' ORDER BY g.tgname COLLATE "C")
+        FROM pg_catalog.pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname = ANY(%(triggers)s::name[]))
+FROM tree t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind <> 'p'
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
+
+-- name: partition_keys
+SELECT c.oid, pg_catalog.pg_get_partkeydef(c.oid) FROM pg_catalog.pg_class c
+WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
+
+-- name: sizes
+SELECT c.oid, pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int, pg_catalog.pg_table_size(c.oid)
+FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: oid_of
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+
+-- name: sequences
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
+  AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
+ORDER BY 1, 2
+
+-- name: waiting_behind
+-- Is anybody waiting for a lock on these relations behind us?
+SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
+               WHERE NOT l.granted AND l.locktype = 'relation' AND l.relation = ANY(%(relations)s::oid[])
+                 AND %(pid)s = ANY(pg_catalog.pg_blocking_pids(l.pid)))
+
+-- name: terminate_stale
+-- Backends of this pipeline whose token is not (or no longer) a live one.
+SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
+FROM pg_catalog.pg_stat_activity
+WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
+  AND pg_catalog.split_part(application_name, ':', 3) <> ALL(%(live)s::text[])
+  AND pg_catalog.split_part(application_name, ':', 3) <> '0'
+
+-- name: transactions_before
+-- Transactions that were in progress when snapshot %s was taken and have not ended, with who holds them.
+SELECT x.xid::text, coalesce(a.pid::text, ''), coalesce(a.usename::text, p.owner::text, ''), coalesce(p.gid, '')
+FROM pg_catalog.pg_snapshot_xip(%(snapshot)s::pg_catalog.pg_snapshot) x(xid)
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.backend_xid = x.xid::pg_catalog.xid
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.xid::pg_catalog.xid
+WHERE NOT pg_catalog.pg_visible_in_snapshot(x.xid, pg_catalog.pg_current_snapshot())
+  AND coalesce(a.datname, p.database, pg_catalog.current_database()) = pg_catalog.current_database()

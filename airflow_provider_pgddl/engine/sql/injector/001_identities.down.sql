@@ -1,0 +1,3 @@
+DROP FUNCTION pgddl.identify(regclass);
+DROP TABLE pgddl.column_identities;
+DROP TABLE pgddl.table_identities;

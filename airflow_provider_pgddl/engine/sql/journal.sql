@@ -1,0 +1,189 @@
+-- name: pipeline
+SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at
+FROM pgddl.pipelines WHERE pipeline = %s
+
+-- name: insert_pipeline
+INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) VALUES (%s, %s, %s, %s, %s)
+
+-- name: next_run
+UPDATE pgddl.pipelines
+SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
+    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0
+WHERE pipeline = %(pipeline)s
+
+-- name: set_config
+UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
+
+-- name: set_verify_needed
+UPDATE pgddl.pipelines SET verify_needed = %s, source_timeline = coalesce(%s, source_timeline) WHERE pipeline = %s
+
+-- name: set_window
+UPDATE pgddl.pipelines SET window_no = %s WHERE pipeline = %s
+
+-- name: set_cut_over
+UPDATE pgddl.pipelines SET cut_over_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND cut_over_at IS NULL
+
+-- name: set_finished
+UPDATE pgddl.pipelines SET finished_at = pg_catalog.clock_timestamp() WHERE pipeline = %s
+
+-- name: forget_windows
+DELETE FROM pgddl.windows WHERE pipeline = %s AND run < %s
+
+-- name: insert_window
+INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at) VALUES (%s, %s, %s, %s, %s, %s, %s)
+
+-- name: windows
+SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(rows), 0), max(finished_at) FROM pgddl.windows WHERE pipeline = %s AND run = %s
+
+-- name: start_stage
+INSERT INTO pgddl.stage_runs (job_id, pipeline, run, stage, token) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (job_id) DO UPDATE SET token = excluded.token, started_at = pg_catalog.clock_timestamp(), finished_at = NULL, result = NULL
+
+-- name: finish_stage
+UPDATE pgddl.stage_runs SET finished_at = pg_catalog.clock_timestamp(), result = %s WHERE job_id = %s
+
+-- name: stage_result
+SELECT result FROM pgddl.stage_runs WHERE job_id = %s
+
+-- name: stage_done
+SELECT EXISTS (SELECT FROM pgddl.stage_runs
+               WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done')
+
+-- name: stages
+SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
+FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
+
+-- name: tables
+SELECT id, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical, state, planned_at IS NOT NULL
+FROM pgddl.tables WHERE pipeline = %s AND run = %s ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
+
+-- name: insert_table
+INSERT INTO pgddl.tables (pipeline, run, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
+
+-- name: set_state
+UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)
+
+-- name: set_planned
+UPDATE pgddl.tables SET planned_at = pg_catalog.clock_timestamp(), physical = %s WHERE id = %s
+
+-- name: set_physical
+UPDATE pgddl.tables SET physical = %s WHERE id = %s
+
+-- name: delete_table
+DELETE FROM pgddl.tables WHERE id = %s
+
+-- name: insert_chunks
+INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes)
+SELECT %s, %s, %s, %s, %s, s, pg_catalog.least(s + %s::bigint, %s::bigint), %s
+FROM pg_catalog.generate_series(0::bigint, %s::bigint - 1, %s::bigint) s
+
+-- name: delete_chunks
+DELETE FROM pgddl.chunks WHERE table_id = %s
+
+-- name: claim_chunk
+SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block
+FROM pgddl.chunks c
+WHERE c.table_id = ANY(%s) AND c.done_at IS NULL AND c.id <> ALL(%s)
+ORDER BY c.id LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: chunk_done
+UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s WHERE id = %s
+
+-- name: chunks_left
+SELECT t.id, count(*) FILTER (WHERE c.done_at IS NULL), coalesce(sum(c.bytes) FILTER (WHERE c.done_at IS NULL), 0)
+FROM pgddl.tables t JOIN pgddl.chunks c ON c.table_id = t.id
+WHERE t.id = ANY(%s) GROUP BY t.id
+
+-- name: chunk_progress
+SELECT count(*), count(done_at), coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
+       coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint
+FROM pgddl.chunks WHERE table_id = ANY(%s)
+
+-- name: insert_event
+INSERT INTO pgddl.ddl_events (pipeline, run, seq, phase, table_id, event, statement, status, note)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: events_to_apply
+SELECT id, table_id, event, statement FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') ORDER BY seq
+
+-- name: event_status
+UPDATE pgddl.ddl_events
+SET status = %s, note = %s, applied_at = CASE WHEN %s = 'applied' THEN pg_catalog.clock_timestamp() END
+WHERE id = %s
+
+-- name: event_counts
+SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s GROUP BY status
+
+-- name: delete_events
+DELETE FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s
+
+-- name: set_schema_status
+INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (pipeline, schema_name, table_name) DO UPDATE
+SET status = excluded.status, findings = excluded.findings, checked_at = pg_catalog.clock_timestamp(),
+    since = CASE WHEN schema_status.status = excluded.status AND schema_status.findings = excluded.findings
+                 THEN schema_status.since ELSE pg_catalog.clock_timestamp() END
+
+-- name: schema_status
+SELECT schema_name, table_name, status, findings, since FROM pgddl.schema_status WHERE pipeline = %s ORDER BY 1, 2
+
+-- name: delete_schema_status
+DELETE FROM pgddl.schema_status WHERE pipeline = %s
+
+-- name: delete_table_status
+DELETE FROM pgddl.schema_status WHERE pipeline = %s AND schema_name = %s AND table_name = %s
+
+-- name: insert_range
+INSERT INTO pgddl.verifications (table_id, pass, range_no, low, high) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (table_id, pass, range_no) DO NOTHING
+
+-- name: ranges_left
+SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
+WHERE v.table_id = ANY(%s) AND v.pass = %s AND v.differ IS NULL ORDER BY v.id
+
+-- name: range_done
+UPDATE pgddl.verifications SET rows = %s, differ = %s, verified_at = pg_catalog.clock_timestamp() WHERE id = %s
+
+-- name: verification
+SELECT v.table_id, count(*), count(*) FILTER (WHERE v.differ IS NULL), coalesce(sum(v.rows), 0)::bigint,
+       coalesce(sum(pg_catalog.jsonb_array_length(v.differ)), 0)::bigint, max(v.verified_at)
+FROM pgddl.verifications v WHERE v.table_id = ANY(%s) AND v.pass = %s GROUP BY v.table_id
+
+-- name: last_verification
+SELECT DISTINCT ON (v.table_id) v.table_id, v.pass FROM pgddl.verifications v
+WHERE v.table_id = ANY(%s) ORDER BY v.table_id, v.id DESC
+
+-- name: insert_validation
+INSERT INTO pgddl.validations (pipeline, run, statement) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+
+-- name: validations_left
+SELECT statement FROM pgddl.validations WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY statement
+
+-- name: validation_done
+UPDATE pgddl.validations SET done_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND run = %s AND statement = %s
+
+-- name: purge
+DELETE FROM pgddl.pipelines WHERE pipeline = %s
+
+-- name: purge_events
+DELETE FROM pgddl.ddl_events WHERE pipeline = %s
+
+-- name: purge_tables
+DELETE FROM pgddl.tables WHERE pipeline = %s
+
+-- name: purge_windows
+DELETE FROM pgddl.windows WHERE pipeline = %s
+
+-- name: purge_stage_runs
+DELETE FROM pgddl.stage_runs WHERE pipeline = %s
+
+-- name: purge_validations
+DELETE FROM pgddl.validations WHERE pipeline = %s
+
+-- name: purge_leases
+DELETE FROM pgddl.leases WHERE pipeline = %s
+
+-- name: pipelines_left
+SELECT count(*) FROM pgddl.pipelines

@@ -1,0 +1,11 @@
+DROP TABLE pgddl.validations;
+DROP TABLE pgddl.verifications;
+DROP TABLE pgddl.windows;
+DROP TABLE pgddl.schema_status;
+DROP TABLE pgddl.ddl_events;
+DROP TABLE pgddl.chunks;
+DROP TABLE pgddl.tables;
+DROP TABLE pgddl.stage_runs;
+DROP TABLE pgddl.leases;
+DROP TABLE pgddl.pipelines;
+DROP SEQUENCE pgddl.tokens;

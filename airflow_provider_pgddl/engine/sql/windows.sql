@@ -1,0 +1,44 @@
+-- name: take_snapshot
+SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
+
+-- name: flushed
+SELECT pg_catalog.pg_current_wal_flush_lsn() >= %s::pg_catalog.pg_lsn
+
+-- name: log_summary
+SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
+       coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')
+FROM {log}
+
+-- name: log_keys
+-- Every key that the log names, before and after; UNION compares by the types' own equality.
+SELECT {old} FROM {log} WHERE op IN ('U', 'D') UNION SELECT {new} FROM {log} WHERE op IN ('I', 'U')
+
+-- name: create_pending
+CREATE TABLE IF NOT EXISTS {pending} ({definitions}, UNIQUE ({keys}))
+
+-- name: pending_replica_identity
+ALTER TABLE {pending} REPLICA IDENTITY FULL
+
+-- name: create_staging
+CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ({definitions}) ON COMMIT DELETE ROWS
+
+-- name: delete_from_copy
+DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
+
+-- name: add_pending
+INSERT INTO {pending} ({keys}) SELECT {keys} FROM {staging} ON CONFLICT DO NOTHING
+
+-- name: take_pending
+WITH taken AS (
+    DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {pending} LIMIT {limit} FOR UPDATE SKIP LOCKED)) RETURNING {keys}
+)
+INSERT INTO {staging} ({keys}) SELECT {keys} FROM taken
+
+-- name: rows_of_keys
+SELECT {expressions} FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join})
+
+-- name: insert_rows
+INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
+
+-- name: count_pending
+SELECT {id}::bigint, count(*) FROM {pending}

@@ -1,0 +1,75 @@
+"""The stages, and the one way to run them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from importlib import import_module
+
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+
+STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
+
+__all__ = ["STAGES", "StageResult", "run"]
+
+
+def run(job: Job) -> StageResult:
+    """Runs one stage and records its result. Whatever it raises leaves the database as a retry expects it.
+
+    LockHeld while another run is alive, UsageError for a stage that is not its turn, and each stage's own errors.
+    """
+    if job.stage not in STAGES:
+        raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(STAGES)}")
+    stage = import_module(f"airflow_provider_pgddl.engine.stages.{job.stage}")
+    with ExitStack() as stack:
+        if job.stage == "setup":
+            # Before the journal exists there is only the lock; setup itself takes the token once it has made it.
+            context = stage.prepare(job, stack)
+        else:
+            context = _context(job, stack)
+        journal = context.journal
+        number = journal.row().run
+        with context.fenced():
+            journal.start_stage(job.id, number, job.stage, context.lease.token)
+        result: StageResult = stage.run(context)
+        with context.fenced():
+            journal.finish_stage(job.id, result.to_json())
+    return result
+
+
+def _context(job: Job, stack: ExitStack) -> Context:
+    name = job.pipeline.pipeline
+    with connect(job.conninfo("target"), purpose="look", pipeline=name) as look:
+        row = Journal(look, name).find()
+    if row is None:
+        raise UsageError(f"pipeline {name!r} has not been set up here", todo="run stage setup first")
+    require_same_config(job.pipeline, row.config)
+    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, job.tables))
+    held.take()
+    context = Context(job, held, stack)
+    _refuse_other_source(context)
+    return context
+
+
+def _refuse_other_source(context: Context) -> None:
+    """A connection that now leads somewhere else would look like a source that lost every row."""
+    from airflow_provider_pgddl.engine.catalog import server
+
+    recorded, now = context.row(), server(context.source)
+    if recorded.source_system != now.system:
+        raise StageFailed(
+            f"the source is not the cluster that pipeline {context.name!r} was set up on "
+            f"(system identifier {now.system}, was {recorded.source_system})",
+            todo="correct the connection, or `pgddl reset` the pipeline and start again",
+        )
+    if recorded.source_timeline != now.timeline and not recorded.cut_over_at:
+        with context.fenced():
+            context.journal.require_verify(
+                f"the source was failed over (timeline {recorded.source_timeline} → {now.timeline}): "
+                "rows that the new primary never had may have been copied",
+                now.timeline,
+            )

@@ -1,0 +1,158 @@
+"""What a stage works with: sessions, journal, lease, and the tables that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, UsageError
+from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.lease import Fence, Lease
+from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.rows.windows import Replica
+
+SPREAD_BYTES = 256 * 1024 * 1024
+"""From this much work on, a SparkSession (5–7 s to start) pays for itself; below it the driver does the work alone."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage did: kept in the journal, printed by the shell, and small enough for an XCom."""
+
+    stage: str
+    pipeline: str
+    run: int
+    state: str
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    blocked: Sequence[Mapping[str, str]] = ()
+    figures: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_BLOCKED if self.blocked else EXIT_DONE
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "state": self.state,
+            "tables": dict(self.tables),
+            "blocked": [dict(b) for b in self.blocked],
+            "figures": dict(self.figures),
+        }
+
+
+class Context:
+    """One stage's run. `source` and `target` are pinned sessions with the run's token; in place both are the same database.
+
+    `journal` writes through `target`. Sessions are separate even in place, so that one can hold a snapshot.
+    """
+
+    def __init__(self, job: Job, lease: Lease, stack: ExitStack):
+        self.job, self.pipeline, self.lease = job, job.pipeline, lease
+        self.name = job.pipeline.pipeline
+        self.source_dsn, self.target_dsn = job.conninfo("source"), job.conninfo("target")
+        self._stack = stack
+        self.source = self.session("source", "stage")
+        self.target = self.source if self.pipeline.in_place else self.session("target", "stage")
+        self.journal = Journal(self.target, self.name)
+        ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
+        if ended:
+            say(job.stage, f"ended {ended} session(s) that an earlier run had left behind")
+
+    @property
+    def in_place(self) -> bool:
+        return self.pipeline.in_place
+
+    def session(self, side: str, purpose: str) -> Session:
+        """One more session of this run, closed with it."""
+        dsn = self.source_dsn if side == "source" else self.target_dsn
+        return self._stack.enter_context(connect(dsn, purpose=purpose, pipeline=self.name, token=self.lease.token))
+
+    def say(self, text: str) -> None:
+        say(self.job.stage, text)
+
+    @contextmanager
+    def fenced(self, table: TableRow | None = None) -> Iterator[None]:
+        """A transaction on the target that commits only while this run's token is valid."""
+        with lease.fenced(self.target, self.fence(table)):
+            yield
+
+    def fence(self, table: TableRow | None = None) -> Fence:
+        return self.lease.fence if table is None else self.lease.fence_for(table.qualified)
+
+    def check_fence(self) -> None:
+        """For work on the source across databases, where the journal cannot be in the same transaction."""
+        with lease.fenced(self.target, self.lease.fence):
+            pass
+
+    def row(self) -> PipelineRow:
+        return self.journal.row()
+
+    def tables(self) -> list[TableRow]:
+        """This run's tables, limited to those that the job names, whatever their state."""
+        tables = self.journal.tables(self.row().run)
+        if self.job.tables is None:
+            return tables
+        wanted = {table_name(t) for t in self.job.tables}
+        unknown = wanted - {(t.schema, t.name) for t in tables}
+        if unknown:
+            schema, name = sorted(unknown)[0]
+            raise UsageError(f"{schema}.{name} is not a table of pipeline {self.name!r}", todo="see `pgddl status`")
+        return [t for t in tables if (t.schema, t.name) in wanted]
+
+    def replica(self) -> Replica:
+        """Sessions for windows: the snapshot's, the writer's (the same in place), and one that watches for who waits."""
+        row = self.row()
+        source = self.session("source", "window")
+        target = source if self.in_place else self.session("target", "window")
+        return Replica(
+            self.name, row.run, source, target, self.session("source", "watch"), self.lease.fence, self.in_place
+        )
+
+    def block(self, stopped: Mapping[int, list[str]]) -> None:
+        """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
+        by_id = {t.id: t for t in self.journal.tables(self.row().run)}
+        for table_id, findings in stopped.items():
+            self.journal.set_status(by_id[table_id], "mismatch", findings)
+            for finding in findings:
+                self.say(f"{by_id[table_id].qualified} is blocked: {finding}")
+
+    def healthy(self, tables: Sequence[TableRow], *states: str) -> list[TableRow]:
+        """Those of the tables in one of these states that no mismatch blocks."""
+        mismatches = self.journal.mismatches()
+        return [t for t in tables if t.qualified not in mismatches and (not states or t.state in states)]
+
+    def result(self, state: str, tables: Mapping[str, Mapping[str, Any]] | None = None, **figures: Any) -> StageResult:
+        """The stage's result; every blocked table among those that the job is about is named in it."""
+        mine = {t.qualified for t in self.tables()}
+        blocked = [
+            {"table": table, "reason": "; ".join(findings)}
+            for table, findings in self.journal.mismatches().items()
+            if table in mine
+        ]
+        return StageResult(self.job.stage, self.name, self.row().run, state, tables or {}, blocked, figures)
+
+    @property
+    def trigger_names(self) -> tuple[str, ...]:
+        return change_log.trigger_names(self.name)
+
+
+def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
+    """Once setup has recorded the file, only workers, throttle and timeouts may change."""
+    from airflow_provider_pgddl.engine.pipeline import changed_keys
+
+    changed = changed_keys(recorded, pipeline.to_json())
+    if changed:
+        raise UsageError(
+            f"{', '.join(changed)} changed since setup recorded pipeline {pipeline.pipeline!r}",
+            todo="put the old value back, or `pgddl reset` the pipeline and start again",
+        )

@@ -1,0 +1,176 @@
+"""setup: preflight, migrations, capture. When it is done every later write is in the change log, and no row has been read yet."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine import catalog, migrations
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
+from airflow_provider_pgddl.engine.preflight import preflight, refuse
+from airflow_provider_pgddl.engine.rows.plan import Plan, make_plan
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+
+OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
+
+
+def prepare(job: Job, stack: ExitStack) -> Context:
+    """Lock, preflight, migrations, token: nothing is created before preflight has passed."""
+    pipeline, name = job.pipeline, job.pipeline.pipeline
+    if job.tables is not None:
+        raise UsageError("setup is about the whole pipeline", todo="run it without --tables")
+    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, None))
+    with (
+        connect(job.conninfo("source"), purpose="preflight", pipeline=name) as source,
+        connect(job.conninfo("target"), purpose="preflight", pipeline=name) as target,
+    ):
+        row = Journal(target, name).find()
+        if row is None or row.finished_at is not None:
+            _check_before_touching(pipeline, source, target)
+        else:
+            require_same_config(pipeline, row.config)
+        migrations.apply(target, "journal")
+        migrations.apply(source, "core")
+        if pipeline.capture.identities:
+            migrations.apply(source, "injector")
+    held.take()
+    return Context(job, held, stack)
+
+
+def _check_before_touching(pipeline: Pipeline, source: Session, target: Session) -> None:
+    selection = matches(pipeline, catalog.table_names(source))
+    described = catalog.describe_all(source)
+    check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
+    refuse(preflight(pipeline, source, target, selection.rows))
+    for name in selection.rows:
+        _plan(pipeline, described[name])
+
+
+def run(context: Context) -> StageResult:
+    _record_pipeline(context)
+    started = _start_capture(context)
+    _wait_for_older_transactions(context)
+    tables = context.tables()
+    state = "done" if started or not context.journal.stage_done(context.row().run, "setup") else "nothing_to_do"
+    return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables}, captured=len(tables))
+
+
+def _record_pipeline(context: Context) -> None:
+    pipeline, journal = context.pipeline, context.journal
+    job, config = "rewrite" if pipeline.in_place else "migrate", pipeline.to_json()
+    row = journal.find()
+    with context.fenced():
+        if row is None:
+            journal.record(job, config, catalog.server(context.source))
+        elif row.finished_at is not None:
+            journal.next_run(job, config, catalog.server(context.source))
+        else:
+            journal.set_config(config)
+    change_log.register_pipeline(context.source, context.name)
+
+
+def _start_capture(context: Context) -> int:
+    """Capture of each table in a transaction of its own; a table that a killed run had captured already is only recorded."""
+    journal, run = context.journal, context.row().run
+    known = {(t.schema, t.name) for t in journal.tables(run)}
+    if known and journal.stage_done(run, "setup"):
+        return 0
+    logs = change_log.captured_roots(context.source, context.name)
+    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
+    started = 0
+    for schema, name in selection.rows:
+        if (schema, name) in known:
+            continue
+        oid = catalog.oid_of(context.source, schema, name)
+        if oid is None:
+            continue  # dropped in this moment
+        if oid in logs:
+            (table,) = catalog.describe(context.source, [oid], context.trigger_names).values()
+            log = logs[oid]
+        else:
+            context.check_fence()
+            table, log = _capture_patiently(context, oid)
+        with context.fenced():
+            journal.add_table(run, table, log, _plan(context.pipeline, table))
+        started += 1
+        context.say(f"{table.qualified}: changes are captured from here on, key ({', '.join(table.key.columns)})")  # type: ignore[union-attr]
+    return started
+
+
+def _capture_patiently(context: Context, oid: int) -> tuple[Table, str]:
+    """Many short tries: a long wait for the table's lock would make its writers queue behind us (C15)."""
+    swap = context.pipeline.swap
+    for attempt in range(swap.retries):
+        try:
+            return change_log.start(context.source, context.name, oid, swap.lock_timeout)
+        except (pg.LockNotAvailable, pg.DeadlockDetected):
+            time.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.5))
+    raise Retry(
+        f"the table with oid {oid} could not be locked in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
+        todo="end the long transaction that holds it, then run setup again",
+        sql=f"SELECT pid, state, xact_start, query FROM pg_stat_activity WHERE pid IN "
+        f"(SELECT pid FROM pg_locks WHERE relation = {oid});",
+    )
+
+
+def _plan(pipeline: Pipeline, table: Table) -> Plan:
+    name = (table.schema, table.name)
+    if not pipeline.in_place:
+        return make_plan(table, copy_schema=table.schema, skip=pipeline.skipped_columns.get(name, ()))
+    actions = alter_actions(pipeline.rewrites[name].alter)
+    _refuse_lossy_key(table, actions)
+    return make_plan(
+        table,
+        copy_schema=copy_schema(table.schema),
+        using={a.column: a.using for a in actions if a.using and a.column},
+        dropped=[a.column for a in actions if a.kind == "DROP COLUMN" and a.column],
+        retyped=[a.column for a in actions if a.kind == "TYPE" and a.column],
+    )
+
+
+def _refuse_lossy_key(table: Table, actions: list[AlterAction]) -> None:
+    """A key that is computed on the way cannot be looked up again by its old value (C12)."""
+    for action in actions:
+        if action.using and table.key and action.column in table.key.columns:
+            raise UsageError(
+                f"rewrite.alter: USING on key column {action.column!r} is not possible",
+                table=table.qualified,
+                todo="give the key a type that its values convert to without USING",
+            )
+
+
+def _wait_for_older_transactions(context: Context) -> None:
+    """Until every transaction that was in progress when capture was complete has ended (C2)."""
+    source = context.source
+    row = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    deadline, said = time.monotonic() + OLDER_TRANSACTIONS_WAIT, False
+    while True:
+        older = source.execute(queries("catalog")["transactions_before"], {"snapshot": row[0]}).fetchall()
+        if not older:
+            return
+        who = ", ".join(f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}" for _, pid, user, gid in older)
+        if not said:
+            context.say(f"waiting for transactions that are older than capture: {who}")
+            said = True
+        if time.monotonic() > deadline:
+            raise Retry(
+                f"transactions that are older than capture did not end within {OLDER_TRANSACTIONS_WAIT:.0f} s: {who}",
+                todo="commit, roll back or end them; then run setup again (capture goes on meanwhile, nothing is lost)",
+            )
+        time.sleep(0.1)
+
+

@@ -1,0 +1,223 @@
+"""snapshot: pg_dump at one snapshot → DDL events → the copies. Indexes, constraints, triggers and grants wait for their stage."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.actions import alter_actions
+from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.dump import dump_schema
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.rows.windows import create_pending, stopped_by_drift
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult
+
+DUMP_TRIES = 3
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One event with what is run for it, or why it is not."""
+
+    event: DdlEvent
+    statement: str
+    status: str = "pending"
+    note: str | None = None
+
+
+def run(context: Context) -> StageResult:
+    if context.job.tables is not None:
+        raise UsageError("snapshot is about the whole pipeline", todo="run it without --tables")
+    if not context.journal.stage_done(context.row().run, "setup"):
+        raise UsageError("setup has not finished", todo="run stage setup first")
+    journal, run_no = context.journal, context.row().run
+    fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
+    if not fresh and journal.stage_done(run_no, "snapshot"):
+        return context.result("nothing_to_do")
+    if not journal.event_counts(run_no):
+        _record_events(context)
+    applied = _apply(context)
+    for table in context.healthy(context.tables(), "captured"):
+        with context.fenced():
+            _check_copy(context, table)
+            create_pending(context.target, table)
+            journal.set_state("created", [table.id])
+    counts = journal.event_counts(run_no)
+    context.say(f"{applied} statements applied, {counts.get('skipped', 0)} skipped")
+    return context.result("done", {t.qualified: {"state": t.state} for t in context.tables()}, applied=applied,
+                          skipped=counts.get("skipped", 0), pending=counts.get("pending", 0))  # fmt: skip
+
+
+def _record_events(context: Context) -> None:
+    """The dump's statements, as they will be run, in one transaction with the note of what was skipped and why."""
+    events = _dump_unchanged(context)
+    steps = list(_in_place_steps(context, events) if context.in_place else _steps_across(context, events))
+    ids = {(t.schema, t.name): t.id for t in context.tables()}
+    run_no = context.row().run
+    with context.fenced(), context.target.cursor() as cursor:
+        cursor.executemany(
+            queries("journal")["insert_event"],
+            [
+                [context.name, run_no, n, s.event.phase, ids.get(s.event.table) if s.event.table else None,
+                 Jsonb(s.event.to_json()), s.statement, s.status, s.note]
+                for n, s in enumerate(steps)
+            ],
+        )  # fmt: skip
+
+
+def _dump_unchanged(context: Context) -> list[DdlEvent]:
+    """The source's events. pg_dump prints parts of a schema as of now, not as of its snapshot, so what changed while it
+    ran is dumped again (C24); a table that changed since its capture is blocked."""
+    for _ in range(DUMP_TRIES):
+        source = context.source
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+            assert row is not None
+            before = _fingerprints(source)
+            tables = context.healthy(context.tables())
+            only = [(t.schema, t.name) for t in tables] if context.in_place else None
+            exclude = [] if context.in_place else _left_out(context, source)
+            pre, post = (
+                dump_schema(context.source_dsn, section=section, snapshot=row[0], only=only, exclude=exclude)
+                for section in ("pre-data", "post-data")
+            )
+        if _fingerprints(source) == before:
+            _, stopped = stopped_by_drift(source, context.journal, tables)
+            context.block(stopped)
+            return events_from_dump(pre, post)
+        context.say("the schema changed while it was dumped: dumping again")
+    raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+
+
+def _fingerprints(source: Session) -> dict[Name, str]:
+    return {name: catalog.fingerprint(t.structure()) for name, t in catalog.describe_all(source).items()}
+
+
+def _left_out(context: Context, source: Session) -> list[Name]:
+    """Tables that the pipeline neither copies nor takes the structure of."""
+    names = catalog.table_names(source)
+    selection = matches(context.pipeline, names, strict=False)
+    kept = {*((t.schema, t.name) for t in context.tables()), *selection.schema_only}
+    return [name for name in names if name not in kept]
+
+
+# --- across databases -----------------------------------------------------------------------------------------------
+
+
+def _steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+    left_out = _left_out(context, context.source)
+    blocked = {(t.schema, t.name) for t in context.tables()} - {
+        (t.schema, t.name) for t in context.healthy(context.tables())
+    }
+    kept, out = without(events, {*left_out, *blocked})
+    notes = {e.seq: "it belongs to a table that the pipeline leaves out or that is blocked" for e in out}
+    roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
+    for event in events:
+        if event.phase == "noise":
+            continue
+        missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
+        if event.seq in notes:
+            yield Step(event, event.statement, "skipped", notes[event.seq])
+        elif missing:
+            yield _missing_role(context, event, missing)
+        else:
+            yield Step(event, event.statement)
+
+
+def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> Step:
+    if context.pipeline.ddl.missing_role == "ignore":
+        context.say(f"skipped, the target has no role {', '.join(missing)}: {event.statement.splitlines()[0][:120]}")
+        return Step(event, event.statement, "skipped", f"the target has no role {', '.join(missing)}")
+    raise StageFailed(
+        f"the target has no role {', '.join(missing)}",
+        table=".".join(event.table) if event.table else None,
+        todo="create it there, or set ddl.missing_role: ignore",
+        sql="\n".join(f"CREATE ROLE {sql.Identifier(r).as_string()};" for r in missing),
+    )
+
+
+# --- in place -------------------------------------------------------------------------------------------------------
+
+
+def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+    """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE TABLE.
+
+    What acts on writers, and the owner, comes after the move, with its original text (C21). A serial's sequence is kept and goes on
+    under the new table; foreign keys of both directions are read from the catalog at the swap.
+    """
+    tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
+    names = moving(events, tables)
+    for schema in sorted({s for s, _ in tables}):
+        create = sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(copy_schema(schema))).as_string()
+        comment = sql.SQL("COMMENT ON SCHEMA {} IS {}").format(
+            sql.Identifier(copy_schema(schema)), sql.Literal(f"pgddl: copies of pipeline {context.name}")
+        )
+        for statement, tag in ((create, "CREATE SCHEMA"), (comment.as_string(context.target), "COMMENT")):
+            yield Step(_ours(statement, tag, schema), statement)
+    for event in events:
+        if event.phase == "noise" or event.table not in tables:
+            continue
+        if event.kind == "owner":
+            yield Step(replace(event, phase="finish"), event.statement)
+        elif event.phase == "finish":
+            yield Step(event, event.statement)
+        elif event.kind == "sequence":
+            yield Step(event, event.statement, "skipped", "the sequence is kept and goes on under the new table")
+        elif event.phase == "foreign_key":
+            yield Step(event, event.statement, "skipped", "foreign keys are read from the catalog at the swap")
+        else:
+            yield Step(event, relocate(event.statement, names))
+        if event.tag == "CREATE TABLE":
+            yield from _alter(context, event)
+
+
+def _alter(context: Context, created: DdlEvent) -> Iterable[Step]:
+    assert created.table is not None
+    schema, name = created.table
+    for action in alter_actions(context.pipeline.rewrites[created.table].alter):
+        statement = action.on(copy_schema(schema), name)
+        # A default that does not fit the new type would refuse the change; it is set after this, by its own event.
+        yield Step(replace(created, tag="ALTER TABLE", kind="rewrite", statement=statement), statement)
+
+
+def _ours(statement: str, tag: str, schema: str) -> DdlEvent:
+    return DdlEvent(
+        seq=0, tag=tag, kind="schema", section=None, phase="create", statement=statement, schema=schema, name=None, table=None
+    )
+
+
+# --- both -----------------------------------------------------------------------------------------------------------
+
+
+def _apply(context: Context) -> int:
+    run_no = context.row().run
+    blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
+    events = [e for e in context.journal.events(run_no, ["create"]) if e.table_id not in blocked]
+    return apply_events(context.target, context.name, context.fence(), events)
+
+
+def _check_copy(context: Context, table: TableRow) -> None:
+    """The copy is there and has every column that will be written."""
+    plan = table.plan
+    oid = catalog.oid_of(context.target, plan.copy_schema, plan.copy_name)
+    copy = catalog.describe(context.target, [oid]).get(oid) if oid else None
+    missing: Collection[str] = set(plan.columns) - {c.name for c in copy.columns} if copy else plan.columns
+    if missing:
+        raise StageFailed(
+            f"the copy {plan.copy_schema}.{plan.copy_name} has no column {', '.join(sorted(missing))}",
+            table=table.qualified,
+            todo="`pgddl reset` the pipeline and start again",
+        )
