@@ -105,7 +105,7 @@ def _alone(command: Node) -> ParseResult:
 
 
 def _column(name: str, command: Node) -> str | None:
-    return command.name or None if name not in ("AT_SetTableSpace",) else None
+    return command.name or None if name != "AT_SetTableSpace" else None
 
 
 def _expression(expression: Node, text: str) -> str:

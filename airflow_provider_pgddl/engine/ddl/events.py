@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from postgast import ParseResult
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
 from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
 from airflow_provider_pgddl.engine.ddl.subject import Subject, added_constraints, constraint_kind, describe
@@ -184,15 +184,12 @@ def _own_left_out(events: list[DdlEvent], functions: list[tuple[Name, ...]]) -> 
     ours: set[tuple[Name | None, str | None]] = set()
     judged = []
     for event, called in zip(events, functions, strict=True):
-        if event.kind in ("trigger", "event trigger"):
-            this = (event.table, event.name)
-            if any(is_own_schema(schema) for schema, _ in called):
-                ours.add(this)
-            if this in ours:
-                event = replace(event, phase="noise", note="pgddl's own")
-        elif is_own_schema(event.schema or ""):
-            event = replace(event, phase="noise", note="pgddl's own")
-        judged.append(event)
+        this = (event.table, event.name)
+        trigger = event.kind in ("trigger", "event trigger")
+        if trigger and any(is_own_schema(schema) for schema, _ in called):
+            ours.add(this)
+        own = this in ours if trigger else is_own_schema(event.schema or "")
+        judged.append(replace(event, phase="noise", note="pgddl's own") if own else event)
     return judged
 
 

@@ -199,7 +199,7 @@ def deparse(tree: ParseResult) -> str:
     if _depth(tree) > _PRINTABLE_DEPTH:
         raise StageFailed("a statement is nested too deeply to be printed again")
     try:
-        text = postgast.deparse(tree)
+        text: str = postgast.deparse(tree)
         again = _tree(text)
     except PgQueryError as error:
         raise StageFailed(f"cannot print this statement: {error.message}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from postgast import ParseResult
 
@@ -183,9 +184,9 @@ def _live_names(tree: ParseResult, tables: Mapping[Name, str]) -> Iterator[Name]
         elif kind == "CreateTrigStmt":
             yield from (name for text in texts(node.args) for name in _in_text(text, live))
         for field, value in node.ListFields():
-            if field.message_type is not None and isinstance(value, Iterable):
-                if (kind, field.name) not in _OTHER_NAMES:
-                    yield from _in_chain(texts(value), live)
+            listed = field.message_type is not None and isinstance(value, Iterable)
+            if listed and (kind, field.name) not in _OTHER_NAMES:
+                yield from _in_chain(texts(value), live)
 
 
 def _in_text(text: str, live: set[Name]) -> Iterator[Name]:
@@ -194,7 +195,7 @@ def _in_text(text: str, live: set[Name]) -> Iterator[Name]:
 
 
 def _in_chain(parts: list[str], live: set[Name]) -> Iterator[Name]:
-    yield from live.intersection(zip(parts, parts[1:], strict=False))
+    yield from live.intersection(pairwise(parts))
 
 
 def alter_copy(actions: Iterable[str], schema: str, table: str) -> list[str]:

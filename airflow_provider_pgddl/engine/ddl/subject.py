@@ -85,7 +85,7 @@ _CALLS = {"FuncCall": "funcname", "CreateTrigStmt": "funcname", "CreateEventTrig
 
 def words(object_type: int) -> str:
     """An ObjectType as command tags have it: OBJECT_TSCONFIGURATION is ``TEXT SEARCH CONFIGURATION``."""
-    name = pg_query_pb2.ObjectType.Name(object_type).removeprefix("OBJECT_")
+    name = str(pg_query_pb2.ObjectType.Name(object_type)).removeprefix("OBJECT_")
     return _WORDS.get(name, name.replace("_", " "))
 
 
@@ -138,13 +138,13 @@ _ACTIONS = {
 
 def constraint_kind(constraint: Node) -> str:
     """``primary key``, ``foreign key``, ``check`` …"""
-    name = pg_query_pb2.ConstrType.Name(constraint.contype)
+    name = str(pg_query_pb2.ConstrType.Name(constraint.contype))
     return _CONSTRAINTS.get(name, name.removeprefix("CONSTR_").lower())
 
 
 def action_name(command: Node) -> str:
     """The name of an ALTER TABLE action: ``AT_AddConstraint``."""
-    return pg_query_pb2.AlterTableType.Name(command.subtype)
+    return str(pg_query_pb2.AlterTableType.Name(command.subtype))
 
 
 def added_constraints(statement: Node) -> list[Node]:
@@ -174,7 +174,7 @@ def _own(node: Node) -> Subject:
         schema, relname = relation(getattr(node, table))
         return _object(tag, (schema, getattr(node, field)), table=(schema, relname))
     if kind in _TAG_ONLY:
-        return Subject(tag=_TAG_ONLY[kind], kind=_TAG_ONLY[kind].lower())
+        return Subject(tag=_TAG_ONLY[kind], kind=_TAG_ONLY[kind].lower().removeprefix("create ").removeprefix("alter "))
     special = _SPECIAL.get(kind)
     if special is None:
         raise StageFailed(f"a statement of a kind that is not known here ({kind})")
@@ -250,6 +250,7 @@ _WITHIN = {
     "AlterPolicyStmt": ("ALTER POLICY", "table", "policy_name"),
 }
 _TAG_ONLY = {
+    "CreateCastStmt": "CREATE CAST",
     "SelectStmt": "SELECT",
     "DoStmt": "DO",
     "CallStmt": "CALL",
@@ -334,10 +335,6 @@ def _create_foreign_table(node: Node) -> Subject:
 
 def _composite(node: Node) -> Subject:
     return _object("CREATE TYPE", relation(node.typevar))
-
-
-def _create_cast(node: Node) -> Subject:
-    return _object("CREATE CAST", ("", ""))
 
 
 def _create_transform(node: Node) -> Subject:
@@ -436,7 +433,6 @@ _SPECIAL = {
     "AlterTableStmt": _alter_table,
     "CreateForeignTableStmt": _create_foreign_table,
     "CompositeTypeStmt": _composite,
-    "CreateCastStmt": _create_cast,
     "CreateTransformStmt": _create_transform,
     "CreateSchemaStmt": _create_schema,
     "AlterOperatorStmt": _alter_operator,
@@ -449,4 +445,3 @@ _SPECIAL = {
     "RenameStmt": _altered,
     "DropStmt": _drop,
 }
-
