@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import TaskGroup, chain
@@ -25,7 +25,6 @@ def lifecycle(
     *,
     pipeline: str | os.PathLike[str] | Mapping[str, Any],
     group_id: str = "lifecycle",
-    tables: Sequence[str] | None = None,
     gate: Mapping[str, Any] | None = None,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
@@ -36,14 +35,14 @@ def lifecycle(
     the operators (what SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        common: dict[str, Any] = {"pipeline": pipeline, "tables": tables, **spark}
+        common: dict[str, Any] = {"pipeline": pipeline, **spark}
         chain(
             PgddlSetupOperator(task_id="setup", **common),
             PgddlSnapshotOperator(task_id="snapshot", **common),
             PgddlBackfillOperator(task_id="backfill", **common),
             PgddlSchemaSyncOperator(task_id="schema_sync", **common),
             PgddlReplayOperator(task_id="replay", **common),
-            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, tables=tables, **(gate or {})),
+            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, **(gate or {})),
             PgddlReplayOperator(task_id="catch_up", **common),
             PgddlVerifyOperator(task_id="verify", **common),
             PgddlSwapOperator(task_id="swap", **common),

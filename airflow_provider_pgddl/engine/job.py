@@ -293,8 +293,10 @@ def closing_line(result: Mapping[str, Any], seconds: float) -> str:
     return "\n".join(lines)
 
 
-def number(value: float) -> str:
-    """A figure with its thousands apart."""
+def number(value: float | str) -> str:
+    """A figure with its thousands apart; a word as it is."""
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 

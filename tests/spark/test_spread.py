@@ -1,0 +1,117 @@
+"""Spreading work over Spark: results in order, errors as themselves, a lost worker made good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, Unreachable
+from tests.conftest import REPOSITORY
+from tests.spark import work
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_session() -> Iterator[None]:
+    """Workers find the tests' modules; the JVM goes with the last test."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", str(REPOSITORY))
+    yield
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        gateway = SparkContext._gateway
+        SparkContext._active_spark_context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(20)
+        SparkContext._gateway = SparkContext._jvm = None
+    patch.undo()
+
+
+def test_results_come_in_the_order_of_the_parts() -> None:
+    assert spark.spread(work.square, range(7), workers=2, app="squares") == [n * n for n in range(7)]
+
+
+def test_the_parts_run_in_other_processes() -> None:
+    assert os.getpid() not in spark.spread(work.worker_pid, range(2), workers=2, app="pids")
+
+
+def test_an_error_of_ours_comes_back_as_itself() -> None:
+    with pytest.raises(StageFailed) as raised:
+        spark.spread(work.fail, ["", "final"], workers=2, app="errors")
+    error = raised.value
+    assert (error.what, error.table, error.todo) == ("the copy has a row too many", "shop.orders", "reset it")
+    assert error.sql == "SELECT 1;"
+
+
+def test_a_final_error_comes_before_one_that_a_retry_may_cure() -> None:
+    with pytest.raises(StageFailed):
+        spark.spread(work.fail, ["retryable", "final"], workers=2, app="errors")
+    with pytest.raises(GaveWay):
+        spark.spread(work.fail, ["retryable", ""], workers=2, app="errors")
+
+
+def test_an_error_of_postgres_comes_back_as_ours() -> None:
+    nobody = "host=127.0.0.1 port=1 dbname=shop password=hush-hush"
+    with pytest.raises(Unreachable) as raised:
+        spark.spread(work.connect, [nobody], workers=1, app="copy of shop.orders")
+    assert "while running copy of shop.orders" in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_bug_is_not_taken_for_a_user_s_error() -> None:
+    with pytest.raises(Exception, match="ZeroDivisionError") as raised:
+        spark.spread(work.fail, ["bug"], workers=1, app="bugs")
+    assert not isinstance(raised.value, PgddlError)
+
+
+def test_a_lost_worker_is_made_good_in_local_mode(tmp_path: Path) -> None:
+    assert spark.spread(work.die_once, [str(tmp_path / "mark")], workers=1, app="loss") == ["alive"]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("local", "local[1,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,7]", "local[2,7]"),
+        ("spark://head:7077", "spark://head:7077"),
+        ("yarn", "yarn"),
+    ],
+)
+def test_local_masters_try_again(given: str, used: str) -> None:
+    assert spark.retrying(given) == used
+
+
+def test_without_work_to_spread_nothing_imports_pyspark() -> None:
+    source = "import sys, airflow_provider_pgddl.engine.job as j; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_virtual_environment_need_not_be_on_the_path() -> None:
+    bare = {"PATH": "/usr/bin:/bin"}
+    env = bare | spark.launch_env(bare, local=True)
+    assert env["PYSPARK_PYTHON"] == sys.executable
+    assert spark.why_no_launch(env) is None
+    done = subprocess.run(["spark-submit", "--version"], env=env, capture_output=True, text=True, timeout=60)
+    assert "version 4." in done.stdout + done.stderr
+
+
+def test_what_a_user_has_set_is_kept() -> None:
+    given = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": "/opt/python", "SPARK_LOCAL_IP": "10.0.0.1"}
+    env = spark.launch_env(given, local=True)
+    assert (env["PYSPARK_PYTHON"], env["PYSPARK_DRIVER_PYTHON"], env["SPARK_LOCAL_IP"]) == (
+        "/opt/python",
+        "/opt/python",
+        "10.0.0.1",
+    )
