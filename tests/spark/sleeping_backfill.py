@@ -15,6 +15,7 @@ from tests.spark import work
 
 def run(job: jobs.Job) -> None:
     conninfo = job.conninfo("source")
+    print("at work", flush=True)
     with psycopg.connect(conninfo, application_name="pgddl-test:driver"):
         spread(work.sleep_in_postgres, [conninfo, conninfo], workers=2, app="sleep")
         time.sleep(600)

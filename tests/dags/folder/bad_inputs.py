@@ -1,0 +1,18 @@
+"""One task for each thing that people get wrong; none may reach spark-submit, or fail without saying what to do."""
+
+from airflow.sdk import DAG
+
+from airflow_provider_pgddl.operators.stages import PgddlSetupOperator
+
+NOBODY = {"pipeline": "nobody", "source": {"conn_id": "nobody"}, "rewrite": {"shop.orders": {}}}
+
+with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}):
+    PgddlSetupOperator(task_id="no_spark_connection", pipeline=NOBODY, conn_id="nowhere")
+    PgddlSetupOperator(task_id="no_source_connection", pipeline=NOBODY | {"source": {"conn_id": "nowhere"}})
+    PgddlSetupOperator(task_id="not_postgres", pipeline=NOBODY | {"source": {"conn_id": "spark_default"}})
+    PgddlSetupOperator(task_id="cluster_mode", pipeline=NOBODY, deploy_mode="cluster")
+    PgddlSetupOperator(task_id="no_file", pipeline="none.yaml")
+    PgddlSetupOperator(task_id="bad_file", pipeline="bad.yaml")
+    PgddlSetupOperator(task_id="literal_password", pipeline=NOBODY | {"source": {"dsn": "host=a password=hush-lit"}})
+    PgddlSetupOperator(task_id="no_spark_submit", pipeline=NOBODY, spark_binary="spark9-submit")
+    PgddlSetupOperator(task_id="unreachable", pipeline=NOBODY, retries=1, retry_delay=0)

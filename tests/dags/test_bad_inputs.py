@@ -1,0 +1,59 @@
+"""A mistake is one clear error, at once, and nothing is submitted."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.dags.conftest import Airflow
+
+pytestmark = pytest.mark.airflow
+
+FOLDER = Path(__file__).parent / "folder"
+NOBODY = json.dumps(
+    {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "mover", "password": "hush-hush", "schema": "s"}
+)
+SAID = {
+    "no_spark_connection": "Airflow knows no Spark connection nowhere",
+    "no_source_connection": "source.conn_id: Airflow knows no connection nowhere",
+    "not_postgres": "connection spark_default is of type spark, not postgres",
+    "cluster_mode": "deploy mode cluster is not supported yet",
+    "no_file": "none.yaml: cannot read the pipeline file",
+    "bad_file": "bad.yaml, line 5: tables.speed",
+    "literal_password": "a literal password in the file is refused",
+    "no_spark_submit": "spark9-submit is not found",
+    "unreachable": "127.0.0.1:1",
+}
+
+
+@pytest.fixture(scope="module")
+def said(airflow: Airflow) -> str:
+    """What `airflow dags test` printed."""
+    done = airflow("dags", "test", "bad_inputs", dags=FOLDER, AIRFLOW_CONN_NOBODY=NOBODY)
+    assert done.returncode == 1, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("task", SAID)
+def test_it_says_what_is_wrong(said: str, airflow: Airflow, task: str) -> None:
+    assert airflow.states("bad_inputs")[task] == "failed"
+    assert re.search(rf"Airflow(Fail)?Exception: .*{re.escape(SAID[task])}", said), said
+
+
+def test_nothing_is_submitted_before_all_of_that_is_right(said: str) -> None:
+    # Only the server that does not answer is the stage's to find; it was worth one more try.
+    assert len(re.findall("Spark-Submit cmd", said)) == 2
+    assert "yarn" not in said
+
+
+def test_only_what_a_retry_may_cure_is_tried_again(said: str, airflow: Airflow) -> None:
+    tries = airflow.tries("bad_inputs")
+    assert tries.pop("unreachable") == 2
+    assert set(tries.values()) == {1}
+
+
+def test_no_secret_is_printed(said: str) -> None:
+    assert "hush" not in said

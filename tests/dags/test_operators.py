@@ -1,0 +1,144 @@
+"""Operators, sensor and task groups as a DAG file sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, Connection
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.connections import conninfo_of
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.spark import application
+from airflow_provider_pgddl.operators.base import small
+from airflow_provider_pgddl.operators.stages import STAGE_OPERATORS, PgddlBackfillOperator
+from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
+from airflow_provider_pgddl.task_groups import lifecycle
+from tests.conftest import REPOSITORY
+
+SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"shop.orders": {}}}
+LIFECYCLE = "setup snapshot backfill schema_sync replay gate catch_up verify swap cleanup".split()
+
+
+@pytest.fixture(scope="module")
+def examples() -> DagBag:
+    return DagBag(dag_folder=str(REPOSITORY / "dags_examples"))
+
+
+def test_the_examples_are_dags(examples: DagBag) -> None:
+    assert examples.import_errors == {}
+    assert sorted(examples.dags) == ["migrate_shop", "rewrite_orders"]
+
+
+@pytest.mark.parametrize(("dag_id", "group"), [("migrate_shop", "migrate"), ("rewrite_orders", "rewrite")])
+def test_an_example_is_the_lifecycle_in_its_order(examples: DagBag, dag_id: str, group: str) -> None:
+    dag = examples.dags[dag_id]
+    assert [task.task_id for task in dag.topological_sort()] == [f"{group}.{name}" for name in LIFECYCLE]
+    for task, following in zip(LIFECYCLE, LIFECYCLE[1:], strict=False):
+        assert dag.get_task(f"{group}.{task}").downstream_task_ids == {f"{group}.{following}"}
+
+
+@pytest.mark.parametrize("name", ["migrate_shop", "rewrite_orders"])
+def test_the_pipeline_files_of_the_examples_are_right(name: str) -> None:
+    assert load_pipeline(f"{name}.yaml", base=REPOSITORY / "dags_examples").pipeline == name
+
+
+@pytest.mark.parametrize("stage", STAGE_OPERATORS)
+def test_every_stage_has_its_application(stage: str) -> None:
+    assert f'main("{stage}"' in application(stage).read_text()
+
+
+def test_a_stage_is_tried_again_unless_the_dag_says_otherwise() -> None:
+    with DAG("d"):
+        task = PgddlBackfillOperator(task_id="backfill", pipeline=SHOP)
+    with DAG("e", default_args={"retries": 1}):
+        less = PgddlBackfillOperator(task_id="backfill", pipeline=SHOP)
+    assert (task.retries, task.retry_exponential_backoff) == (3, 2.0)
+    assert less.retries == 1
+
+
+def test_what_can_be_rendered_holds_no_connection_string() -> None:
+    assert {"pipeline", "tables", "env_vars", "conf"} <= set(PgddlBackfillOperator.template_fields)
+    assert not [field for field in PgddlBackfillOperator.template_fields if "private" in field]
+
+
+def test_tables_can_be_mapped() -> None:
+    with DAG("d") as dag:
+        PgddlBackfillOperator.partial(task_id="backfill", pipeline=SHOP).expand(tables=[["shop.a"], ["shop.b"]])
+    assert dag.get_task("backfill").is_mapped
+
+
+def test_a_durable_stage_is_refused() -> None:
+    with pytest.raises(ValueError, match="resumes from its journal"):
+        PgddlBackfillOperator(task_id="backfill", pipeline=SHOP, durable=True)
+
+
+@pytest.mark.parametrize("option", ["soft_fail", "never_fail", "silent_fail"])
+def test_a_gate_that_opens_by_failing_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"refuses {option}"):
+        PgddlSchemaSensor(task_id="gate", pipeline=SHOP, **{option: True})
+
+
+def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
+    with DAG("d") as dag:
+        lifecycle(
+            group_id="move",
+            pipeline=SHOP,
+            conn_id="spark_big",
+            gate={"timeout": 60, "mode": "reschedule"},
+            default_args={"retries": 7},
+        )
+    assert dag.get_task("move.swap")._conn_id == "spark_big"
+    assert dag.get_task("move.swap").retries == dag.get_task("move.gate").retries == 7
+    assert (dag.get_task("move.gate").timeout, dag.get_task("move.gate").mode) == (60, "reschedule")
+
+
+def test_a_path_may_be_a_path() -> None:
+    assert PgddlBackfillOperator(task_id="b", pipeline=Path("shop.yaml")).pipeline == "shop.yaml"
+
+
+def test_an_xcom_counts_the_tables_and_names_only_the_blocked() -> None:
+    blocked = [{"table": "shop.t7", "reason": "column x appeared"}]
+    tables: dict[str, dict[str, Any]] = {f"shop.t{number}": {"rows": 1} for number in range(5000)}
+    result = {"stage": "backfill", "pipeline": "shop", "run": 1, "state": "done", "tables": tables}
+    assert small({**result, "blocked": blocked, "figures": {"rows": 5000}}) == {
+        "stage": "backfill",
+        "pipeline": "shop",
+        "run": 1,
+        "state": "done",
+        "tables": 5000,
+        "figures": {"rows": 5000},
+        "blocked": blocked,
+    }
+
+
+def postgres(**settings: Any) -> Connection:
+    given = {"conn_id": "shop", "conn_type": "postgres", "host": "db", "login": "mover", "schema": "shop"}
+    return Connection(**(given | settings))
+
+
+def test_a_connection_keeps_its_ssl_settings_and_loses_what_is_not_libpqs() -> None:
+    extra = '{"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "cursor": "dictcursor", "application_name": "x"}'
+    conninfo = conninfo_of(postgres(password="it's @ secret", port=5433, extra=extra))
+    assert conninfo_to_dict(conninfo) == {
+        "host": "db",
+        "port": "5433",
+        "user": "mover",
+        "password": "it's @ secret",
+        "dbname": "shop",
+        "sslmode": "verify-full",
+        "sslrootcert": "/etc/ca.pem",
+    }
+
+
+def test_a_connection_without_a_password_leaves_it_to_pgpass() -> None:
+    assert conninfo_to_dict(conninfo_of(postgres())) == {"host": "db", "user": "mover", "dbname": "shop"}
+
+
+def test_a_connection_that_needs_a_cloud_token_is_refused() -> None:
+    with pytest.raises(UsageError, match="the extra iam is not supported"):
+        conninfo_of(postgres(extra='{"iam": true}'))
