@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from airflow_provider_pgddl.task_groups import lifecycle
 from tests.conftest import REPOSITORY
 
 SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"shop.orders": {}}}
-LIFECYCLE = "setup snapshot backfill schema_sync replay gate catch_up verify swap cleanup".split()
+LIFECYCLE = [
+    "setup", "snapshot", "backfill", "schema_sync", "replay", "gate", "catch_up", "verify", "swap", "cleanup"
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def test_the_examples_are_dags(examples: DagBag) -> None:
 def test_an_example_is_the_lifecycle_in_its_order(examples: DagBag, dag_id: str, group: str) -> None:
     dag = examples.dags[dag_id]
     assert [task.task_id for task in dag.topological_sort()] == [f"{group}.{name}" for name in LIFECYCLE]
-    for task, following in zip(LIFECYCLE, LIFECYCLE[1:], strict=False):
+    for task, following in pairwise(LIFECYCLE):
         assert dag.get_task(f"{group}.{task}").downstream_task_ids == {f"{group}.{following}"}
 
 
