@@ -533,8 +533,10 @@ def test_what_matches_nothing_is_refused_with_its_line_and_the_nearest_name() ->
         "pipeline, line 6: tables.include[0]: publik.* matches no table; did you mean public.*?",
         'pipeline, line 7: tables.include[1]: sales.order matches no table; did you mean "Sales".order?',
         "pipeline, line 8: tables.exclude[0]: public.nothing matches no table",
-        "pipeline, line 9: tables.skip_columns.public.ordrs: there is no table public.ordrs; "
-        "did you mean public.orders?",
+        (
+            "pipeline, line 9: tables.skip_columns.public.ordrs: there is no table public.ordrs; "
+            "did you mean public.orders?"
+        ),
     ]
     with pytest.raises(PipelineFileError, match=r"line 3: rewrite.public.orders: there is no table public.orders"):
         matches(load_pipeline(IN_PLACE), [("public", "other")])

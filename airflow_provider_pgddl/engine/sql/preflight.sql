@@ -1,0 +1,371 @@
+-- name: server
+-- One row about the server, the database and the role that we are.
+SELECT pg_catalog.current_setting('server_version_num')::int AS version,
+       d.oid AS database_oid,
+       d.datname AS database,
+       pg_catalog.pg_encoding_to_char(d.encoding) AS encoding,
+       pg_catalog.concat_ws(' ', d.datcollate, d.datctype) AS locale,
+       (SELECT system_identifier::text FROM pg_catalog.pg_control_system()) AS system,
+       pg_catalog.pg_is_in_recovery() AS standby,
+       r.rolname AS role,
+       r.rolsuper AS superuser,
+       r.rolsuper OR r.rolbypassrls AS bypasses_row_security,
+       pg_catalog.has_database_privilege(d.oid, 'CREATE') AS can_create,
+       pg_catalog.current_setting('max_connections')::int
+           - pg_catalog.current_setting('superuser_reserved_connections')::int
+           - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS free_connections
+FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
+WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user
+
+-- name: keywords
+-- Words that cannot stand as a name without quotes.
+SELECT word FROM pg_catalog.pg_get_keywords() WHERE catcode <> 'U'
+
+-- name: backend_pid
+SELECT pg_catalog.pg_backend_pid()
+
+-- name: lock_probe
+SELECT pg_catalog.pg_try_advisory_lock(%s)
+
+-- name: unlock_probe
+SELECT pg_catalog.pg_advisory_unlock(%s)
+
+-- name: named
+-- The relations with these names: schema, name, oid (null where there is none), relkind.
+SELECT w.schema, w.name, c.oid, c.relkind::text
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)  -- with two arguments it is no pg_catalog.unnest
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+
+-- name: relations
+-- The tables and all that hangs below them as partitions, with our rights on each.
+WITH RECURSIVE tree(root, relid) AS (
+    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT t.root, i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_class p ON p.oid = t.relid AND p.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+)
+SELECT t.root, c.oid, n.nspname AS schema, c.relname AS name, pg_catalog.format('%%I.%%I', n.nspname, c.relname) AS quoted,
+       c.relkind::text AS kind, c.relispartition AS is_partition, r.rolname AS owner,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS owned,
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS can_use_schema,
+       pg_catalog.has_schema_privilege(n.oid, 'CREATE') AS can_create_in_schema,
+       pg_catalog.has_table_privilege(c.oid, 'SELECT') AS can_select,
+       c.relrowsecurity AS row_security, c.relforcerowsecurity AS forced,
+       pg_catalog.row_security_active(c.oid) AS hides_rows
+FROM tree t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
+ORDER BY t.root, t.relid <> t.root, n.nspname, c.relname
+
+-- name: sequences
+-- Sequences that the tables own or take their defaults from: their values are read and set at the swap.
+SELECT DISTINCT pg_catalog.format('%%I.%%I', n.nspname, s.relname) AS quoted,
+       pg_catalog.has_sequence_privilege(s.oid, 'SELECT') AS can_select
+FROM pg_catalog.pg_class s
+JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+WHERE s.relkind = 'S' AND (
+    EXISTS (SELECT FROM pg_catalog.pg_depend d
+            WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = s.oid
+              AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = ANY(%(oids)s::oid[]))
+    OR EXISTS (SELECT FROM pg_catalog.pg_depend d
+               JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid AND a.adrelid = ANY(%(oids)s::oid[])
+               WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
+                 AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = s.oid))
+
+-- name: not_null_candidates
+-- What could become a key: the smallest unique index that only its nullable columns keep from being one.
+SELECT DISTINCT ON (i.indrelid) i.indrelid,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+             WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull ORDER BY k.n) AS nullable
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+JOIN pg_catalog.pg_am am ON am.oid = ic.relam AND am.amname = 'btree'
+WHERE i.indrelid = ANY(%(oids)s::oid[])
+  AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ORDER BY i.indrelid, i.indnkeyatts, ic.relname
+
+-- name: columns
+SELECT a.attrelid, a.attname::text
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+
+-- name: key_collations
+-- Columns under a nondeterministic collation: texts that differ count as equal.
+SELECT a.attrelid, a.attname::text, pg_catalog.format('%%I.%%I', n.nspname, c.collname)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation AND NOT c.collisdeterministic
+JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: for_all_tables
+-- Publications that would take our tables along.
+SELECT p.pubname::text,
+       (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(n.nspname), ', ' ORDER BY n.nspname)
+        FROM pg_catalog.pg_namespace n
+        WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+          AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p')))
+FROM pg_catalog.pg_publication p WHERE p.puballtables ORDER BY 1
+
+-- name: published
+-- Publications that name a table (null schema: the table itself is named).
+SELECT r.prrelid, p.pubname::text, NULL::text
+FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+WHERE r.prrelid = ANY(%(oids)s::oid[])
+
+-- name: published_schemas
+-- The same for publications of a whole schema, which Postgres has from 15 on.
+SELECT c.oid, p.pubname::text, n.nspname::text
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = n.oid
+JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
+WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: schemas
+-- Schemas of ours by name: the comment says whose they are, and whether we may use and create in them.
+SELECT n.nspname::text, pg_catalog.obj_description(n.oid, 'pg_namespace'),
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_schema_privilege(n.oid, 'CREATE'),
+       pg_catalog.pg_get_userbyid(n.nspowner)::text,
+       EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'migrations' AND c.relkind = 'r')
+FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY(%(schemas)s::text[])
+
+-- name: recorded
+-- The tables that this pipeline's present run has made already, with their states.
+SELECT t.schema_name, t.table_name, t.state
+FROM pgddl.tables t JOIN pgddl.pipelines p ON p.pipeline = t.pipeline AND p.run = t.run AND p.finished_at IS NULL
+WHERE t.pipeline = %s AND t.state <> 'captured'
+
+-- name: journal_exists
+SELECT CASE WHEN pg_catalog.to_regclass('pgddl.tables') IS NULL OR pg_catalog.to_regclass('pgddl.pipelines') IS NULL THEN false
+            ELSE pg_catalog.has_schema_privilege('pgddl', 'USAGE') AND pg_catalog.has_table_privilege('pgddl.tables', 'SELECT')
+                 AND pg_catalog.has_table_privilege('pgddl.pipelines', 'SELECT') END
+
+-- name: prepared_transactions
+SELECT gid, owner::text, prepared::text FROM pg_catalog.pg_prepared_xacts
+WHERE database = pg_catalog.current_database() ORDER BY prepared
+
+-- name: large_objects
+SELECT count(*) FROM (SELECT FROM pg_catalog.pg_largeobject_metadata LIMIT 1000) AS first
+
+-- name: foreign_keys
+-- Foreign keys at either end of the tables: who refers to whom, and what we may do with the other end.
+SELECT k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS referenced_oid,
+       fn.nspname::text AS referencing_schema, fr.relname::text AS referencing_name, fr.relkind::text AS referencing_kind,
+       tn.nspname::text AS referenced_schema, tr.relname::text AS referenced_name, tr.relkind::text AS referenced_kind,
+       pg_catalog.pg_has_role(fr.relowner, 'USAGE') AS owns_referencing,
+       pg_catalog.pg_has_role(tr.relowner, 'USAGE') AS owns_referenced,
+       fo.rolname::text AS referencing_owner, tor.rolname::text AS referenced_owner
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class fr ON fr.oid = k.conrelid
+JOIN pg_catalog.pg_namespace fn ON fn.oid = fr.relnamespace
+JOIN pg_catalog.pg_roles fo ON fo.oid = fr.relowner
+JOIN pg_catalog.pg_class tr ON tr.oid = k.confrelid
+JOIN pg_catalog.pg_namespace tn ON tn.oid = tr.relnamespace
+JOIN pg_catalog.pg_roles tor ON tor.oid = tr.relowner
+WHERE k.contype = 'f' AND k.conparentid = 0
+  AND (k.conrelid = ANY(%(oids)s::oid[]) OR k.confrelid = ANY(%(oids)s::oid[]))
+ORDER BY 4, 5, 1
+
+-- name: inheritance
+-- Inheritance (not partitioning) at either end of the tables.
+SELECT i.inhrelid, i.inhparent,
+       cn.nspname::text, c.relname::text, pg_catalog.format('%%I.%%I', cn.nspname, c.relname),
+       pn.nspname::text, p.relname::text, pg_catalog.format('%%I.%%I', pn.nspname, p.relname)
+FROM pg_catalog.pg_inherits i
+JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND NOT c.relispartition
+JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
+JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind IN ('r', 'f')
+JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE i.inhrelid = ANY(%(oids)s::oid[]) OR i.inhparent = ANY(%(oids)s::oid[])
+ORDER BY 3, 4, 6, 7
+
+-- name: roles
+-- Roles that own, or are granted something on, what the target gets: the tables, and with them all schemas, views,
+-- sequences, functions and types of the database. True: an owner.
+WITH RECURSIVE tree(relid) AS (
+    SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION
+    SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+), schemas AS (
+    SELECT n.oid, n.nspowner, n.nspacl FROM pg_catalog.pg_namespace n
+    WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+), extended(classid, objid) AS (
+    SELECT d.classid, d.objid FROM pg_catalog.pg_depend d WHERE d.deptype = 'e'
+), involved(role, owner) AS (
+    SELECT s.nspowner, true FROM schemas s
+    UNION
+    SELECT a.grantee, false FROM schemas s, pg_catalog.aclexplode(s.nspacl) a
+    UNION
+    SELECT c.relowner, true FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid
+    UNION
+    SELECT a.grantee, false FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid, pg_catalog.aclexplode(c.relacl) a
+    UNION
+    SELECT a.grantee, false FROM tree t JOIN pg_catalog.pg_attribute c ON c.attrelid = t.relid, pg_catalog.aclexplode(c.attacl) a
+    UNION
+    SELECT u.role, false FROM tree t JOIN pg_catalog.pg_policy p ON p.polrelid = t.relid, pg_catalog.unnest(p.polroles) u(role)
+    UNION
+    SELECT c.relowner, true FROM schemas s JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('v', 'm', 'S')
+    WHERE ('pg_catalog.pg_class'::pg_catalog.regclass, c.oid) NOT IN (SELECT * FROM extended)
+    UNION
+    SELECT p.proowner, true FROM schemas s JOIN pg_catalog.pg_proc p ON p.pronamespace = s.oid
+    WHERE ('pg_catalog.pg_proc'::pg_catalog.regclass, p.oid) NOT IN (SELECT * FROM extended)
+    UNION
+    SELECT y.typowner, true FROM schemas s JOIN pg_catalog.pg_type y ON y.typnamespace = s.oid AND y.typtype IN ('d', 'e', 'r')
+    WHERE ('pg_catalog.pg_type'::pg_catalog.regclass, y.oid) NOT IN (SELECT * FROM extended)
+)
+SELECT r.rolname::text, pg_catalog.bool_or(i.owner)
+FROM involved i JOIN pg_catalog.pg_roles r ON r.oid = i.role
+WHERE r.rolname !~ '^pg_'
+GROUP BY r.rolname ORDER BY r.rolname
+
+-- name: memberships
+-- Which of these roles exist, and whether we can hand an object over to each.
+SELECT r.rolname::text, pg_catalog.pg_has_role(r.oid, %(privilege)s)
+FROM pg_catalog.pg_roles r WHERE r.rolname = ANY(%(roles)s::text[])
+
+-- name: extensions
+-- Installed extensions, and those of the tables that need each: by a column's type, or by what an index or a default calls.
+WITH RECURSIVE tree(root, relid) AS (
+    SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+), part(root, classid, objid) AS (
+    SELECT t.root, 'pg_catalog.pg_class'::pg_catalog.regclass::oid, t.relid FROM tree t
+    UNION ALL
+    SELECT t.root, 'pg_catalog.pg_class'::pg_catalog.regclass::oid, i.indexrelid
+    FROM tree t JOIN pg_catalog.pg_index i ON i.indrelid = t.relid
+    UNION ALL
+    SELECT t.root, 'pg_catalog.pg_attrdef'::pg_catalog.regclass::oid, a.oid
+    FROM tree t JOIN pg_catalog.pg_attrdef a ON a.adrelid = t.relid
+    UNION ALL
+    SELECT t.root, 'pg_catalog.pg_constraint'::pg_catalog.regclass::oid, k.oid
+    FROM tree t JOIN pg_catalog.pg_constraint k ON k.conrelid = t.relid
+    UNION ALL
+    SELECT t.root, 'pg_catalog.pg_trigger'::pg_catalog.regclass::oid, g.oid
+    FROM tree t JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid
+), needed(root, classid, objid) AS (
+    SELECT * FROM part
+    UNION
+    -- An array depends on its element, a domain on its base: types of our own lead on to an extension's.
+    SELECT n.root, d.refclassid, d.refobjid
+    FROM needed n
+    JOIN pg_catalog.pg_depend d ON d.classid = n.classid AND d.objid = n.objid AND d.deptype IN ('n', 'i')
+    WHERE d.refclassid IN ('pg_catalog.pg_type'::pg_catalog.regclass, 'pg_catalog.pg_proc'::pg_catalog.regclass,
+                           'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_collation'::pg_catalog.regclass,
+                           'pg_catalog.pg_operator'::pg_catalog.regclass, 'pg_catalog.pg_am'::pg_catalog.regclass)
+)
+SELECT e.extname::text, e.extversion, n.nspname::text,
+       ARRAY(SELECT DISTINCT needed.root FROM needed
+             JOIN pg_catalog.pg_depend d ON d.classid = needed.classid AND d.objid = needed.objid AND d.deptype = 'e'
+             WHERE d.refobjid = e.oid)
+FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname <> 'plpgsql' ORDER BY 1
+
+-- name: available_extensions
+SELECT x.name::text, i.oid IS NOT NULL,
+       pg_catalog.bool_or(NOT v.superuser OR v.trusted)
+FROM pg_catalog.pg_available_extensions x
+JOIN pg_catalog.pg_available_extension_versions v ON v.name = x.name
+LEFT JOIN pg_catalog.pg_extension i ON i.extname = x.name
+WHERE x.name = ANY(%(names)s::name[])
+GROUP BY 1, 2
+
+-- name: dependents
+-- Everything that refers to a table or to its row type, the parts of the table itself left out. The swap recreates what
+-- belongs to the table; an object that is listed here would go on referring to the old one.
+WITH referred(root, classid, objid) AS (
+    SELECT c.oid, 'pg_catalog.pg_class'::pg_catalog.regclass, c.oid
+    FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT c.oid, 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_type t ON t.oid = c.reltype OR t.typelem = c.reltype
+    WHERE c.oid = ANY(%(oids)s::oid[])
+), found AS (
+    SELECT DISTINCT r.root, d.classid, d.objid, CASE WHEN d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass THEN d.objsubid ELSE 0 END AS objsubid
+    FROM referred r
+    JOIN pg_catalog.pg_depend d ON d.refclassid = r.classid AND d.refobjid = r.objid
+    WHERE NOT (d.classid = r.classid AND d.objid = r.objid)
+)
+SELECT f.root,
+       CASE WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND v.relkind = 'v' THEN 'view'
+            WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND v.relkind = 'm' THEN 'materialized view'
+            WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass THEN 'rule'
+            WHEN f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass THEN 'function'
+            WHEN f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass THEN 'policy'
+            ELSE 'other' END AS kind,
+       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.format('%%I.%%I', vn.nspname, v.relname)
+            WHEN w.oid IS NOT NULL THEN pg_catalog.format('%%I ON %%I.%%I', w.rulename, vn.nspname, v.relname)
+            WHEN l.oid IS NOT NULL THEN pg_catalog.format('%%I ON %%I.%%I', l.polname, ln.nspname, lr.relname)
+            WHEN f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass THEN f.objid::pg_catalog.regprocedure::text END AS quoted,
+       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.pg_get_viewdef(v.oid)
+            WHEN w.oid IS NOT NULL THEN pg_catalog.pg_get_ruledef(w.oid)
+            WHEN p.prokind IN ('f', 'p', 'w') THEN pg_catalog.pg_get_functiondef(p.oid) END AS definition,
+       pg_catalog.pg_describe_object(f.classid, f.objid, f.objsubid) AS description
+FROM found f
+LEFT JOIN pg_catalog.pg_rewrite w ON f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND w.oid = f.objid
+LEFT JOIN pg_catalog.pg_class v ON v.oid = w.ev_class
+LEFT JOIN pg_catalog.pg_namespace vn ON vn.oid = v.relnamespace
+LEFT JOIN pg_catalog.pg_policy l ON f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass AND l.oid = f.objid
+LEFT JOIN pg_catalog.pg_class lr ON lr.oid = l.polrelid
+LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = lr.relnamespace
+LEFT JOIN pg_catalog.pg_proc p ON f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = f.objid
+WHERE NOT CASE f.classid::pg_catalog.regclass::text
+    WHEN 'pg_attrdef' THEN EXISTS (SELECT FROM pg_catalog.pg_attrdef a WHERE a.oid = f.objid AND a.adrelid = f.root)
+    WHEN 'pg_constraint' THEN EXISTS (SELECT FROM pg_catalog.pg_constraint k
+                                      WHERE k.oid = f.objid AND (k.conrelid = f.root OR k.contype = 'f'))
+    WHEN 'pg_trigger' THEN EXISTS (SELECT FROM pg_catalog.pg_trigger g
+                                   WHERE g.oid = f.objid AND (g.tgrelid = f.root OR g.tgisinternal))
+    WHEN 'pg_statistic_ext' THEN true
+    WHEN 'pg_policy' THEN l.polrelid = f.root
+    WHEN 'pg_publication_rel' THEN true     -- has a query of its own
+    WHEN 'pg_type' THEN EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_type t ON t.oid = c.reltype OR t.typelem = c.reltype
+                                WHERE c.oid = f.root AND t.oid = f.objid)
+    WHEN 'pg_class' THEN EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = f.objid AND (
+            c.oid = f.root                                              -- generated columns
+            OR (c.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indexrelid = c.oid AND i.indrelid = f.root))
+            OR c.relkind = 'S'                                          -- owned; shared ones have a query of their own
+            OR c.relkind = 't'
+            OR EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = c.oid AND h.inhparent = f.root)))
+    ELSE false END
+ORDER BY 1, 2, 5
+
+-- name: shared_sequences
+-- Sequences that a table owns or takes a default from, and another table as well.
+WITH used(seq, relid, col) AS (
+    SELECT d.objid, d.refobjid, d.refobjsubid::int2
+    FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+      AND d.deptype IN ('a', 'i')
+    UNION
+    SELECT d.refobjid, a.adrelid, a.adnum
+    FROM pg_catalog.pg_depend d
+    JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid
+    JOIN pg_catalog.pg_class s ON s.oid = d.refobjid AND s.relkind = 'S'
+    WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+)
+SELECT DISTINCT ours.relid, pg_catalog.format('%%I.%%I', sn.nspname, s.relname),
+       pg_catalog.format('%%I.%%I', n.nspname, c.relname), pg_catalog.quote_ident(a.attname)
+FROM used ours
+JOIN used other ON other.seq = ours.seq AND other.relid <> ours.relid
+JOIN pg_catalog.pg_class s ON s.oid = ours.seq JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
+JOIN pg_catalog.pg_class c ON c.oid = other.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = other.col
+WHERE ours.relid = ANY(%(oids)s::oid[])
+ORDER BY 1, 2, 3
+
+-- name: security_labels
+SELECT l.objoid, l.provider
+FROM pg_catalog.pg_seclabel l
+WHERE l.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND l.objoid = ANY(%(oids)s::oid[])
+ORDER BY 1, 2
+
+-- name: extension_members
+SELECT d.objid, e.extname::text
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = ANY(%(oids)s::oid[]) AND d.deptype = 'e'
