@@ -142,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
             job_file,
             name=f"pgddl {pipeline.pipeline} {args.stage}",
             conf=spark.local_conf(master),
+            py_files=None if spark.is_local(master) else spark.engine_archive(Path(folder)),
         )
         stdout = sys.stderr if args.json else None
         with subprocess.Popen(command, env=env, stdout=stdout) as process:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -144,6 +145,21 @@ def application(stage: str) -> Path:
     return application_folder() / f"{stage}.py"
 
 
+def engine_archive(folder: Path) -> Path:
+    """The engine as a zip for workers on other machines, which need Python, psycopg and nothing else of ours.
+
+    Not for local masters: workers there find the installed package, and the zip would shadow it in the driver.
+    """
+    package = Path(__file__).resolve().parents[1]
+    archive = folder / "pgddl_engine.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
+        # Folders too: without an entry of its own a folder that has no __init__.py is no package in a zip.
+        for file in (package / "__init__.py", package / "engine", *sorted((package / "engine").rglob("*"))):
+            if file.suffix in (".py", ".sql") or (file.is_dir() and file.name != "__pycache__"):
+                bundle.write(file, Path(package.name) / file.relative_to(package))
+    return archive
+
+
 def launch_env(env: Mapping[str, str], *, local: bool) -> dict[str, str]:
     """What spark-submit needs beside `env`: only what is missing or has to be changed.
 
@@ -190,7 +206,17 @@ def why_no_launch(env: Mapping[str, str], binary: str = "spark-submit") -> Stage
     return None
 
 
-def command(binary: str, master: str, app: Path, job_file: Path, *, name: str, conf: Mapping[str, Any]) -> list[str]:
+def command(
+    binary: str,
+    master: str,
+    app: Path,
+    job_file: Path,
+    *,
+    name: str,
+    conf: Mapping[str, Any],
+    py_files: Path | None = None,
+) -> list[str]:
     """The spark-submit call of the command line; operators leave this to Airflow's hook."""
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
-    return [binary, "--master", master, "--name", name, *settings, str(app), str(job_file)]
+    carried = ["--py-files", str(py_files)] if py_files is not None else []
+    return [binary, "--master", master, "--name", name, *settings, *carried, str(app), str(job_file)]

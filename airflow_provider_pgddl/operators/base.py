@@ -118,6 +118,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
         self.tables = tables
         self._private_env: dict[str, str] = {}
+        self._folder = Path()
 
     def execute(self, context: Context) -> dict[str, Any]:
         self._hook = None
@@ -137,8 +138,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 secrets={side: SECRETS[side] for side in found},
                 result_path=str(result_path),
             )
-            jobs.write(job, Path(folder, "job.json"))
-            self._prepare(job, Path(folder, "job.json"), in_environment(found))
+            self._prepare(job, Path(folder), in_environment(found))
             submit_error = self._submit(context)
             outcome = jobs.read_outcome(result_path)
         if outcome is None or (submit_error is None) != (outcome.exit_code == EXIT_DONE):
@@ -158,9 +158,11 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 "(or the URL of your master), or give the operator another conn_id",
             )
 
-    def _prepare(self, job: Job, job_file: Path, private: Mapping[str, str]) -> None:
+    def _prepare(self, job: Job, folder: Path, private: Mapping[str, str]) -> None:
+        jobs.write(job, folder / "job.json")
         self.application = str(spark.application(job.stage))
-        self.application_args = [str(job_file)]
+        self.application_args = [str(folder / "job.json")]
+        self._folder = folder
         self.name = self.name or f"pgddl {job.pipeline.pipeline} {job.stage}"
         self._private_env = dict(private)
 
@@ -205,6 +207,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 )
             )
         local = spark.is_local(hook.master)
+        if not local:
+            archive = str(spark.engine_archive(self._folder))
+            hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
         hook._conf = {**spark.local_conf(hook.master), **hook._conf}
         around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
         hook.private_env = spark.launch_env(around, local=local) | self._private_env
