@@ -7,10 +7,14 @@ this side merges.
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any, cast
 
@@ -148,10 +152,17 @@ def compare_sequences(
     source_dsn: str, target_dsn: str, schemas: Sequence[str] | None = None, *, ahead: bool = False
 ) -> list[SequenceDifference]:
     """Sequences that would not give the same next value; with `ahead` the target may be further on."""
-    here, there = sequence_positions(source_dsn, schemas), sequence_positions(target_dsn, schemas)
+    return diff_sequences(sequence_positions(source_dsn, schemas), sequence_positions(target_dsn, schemas), ahead=ahead)
+
+
+Positions = Mapping[Name, tuple[int, int]]  # next value and increment
+
+
+def diff_sequences(source: Positions, target: Positions, *, ahead: bool = False) -> list[SequenceDifference]:
+    """What `compare_sequences` gives, from positions that were read before."""
     found = []
-    for schema, name in sorted(here.keys() | there.keys()):
-        ours, theirs = here.get((schema, name)), there.get((schema, name))
+    for schema, name in sorted(source.keys() | target.keys()):
+        ours, theirs = source.get((schema, name)), target.get((schema, name))
         if ours is None or theirs is None:
             found.append(SequenceDifference(schema, name, ours and ours[0], theirs and theirs[0]))
         elif ours[0] != theirs[0]:
@@ -161,10 +172,10 @@ def compare_sequences(
     return found
 
 
-def sequence_positions(dsn: str, schemas: Sequence[str] | None = None) -> dict[Name, tuple[int, int]]:
-    """(schema, name) -> (next value, increment) of each user sequence, identities' included."""
+def sequence_positions(dsn: str, schemas: Sequence[str] | None = None) -> Positions:
+    """Where each user sequence stands, identities' included."""
+    found: dict[Name, tuple[int, int]] = {}
     with closing(_connect(dsn)) as conn:
-        found: dict[Name, tuple[int, int]] = {}
         for schema, name in conn.execute(_USER_SEQUENCES).fetchall():
             if schemas is not None and schema not in schemas:
                 continue
@@ -177,7 +188,7 @@ def sequence_positions(dsn: str, schemas: Sequence[str] | None = None) -> dict[N
             row = conn.execute(query.format(full, sql.Literal(full.as_string(conn)))).fetchone()
             assert row is not None
             found[schema, name] = (row[0], row[1])
-        return found
+    return found
 
 
 def compare_catalogs(
@@ -320,3 +331,28 @@ def _merge(name: Name, left: Iterator[bytes], right: Iterator[bytes], sample: in
             keep(1, theirs)
             theirs = next(right, None)
     return TableDifference(*name, rows[0], rows[1], only[0], only[1], tuple(sorted(shown)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compares rows, sequences and structure; exit code 1 where anything differs."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_provider_pgddl.demo.compare", description=main.__doc__)
+    parser.add_argument("source", help="the environment variable that holds the source's connection string")
+    parser.add_argument("target", help="the environment variable that holds the target's connection string")
+    parser.add_argument("--target-snapshot", help="read the target's rows at this exported snapshot")
+    parser.add_argument("--rows-only", action="store_true", help="leave sequences and structure out")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    # Connection strings hold passwords: not for argv, where everybody on this machine can read them.
+    source, target = os.environ[args.source], os.environ[args.target]
+    results = compare(source, target, target_snapshot=args.target_snapshot)
+    others = [] if args.rows_only else [*map(str, compare_sequences(source, target)), *compare_catalogs(source, target)]
+    if args.json:
+        print(json.dumps({"tables": [asdict(result) for result in results], "others": others}))
+    else:
+        for line in (*results, *others):
+            print(line)
+    return int(bool(others) or any(result.differs for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -101,6 +101,7 @@ class Traffic:
     ) -> None:
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self.notes = Notes()
+        self.accepted = threading.Event()  # the target has taken a first write
         self._dsns = list(dsns)
         self._current = 0
         self._rate = rate / threads
@@ -245,6 +246,7 @@ class Traffic:
             self._fenced.clear()  # the source takes writes again
         if side > 0 and self.notes.accepted_at is None:
             self.notes.accepted_at = time.time()
+            self.accepted.set()
         self.committed(result)
         return True
 

@@ -1,0 +1,546 @@
+"""A shop moves from Postgres 16 to 18, and then one of its tables changes its key, while its writers never stop.
+
+Everything is real and on this machine: two Postgres servers, Airflow running the two DAGs of `dags_examples`, Spark.
+What the engine reports about itself decides nothing here: rows, sequences and structure are compared by `compare`, and
+the writers remember what each of their commits left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import psutil
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_pgddl.demo import shop
+from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed
+from airflow_provider_pgddl.demo.compare import (
+    Positions,
+    TableDifference,
+    catalog_lines,
+    diff_catalogs,
+    diff_sequences,
+    sequence_positions,
+)
+from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
+from airflow_provider_pgddl.engine import spark
+
+MIGRATE, REWRITE = "migrate_shop", "rewrite_orders"
+
+# Structured lines of Airflow's log: what the engine says, and where a task begins and ends.
+_PROGRESS = re.compile(r"\] pgddl (?P<stage>\w+): (?P<text>.*?)\s+\[airflow\.task\.hooks\S*\]( loc=\S+)?$")
+_STARTING = re.compile(r"\[DAG TEST\] starting task_id=(?:\w+\.)?(?P<task>\w+)")
+_STATE = re.compile(r"Task instance state updated .* new_state=(?P<state>\w+)")
+_SAID = re.compile(r"^\S+ \[\w+\s*\] (?P<text>.*?)\s*\[airflow\.task\.hooks\S*\]( loc=\S+)?$")
+_ERROR = re.compile(r"^airflow\.(?:sdk\.)?exceptions\.\w+: (?P<text>.*)$")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one of the two moves came to. `differences` are texts; empty is what everybody hopes for."""
+
+    title: str
+    tables: int = 0
+    rows: int = 0
+    rows_differing: int = 0
+    differences: list[str] = field(default_factory=list)
+    windows: int | None = None
+    window_keys: int | None = None
+    stall_ms: float | None = None
+    writes: int = 0
+    seconds: float = 0.0
+
+
+class DagFailed(RuntimeError):
+    """A DAG run did not end well; the message names its log."""
+
+
+class Screen:
+    """What a person sees: one line at a time, with the time since the start and what the writers are doing."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._start = time.monotonic()
+        self._writers: Writers | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def follow(self, writers: Writers) -> None:
+        self._writers = writers
+
+    def title(self, text: str) -> None:
+        self.console.print(f"\n[bold]{text}[/]")
+
+    def say(self, label: str, text: str, style: str = "") -> None:
+        minutes, seconds = divmod(int(self.seconds), 60)
+        body = f"[{style}]{escape(text)}[/]" if style else escape(text)
+        self.console.print(f"[dim]{minutes}:{seconds:02}[/]  [cyan]{label:<12}[/] {body}", soft_wrap=True)
+
+    def writers_line(self) -> str:
+        assert self._writers is not None
+        notes = self._writers.notes
+        side = "18" if self._writers.cut_over else "16"
+        return f"{notes.committed.total():,} transactions committed, now against Postgres {side}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pgddl demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and progress on stderr")
+    parser.add_argument("--scale", type=int, default=shop.DEFAULT_SCALE, help="size of the shop (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="what the writers draw their choices from")
+    parser.add_argument("--keep", action="store_true", help="at the end, leave the servers up until Ctrl-C")
+    args = parser.parse_args(argv)
+    screen = Screen(Console(stderr=args.json, highlight=False))
+    if missing := spark.why_no_launch(os.environ | spark.launch_env(os.environ, local=True)):
+        screen.console.print(f"[red]{escape(str(missing))}[/]")
+        return 1
+    with _terminable():
+        try:
+            return _demo(args, screen)
+        except KeyboardInterrupt:
+            screen.console.print("Interrupted; everything that this demo started has been stopped.")
+            return 130
+        except (DagFailed, ClusterFailed) as failure:
+            screen.console.print(f"[red]{escape(str(failure))}[/]")
+            return 1
+
+
+def _demo(args: argparse.Namespace, screen: Screen) -> int:
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgddl-demo-", ignore_cleanup_errors=True)))
+        screen.title("Two Postgres servers, a shop, and Airflow")
+        old, new = stack.enter_context(Cluster(16)), stack.enter_context(Cluster(18))
+        screen.say("postgres", f"16 on port {old.port}, 18 on port {new.port}")
+        airflow = stack.enter_context(Airflow(home, old, new))
+        ready = airflow.start_migration()
+        source, target = shop.load(old, scale=args.scale), shop.create_database(new)
+        screen.say("shop", f"loaded at scale {args.scale}, {_size(source)}")
+        ready()
+        screen.say("airflow", "its own database is ready")
+
+        crossing = Crossing(source, target)
+        stack.callback(crossing.close)
+        writers = Writers(
+            [make_conninfo(dsn, user=shop.APP_ROLE) for dsn in (source, target)],
+            seed=args.seed,
+            pipeline=MIGRATE,
+            journal=target,
+            on_cut_over=crossing.at_the_cut_over,
+        )
+        screen.follow(writers.start())
+        stack.callback(writers.stop)
+        stack.callback(airflow.end)  # first of all: a writer may be waiting for a lock that it holds
+        screen.say("writers", f"4 applications write to Postgres 16 as {shop.APP_ROLE}, seed {writers.seed}")
+        crossing.compare_in_background(writers)
+
+        outcomes = [_migrate(airflow, crossing, writers, screen), _rewrite(airflow, target, writers, screen)]
+        notes = writers.stop()
+        ok = not notes.failures and not any(o.differences or o.rows_differing for o in outcomes)
+        _report(screen, outcomes, writers)
+        if args.json:
+            print(json.dumps({
+                "ok": ok, "seconds": round(screen.seconds, 1), "seed": writers.seed,
+                "writers": {"committed": notes.committed, "retried": notes.retried, "failures": notes.failures},
+                "moves": [asdict(outcome) for outcome in outcomes],
+            }))  # fmt: skip
+        if not ok:
+            kept = airflow.keep_logs()
+            screen.console.print(f"[red]Something is not as it should be.[/] Airflow's logs are in {kept}")
+        if args.keep:
+            _stay(screen, source, target)
+        return 0 if ok else 1
+
+
+def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Screen) -> Outcome:
+    screen.title(f"Migrate: Postgres 16 → 18, DAG {MIGRATE}")
+    outcome = Outcome("migrate 16 → 18")
+    started, before = time.monotonic(), writers.notes.committed.total()
+    airflow.test(MIGRATE, screen)
+    outcome.seconds = time.monotonic() - started
+    if not writers.cut_over:
+        outcome.differences.append("the DAG ended, but the writers were not sent to the target")
+        return outcome
+    screen.say("compare", "all rows, as they were at the cut-over, while the writers go on")
+    results = crossing.results()
+    outcome.tables, outcome.rows = len(results), sum(result.rows_target for result in results)
+    outcome.rows_differing = sum(result.only_source + result.only_target for result in results)
+    outcome.differences += [str(result) for result in results if result.differs]
+    outcome.differences += map(str, crossing.sequences())
+    outcome.differences += diff_catalogs(catalog_lines(crossing.source), catalog_lines(crossing.target))
+    outcome.windows, outcome.window_keys = _windows(crossing.target, MIGRATE)
+    outcome.writes = writers.notes.committed.total() - before
+    notes = writers.notes
+    assert notes.rejected_at is not None
+    assert notes.accepted_at is not None
+    outcome.stall_ms = 1000 * notes.longest(notes.rejected_at, notes.accepted_at)
+    screen.say("compare", _verdict(outcome), "green" if not outcome.differences else "red")
+    return outcome
+
+
+def _rewrite(airflow: Airflow, target: str, writers: Writers, screen: Screen) -> Outcome:
+    screen.title(f"Rewrite in place: the key of shop.orders becomes bigint, DAG {REWRITE}")
+    outcome = Outcome("rewrite orders", tables=1)
+    structure = catalog_lines(target)
+    started, before = time.monotonic(), writers.notes.committed.total()
+    airflow.test(REWRITE, screen)
+    outcome.seconds = time.monotonic() - started
+    outcome.writes = writers.notes.committed.total() - before
+    with psycopg.connect(target, options="-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=postgres") as conn:
+        # The old table stopped at the swap and has nothing to say about later writes: the writers' own ledger has.
+        with writers.quiet():
+            problems = writers.ledger.check(conn)
+            broken = broken_invariants(target)
+        row = conn.execute("SELECT count(*) FROM shop.orders").fetchone()
+        outcome.rows = row[0] if row else 0
+        swapped_at = conn.execute(
+            "SELECT extract(epoch FROM cut_over_at)::float8 FROM pgddl.pipelines WHERE pipeline = %s", [REWRITE]
+        ).fetchone()
+    outcome.rows_differing = len(problems)
+    outcome.differences += problems[:10] + broken
+    outcome.differences += diff_catalogs(_with_bigint_key(structure), catalog_lines(target))
+    outcome.windows, outcome.window_keys = _windows(target, REWRITE)
+    if swapped_at is not None and swapped_at[0] is not None:
+        # The lock is held for less than this; a writer that waited for it ended right after.
+        outcome.stall_ms = 1000 * writers.notes.longest(swapped_at[0] - 0.5, swapped_at[0] + 0.5)
+    screen.say("compare", _verdict(outcome), "green" if not outcome.differences else "red")
+    return outcome
+
+
+def _with_bigint_key(lines: list[str]) -> list[str]:
+    """What the structure must be after the rewrite: this, and nothing else."""
+    changes = {
+        "shop.orders column 1 id: integer": "shop.orders column 1 id: bigint",
+        "shop.orders_id_seq sequence: integer start 1 min 1 max 2147483647": (
+            "shop.orders_id_seq sequence: bigint start 1 min 1 max 9223372036854775807"
+        ),
+    }
+    for old, new in changes.items():
+        lines = [new + line[len(old) :] if line.startswith(old) else line for line in lines]
+    return lines
+
+
+class Crossing:
+    """Both databases at the instant of the cut-over: the source is fenced, the target not yet written to."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source, self.target = source, target
+        self._holder = psycopg.connect(target, autocommit=True, application_name="pgddl_demo:compare")
+        self._snapshot = ""
+        self._positions: Positions = {}
+        self._comparison: subprocess.Popen[str] | None = None
+        self._starter: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def at_the_cut_over(self) -> None:
+        """Keeps the target's state, in milliseconds, for a comparison that takes seconds: the writers are waiting."""
+        self._holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = self._holder.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        self._snapshot = row[0]
+        self._positions = sequence_positions(self.target)
+
+    def compare_in_background(self, writers: Writers) -> None:
+        self._starter = threading.Thread(target=self._compare, args=(writers,), name="comparison", daemon=True)
+        self._starter.start()
+
+    def _compare(self, writers: Writers) -> None:
+        # Not before a writer has got through: the comparison's load is not the move's.
+        while not writers.accepted.wait(0.1):
+            if self._closing.is_set():
+                return
+        module = "airflow_provider_pgddl.demo.compare"
+        command = [sys.executable, "-m", module, "PGDDL_DEMO_SOURCE", "PGDDL_DEMO_TARGET"]
+        command += ["--rows-only", "--json", "--target-snapshot", self._snapshot]
+        # A process of its own, so that the merge does not hold up the writers' threads.
+        self._comparison = subprocess.Popen(
+            command,
+            env={**os.environ, "PGDDL_DEMO_SOURCE": self.source, "PGDDL_DEMO_TARGET": self.target},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def results(self) -> list[TableDifference]:
+        assert self._starter is not None
+        self._starter.join()
+        assert self._comparison is not None
+        output, _ = self._comparison.communicate()
+        self._holder.close()
+        return [TableDifference(**result) for result in json.loads(output)["tables"]]
+
+    def sequences(self) -> list[Any]:
+        return diff_sequences(sequence_positions(self.source), self._positions)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._holder.close()
+        if self._starter is not None:
+            self._starter.join()
+        if self._comparison is not None:
+            _end(self._comparison)
+
+
+class Airflow:
+    """Airflow in a folder of its own; nothing of the user's configuration comes in."""
+
+    def __init__(self, home: Path, old: Cluster, new: Cluster) -> None:
+        self.home = home
+        self._running: subprocess.Popen[str] | None = None
+        self._env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(_dags_folder()),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "AIRFLOW_CONN_SHOP_PG16": _connection(old),
+            "AIRFLOW_CONN_SHOP_PG18": _connection(new),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "NO_COLOR": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends what is running, with all its children."""
+        if self._running is not None:
+            _end(self._running)
+
+    def start_migration(self) -> Any:
+        """Makes Airflow's own database; returns a function that waits for it."""
+        log = self.home / "db_migrate.log"
+        with log.open("w") as file:
+            self._running = self._start(["db", "migrate"], file)
+        process = self._running
+
+        def ready() -> None:
+            if process.wait():
+                raise DagFailed(f"airflow db migrate failed:\n{_tail(log)}")
+
+        return ready
+
+    def test(self, dag: str, screen: Screen) -> None:
+        """`airflow dags test`, with what the engine says shown as it comes; `DagFailed` if the run fails."""
+        log = self.home / f"{dag}.log"
+        process = self._running = self._start(["dags", "test", dag], subprocess.PIPE)
+        task, in_error = "", False
+        said: deque[str] = deque(maxlen=25)  # what the application printed last, for the case that it fails
+        assert process.stdout is not None
+        with log.open("w") as file:
+            for line in process.stdout:
+                file.write(line)
+                if found := _STARTING.search(line):
+                    task = found["task"]
+                    said.clear()
+                    if task in ("backfill", "swap"):
+                        screen.say("writers", screen.writers_line(), "dim")
+                elif found := _PROGRESS.search(line):
+                    screen.say(task or found["stage"], found["text"])
+                elif found := _SAID.match(line):
+                    said.append(found["text"])
+                elif (found := _STATE.search(line)) and found["state"] != "success":
+                    screen.say(task, found["state"].replace("_", " "), "yellow")
+                elif found := _ERROR.match(line):
+                    screen.say(task, found["text"], "yellow")
+                elif in_error and line.startswith("  "):
+                    screen.say(task, line.rstrip(), "yellow")
+                    continue
+                in_error = _ERROR.match(line) is not None
+        if process.wait():
+            kept = self.keep_logs()
+            raise DagFailed(
+                "\n".join([f"The DAG {dag} failed in its task {task}; its whole log is {kept / log.name}", *said])
+            )
+
+    def keep_logs(self) -> Path:
+        """Copies the logs to where they outlive the demo."""
+        kept = Path(tempfile.mkdtemp(prefix="pgddl-demo-logs-"))
+        for log in self.home.glob("*.log"):
+            (kept / log.name).write_bytes(log.read_bytes())
+        return kept
+
+    def _start(self, arguments: list[str], output: Any) -> subprocess.Popen[str]:
+        # A session of its own: Ctrl-C reaches us alone, and we end it with all its children.
+        return subprocess.Popen(
+            [sys.executable, "-m", "airflow", *arguments],
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+
+def _dags_folder() -> Path:
+    """In a wheel inside the package, in a checkout beside it."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "dags_examples", package.parent / "dags_examples"):
+        if folder.is_dir():
+            return folder
+    raise DagFailed(f"dags_examples is neither in {package} nor beside it: install airflow-provider-pgddl again")
+
+
+def _connection(cluster: Cluster) -> str:
+    return json.dumps(
+        {
+            "conn_type": "postgres",
+            "host": "127.0.0.1",
+            "port": cluster.port,
+            "schema": shop.DATABASE,
+            "login": "postgres",
+            "password": cluster.password,
+        }
+    )
+
+
+def _size(dsn: str) -> str:
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute("SELECT pg_size_pretty(pg_database_size(current_database()))").fetchone()
+    return str(row[0]) if row else ""
+
+
+def _windows(dsn: str, pipeline: str) -> tuple[int | None, int | None]:
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute(
+            "SELECT count(*), coalesce(sum(keys), 0)::bigint FROM pgddl.windows WHERE pipeline = %s", [pipeline]
+        ).fetchone()
+    return row or (None, None)
+
+
+def _verdict(outcome: Outcome) -> str:
+    what = f"{outcome.rows:,} rows of {outcome.tables} table{'s' if outcome.tables > 1 else ''}"
+    if not outcome.differences:
+        return f"{what}: none differs, and neither do sequences and structure"
+    return "\n".join([f"{what}: {outcome.rows_differing} differ", *outcome.differences[:20]])
+
+
+def _report(screen: Screen, outcomes: Sequence[Outcome], writers: Writers) -> None:
+    table = Table(title="What came of it", title_justify="left", show_edge=False, pad_edge=False, title_style="bold")
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.title, justify="right")
+
+    def line(name: str, values: Sequence[object], style: str = "") -> None:
+        cells = ("–" if value is None else f"{value:,}" if isinstance(value, int) else str(value) for value in values)
+        table.add_row(name, *cells, style=style)
+
+    line("tables", [o.tables for o in outcomes])
+    line("rows", [o.rows for o in outcomes])
+    bad = any(o.rows_differing for o in outcomes)
+    line("rows that differ", [o.rows_differing for o in outcomes], "bold red" if bad else "bold green")
+    others = [len(o.differences) if not o.rows_differing else None for o in outcomes]
+    line("other differences", others, "red" if any(others) else "")
+    line("windows", [o.windows for o in outcomes])
+    line("changed rows caught up with", [o.window_keys for o in outcomes])
+    line("transactions of the writers meanwhile", [o.writes for o in outcomes])
+    line("longest write stall at the swap, ms", [o.stall_ms and round(o.stall_ms) for o in outcomes], "bold")
+    line("seconds", [round(o.seconds) for o in outcomes])
+    screen.console.print()
+    screen.console.print(table)
+    notes = writers.notes
+    again = ", ".join(f"{count} {kind}" for kind, count in notes.retried.items()) or "none"
+    screen.console.print(
+        f"\nWriters: {notes.committed.total():,} transactions of {len(notes.committed)} kinds, tried again: {again}, "
+        f"errors that no application expects: {len(notes.failures)}"
+    )
+    for failure in notes.failures[:10]:
+        screen.console.print(f"  [red]{escape(failure)}[/]")
+    minutes, seconds = divmod(int(screen.seconds), 60)
+    screen.console.print(f"The whole demo took {minutes}:{seconds:02}.")
+    folder = _dags_folder()
+    screen.console.print(
+        "\n[bold]What to try next[/]\n"
+        f"  {folder}  the two DAGs that ran just now, with their pipeline files\n"
+        "  pgddl check -p pipeline.yaml  what would keep a database of yours from moving, with the SQL to fix it\n"
+        "  python -m airflow_provider_pgddl.demo.run --keep  the demo again, with the servers left up to look around\n"
+    )
+
+
+def _stay(screen: Screen, source: str, target: str) -> None:
+    screen.title("The servers stay up until Ctrl-C")
+    for name, dsn in (("Postgres 16", source), ("Postgres 18", target)):
+        parts = conninfo_to_dict(dsn)
+        screen.console.print(
+            f"  {name}: PGPASSWORD={parts['password']} psql -h {parts['host']} -p {parts['port']} -U {parts['user']}"
+            f" {parts['dbname']}",
+            soft_wrap=True,
+            markup=False,
+        )
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a process of ours and all its children: Airflow's task, spark-submit's JVM, the driver and its workers."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.terminate()
+        _, alive = psutil.wait_procs(family, timeout=5)
+        for member in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the demo as Ctrl-C does: in order, with nothing left running."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
