@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,6 +15,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+
+if TYPE_CHECKING:
+    from tests.integration.lifecycle import Lifecycle
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -99,6 +104,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there: set PGDDL_SHARED_DATA to the folder with chinook.sql and northwind.sql")
     return folder
+
+
+@pytest.fixture
+def lifecycle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lifecycle]:
+    """``lifecycle(source, target, tables={...})``: a pipeline whose stages run in this process; in place without a target."""
+    from tests.integration.lifecycle import Lifecycle
+
+    return partial(Lifecycle, monkeypatch)
 
 
 def database_name(conninfo: str) -> str:

@@ -71,7 +71,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, repli
     try:
         pins = PINNED | ({"session_replication_role": "replica"} if replica_role else {})
         conn.execute(
-            "SELECT pg_catalog.set_config(name, value, false) FROM pg_catalog.unnest(%s::text[], %s::text[]) s(name, value)",
+            "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
             [list(pins), list(pins.values())],
         )
     except psycopg.Error as error:

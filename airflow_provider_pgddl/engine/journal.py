@@ -140,8 +140,10 @@ class Journal:
 
     def tables(self, run: int) -> list[TableRow]:
         return [
-            TableRow(*row[:5], Plan.from_json(row[5]), *row[6:])
-            for row in self.conn.execute(_Q["tables"], [self.pipeline, run])
+            TableRow(i, schema, name, oid, log, Plan.from_json(plan), version, fingerprint, physical, state, planned)
+            for i, schema, name, oid, log, plan, version, fingerprint, physical, state, planned in self.conn.execute(
+                _Q["tables"], [self.pipeline, run]
+            )
         ]
 
     def add_table(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
@@ -155,6 +157,11 @@ class Journal:
 
     def set_planned(self, table_id: int, physical: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_planned"], [Jsonb(physical), table_id])
+
+    def unplan(self, table_id: int) -> None:
+        """Forgets a table's chunks, so that they are laid out anew."""
+        self.conn.execute(_Q["delete_chunks"], [table_id])
+        self.conn.execute(_Q["unplan"], [table_id])
 
     def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_physical"], [Jsonb(physical), table_id])
@@ -185,6 +192,17 @@ class Journal:
     def event_status(self, event_id: int, status: str, note: str | None = None) -> None:
         self.conn.execute(_Q["event_status"], [status, note, status, event_id])
 
+    def applied_events(self, run: int) -> list[tuple[int, dict[str, Any]]]:
+        """(id, event) of what was applied, last first."""
+        return self.conn.execute(_Q["applied_events"], [self.pipeline, run]).fetchall()
+
+    def tables_with_events(self, run: int) -> set[int]:
+        return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}
+
+    def next_seq(self, run: int) -> int:
+        row = self.conn.execute(_Q["next_seq"], [self.pipeline, run]).fetchone()
+        return int(row[0]) if row else 0
+
     def event_counts(self, run: int) -> dict[str, int]:
         return dict(self.conn.execute(_Q["event_counts"], [self.pipeline, run]).fetchall())
 
@@ -213,6 +231,26 @@ class Journal:
         row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()
         assert row is not None
         return {"windows": row[0], "keys": int(row[1]), "rows": int(row[2]), "last": row[3]}
+
+    # --- verification -------------------------------------------------------------------------------------------
+
+    def add_range(self, table_id: int, job: str, number: int, low: str | None, high: str | None) -> None:
+        self.conn.execute(_Q["insert_range"], [table_id, job, number, low, high])
+
+    def ranges_left(self, ids: Sequence[int], job: str) -> list[tuple[int, int, str | None, str | None]]:
+        """(range id, table id, low, high)"""
+        return self.conn.execute(_Q["ranges_left"], [list(ids), job]).fetchall()
+
+    def range_done(self, range_id: int, rows: int, differ: Sequence[str]) -> None:
+        self.conn.execute(_Q["range_done"], [rows, Jsonb(list(differ)), range_id])
+
+    def verification(self, ids: Sequence[int]) -> dict[int, tuple[int, int, int]]:
+        """Per table, of its last verification: ranges not compared yet, rows compared, keys that differ."""
+        return {row[0]: (row[1], row[2], row[3]) for row in self.conn.execute(_Q["verification"], [self.pipeline, list(ids)])}
+
+    def differing(self, table_id: int) -> list[str]:
+        row = self.conn.execute(_Q["differing"], [table_id]).fetchone()
+        return row[0] if row and row[0] else []
 
     # --- foreign keys to validate -------------------------------------------------------------------------------
 

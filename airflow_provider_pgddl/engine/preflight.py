@@ -245,7 +245,7 @@ class Preflight:
         if self.target is None:
             return [*both, *first, self.alterations, self.swap_rights, self.earlier_copies, self.unmovable,
                     self.dependents, self.published, self.partitioned_foreign_keys, self.prepared]  # fmt: skip
-        return [self.same_database, *both, *first, self.target_rights, self.existing, self.encodings, self.extensions,
+        return [self.same_database, *both, *first, self.target_rights, self.existing, self.existing_objects, self.encodings, self.extensions,
                 self.roles, self.left_behind, self.partitioned_foreign_keys, self.prepared]  # fmt: skip
 
     def written(self, oid: int) -> str:
@@ -524,6 +524,11 @@ class Preflight:
                 fix = f"DROP TABLE {side.name(schema, name)};  -- once nothing in it is needed"
                 yield Finding("error", "earlier_copy", "source", written(*live), text, fix)
 
+    def _running(self, side: Side) -> bool:
+        if side.rows("journal_exists") != [(True,)]:
+            return False
+        return side.conn.execute(_Q["running"], [self.pipeline.pipeline]).fetchall() == [(True,)]
+
     def _recorded(self, side: Side) -> dict[Table, str]:
         """The tables that this pipeline's present run has made already, with their states."""
         if side.rows("journal_exists") != [(True,)]:
@@ -615,6 +620,22 @@ class Preflight:
                     f"DROP {drop.get(kind, 'TABLE')} {self.target.name(schema, name)};  -- once nothing in it is needed"
                 )
                 yield Finding("error", "existing", "target", written(schema, name), what, fix)
+
+    def existing_objects(self) -> Iterator[Finding]:
+        """Views, sequences, types and functions of both sides: the snapshot would stop half-way at the first of them."""
+        assert self.target is not None
+        if self._running(self.target):
+            return
+        there = set(self.target.rows("objects"))
+        both = [row for row in self.source.rows("objects") if row in there]
+        if both:
+            kind, _, _, quoted = both[0]
+            others = f", and {len(both) - 1} more" if len(both) > 1 else ""
+            what = f"the target has objects of the source already: {kind.lower()} {quoted}{others}"
+            drops = [f"DROP {kind} {quoted};" for kind, _, _, quoted in both]
+            yield Finding(
+                "error", "existing", "target", None, what, "\n".join([*drops, "-- or start with an empty database"])
+            )
 
     def encodings(self) -> Iterator[Finding]:
         assert self.target is not None

@@ -30,7 +30,7 @@ _PASSING = (
     "lock timeout",
     "could not obtain lock",
     "deadlock detected",
-    "could not import the requested snapshot",
+    "invalid snapshot identifier",
     "does not exist",  # a table dropped between the catalog's reading and the dump's; the snapshot's file
     "cache lookup failed",
     "terminating connection",
@@ -183,6 +183,11 @@ def _failed(said: str, where: str) -> Retry | StageFailed | PreflightRefused:
     lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it ended without a word"]
     last = next((line for line in reversed(lines) if "error:" in line), lines[-1])
     what = f"pg_dump of {where}: {last.removeprefix('pg_dump: error: ')}"
+    if locking := next((line for line in lines if "Query was: LOCK TABLE" in line), None):
+        tables = locking.partition("LOCK TABLE ")[2].partition(" IN ")[0]
+        return Retry(
+            f"pg_dump of {where} could not lock {tables} in time: somebody holds it", todo="the stage tries again"
+        )
     if "server version mismatch" in last:
         return PreflightRefused(what, todo=f"name a newer pg_dump in {CHOSEN_BY}: {lines[-1]}")
     if "no matching tables" in last or "no matching schemas" in last:

@@ -75,10 +75,11 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
         for statement in split(text):
             tree = parse(statement)
             try:
-                event, subject = _event(len(read), tree, statement, section, settings)
+                read.append(_event(len(read), tree, statement, section, settings))
             except StageFailed as error:
                 raise StageFailed(f"{error.what}: {start_of(statement)}", todo=error.todo, sql=error.sql) from None
-            read.append((event, subject))
+            if method := _access_method(node_of(tree), settings):
+                read.append(_event(len(read), parse(method), method, section, settings))
     return _own_left_out(_joined(read), [subject.functions for _, subject in read])
 
 
@@ -122,28 +123,43 @@ def _event(
 
 
 def _spell_out(node: Node, settings: Mapping[str, str]) -> bool:
-    """Writes the dump's default tablespace and access method into a statement; whether it did."""
+    """Writes the dump's default tablespace into a statement; whether it did."""
     tablespace = settings.get("default_tablespace", "")
-    method = settings.get("default_table_access_method", "heap")
-    method = "" if method == "heap" else method
+    if not tablespace:
+        return False
     kind = kind_of(node)
     if kind == "CreateStmt":
         node.tablespacename = node.tablespacename or tablespace
-        node.access_method = node.access_method or ("" if node.HasField("partspec") else method)
     elif kind == "CreateTableAsStmt":
         node.into.table_space_name = node.into.table_space_name or tablespace
-        node.into.access_method = node.into.access_method or method
     elif kind == "IndexStmt":
         node.table_space = node.table_space or tablespace
-        return bool(tablespace)
     elif kind == "AlterTableStmt":
         built = [c for c in added_constraints(node) if constraint_kind(c) in ("primary key", "unique", "exclude")]
         for constraint in built:
             constraint.indexspace = constraint.indexspace or tablespace
-        return bool(built and tablespace)
+        return bool(built)
     else:
         return False
-    return bool(tablespace or method)
+    return True
+
+
+def _access_method(node: Node, settings: Mapping[str, str]) -> str | None:
+    """A statement that gives a new table the dump's access method, where that is not heap.
+
+    A statement of its own, because postgast 0.2 prints no space behind CREATE TABLE … USING method.
+    """
+    method = settings.get("default_table_access_method", "heap")
+    if method == "heap" or kind_of(node) not in ("CreateStmt", "CreateTableAsStmt") or _partitioned(node):
+        return None
+    tree = parse("ALTER TABLE t SET ACCESS METHOD heap")
+    alter = node_of(tree)
+    created = node.relation if kind_of(node) == "CreateStmt" else node.into.rel
+    alter.relation.CopyFrom(created)
+    alter.cmds[0].alter_table_cmd.name = method
+    if kind_of(node) == "CreateTableAsStmt":
+        alter.objtype = node.objtype
+    return deparse(tree)
 
 
 def _joined(read: list[tuple[DdlEvent, Subject]]) -> list[DdlEvent]:
@@ -172,6 +188,10 @@ def _joined(read: list[tuple[DdlEvent, Subject]]) -> list[DdlEvent]:
 
 def _name(event: DdlEvent) -> Name:
     return (event.schema or "", event.name or "")
+
+
+def _partitioned(node: Node) -> bool:
+    return kind_of(node) == "CreateStmt" and bool(node.HasField("partspec"))
 
 
 def is_own_schema(schema: str) -> bool:
@@ -218,3 +238,28 @@ _MAKES_RELATION = {
     "CREATE TABLE AS",
     "SELECT INTO",
 }
+
+
+def builds(events: Iterable[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
+    """(builds, rest) of phase index: builds may run beside each other, the rest in its order after them.
+
+    A build reads a whole table (an index, a constraint) and needs nothing else of its phase. The rest is quick: indexes
+    attached to a parent's, CLUSTER, replica identities, statistics; and what pg_dump itself put off until a
+    primary key is there, such as a view with GROUP BY id, with all that stands on it.
+    """
+    alone: list[DdlEvent] = []
+    rest: list[DdlEvent] = []
+    late: set[Name] = set()
+    for event in events:
+        build = event.kind in _BUILDS and event.tag in ("CREATE INDEX", "ALTER TABLE")
+        waits = late and (event.table in late or late.intersection(describe(parse(event.statement)).functions))
+        if build and not waits:
+            alone.append(event)
+        else:
+            rest.append(event)
+            if event.tag in _MAKES_RELATION or event.tag in ("CREATE FUNCTION", "CREATE PROCEDURE"):
+                late.add(_name(event))
+    return alone, rest
+
+
+_BUILDS = {"index", "primary key", "unique", "exclude", "check", "not null"}

@@ -146,7 +146,7 @@ def _after_rows(sql: str, position: int) -> tuple[int, int]:
 
 def _unreadable(text: str, error: PgQueryError) -> StageFailed:
     """Names the statement in which the parser stopped, by its start."""
-    stopped = len(text.encode()[: max(error.cursorpos - 1, 0)].decode(errors="ignore"))
+    stopped = max(error.cursorpos - 1, 0)  # in characters, whatever postgast's documentation says
     begun = position = 0
     while (lexeme := _LEXEME.search(text, position)) and lexeme.start() < stopped:
         position = lexeme.end()

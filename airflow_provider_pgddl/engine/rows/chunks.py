@@ -70,13 +70,11 @@ class _Changed(PgddlError):
 
 def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int, block_size: int) -> None:
     """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size."""
-    leaves = table.plan.copies
-    sizes = {oid: (blocks, total) for oid, blocks, total in source.execute(
-        queries("catalog")["sizes"], {"oids": [int(o) for o in leaves]})}  # fmt: skip
-    names = {leaf.oid: leaf for t in catalog.describe(source, [table.plan.oid]).values() for leaf in t.leaves}
-    for oid, (blocks, total) in sorted(sizes.items()):
-        leaf = names.get(oid)
-        if leaf is None or blocks == 0:
+    # The file first, its size after: a rewrite in between then shows as another file when the chunk is read.
+    leaves = {leaf.oid: leaf for t in catalog.describe(source, [table.plan.oid]).values() for leaf in t.leaves}
+    for oid, blocks, total in source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall():
+        leaf = leaves[oid]
+        if blocks == 0:
             continue
         step = max(1, round(chunk_bytes * blocks / max(total, 1)))
         size = min(step, blocks) * max(total, blocks * block_size) // blocks

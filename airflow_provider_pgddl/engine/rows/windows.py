@@ -165,7 +165,7 @@ def _across(
         waiting = count_pending(target, healthy)
         if 0 < fill and sum(waiting.values()) <= fill:
             for table in (t for t in healthy if waiting.get(t.id)):
-                done.rows += fill_across(source, target, table.plan, table.id, fill)
+                done.rows += fill_across(source, target, table.plan, table.id, fill)[1]
             waiting = {}
         done.pending = sum(waiting.values())
         journal.add_window(number, replica.run, done.keys, done.rows, done.pending, taken_at)
@@ -210,14 +210,15 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
     return changed
 
 
-def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> int:
-    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns their number.
+def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> tuple[int, int]:
+    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns (keys, rows).
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
     taken = _staging(target, "fill", plan, table_id)
-    if _take_pending(target, plan, table_id, taken, limit) == 0:
-        return 0
+    keys = _take_pending(target, plan, table_id, taken, limit)
+    if keys == 0:
+        return 0, 0
     wanted = _staging(source, "fill", plan, table_id)
     copy_between(
         target, source,
@@ -232,20 +233,25 @@ def fill_across(source: Session, target: Session, plan: Plan, table_id: int, lim
     ).rows  # fmt: skip
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
-    return rows
+    return keys, rows
 
 
 def _fill_here(replica: Replica, tables: Sequence[TableRow], limit: int) -> int:
-    """Fills in this process, a table a transaction, until `limit` keys are used up."""
-    rows = 0
-    for table in tables:
-        if limit <= 0:
-            break
-        with lease.fenced(replica.target, replica.fence):
-            before = count_pending(replica.target, [table]).get(table.id, 0)
-            rows += fill_across(replica.source, replica.target, table.plan, table.id, limit)
-        limit -= min(before, limit)
-    return rows
+    """Fills in this process."""
+    shares = [(t.id, t.plan) for t in tables]
+    return _fill(replica.source, replica.target, replica.fence, shares, limit)
+
+
+def _fill(source: Session, target: Session, fence: Fence, tables: Sequence[tuple[int, Plan]], limit: int) -> int:
+    """Fills one table after the other, a transaction each, until `limit` keys are used up."""
+    filled = 0
+    for table_id, plan in tables:
+        if limit > 0:
+            with lease.fenced(target, fence):
+                keys, rows = fill_across(source, target, plan, table_id, limit)
+            limit -= keys
+            filled += rows
+    return filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +272,11 @@ def fill_part(part: FillPart) -> int:
     token = part.fence.token
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
-    rows = 0
     with source, target, source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(part.snapshot)))
         lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for _, plan in part.tables])
-        for table_id, plan in part.tables:
-            with lease.fenced(target, part.fence):
-                rows += fill_across(source, target, plan, table_id, part.limit)
-    return rows
+        return _fill(source, target, part.fence, part.tables, part.limit)
 
 
 def _wait_flushed(source: Session, lsn: str) -> None:
@@ -387,6 +389,11 @@ def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
 def count_changes(source: Session, tables: Sequence[TableRow]) -> dict[int, int]:
     """Log rows a table that this statement's snapshot shows."""
     return {table_id: summary[0] for table_id, summary in _log_summaries(source, tables).items()}
+
+
+def lost_track(source: Session, table: TableRow) -> bool:
+    """Whether the table's log says that it does not know what changed."""
+    return _log_summaries(source, [table])[table.id][1]
 
 
 def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:

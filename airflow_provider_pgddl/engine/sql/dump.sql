@@ -5,9 +5,9 @@
 SELECT concat_ws(E';\n',
          pg_get_statisticsobjdef(s.oid),
          CASE WHEN s.stxstattarget >= 0
-              THEN format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, s.stxname, s.stxstattarget) END,
-         format('ALTER STATISTICS %I.%I OWNER TO %I', n.nspname, s.stxname, pg_get_userbyid(s.stxowner)),
-         'COMMENT ON STATISTICS ' || format('%I.%I', n.nspname, s.stxname) || ' IS '
+              THEN format('ALTER STATISTICS %%I.%%I SET STATISTICS %%s', n.nspname, s.stxname, s.stxstattarget) END,
+         format('ALTER STATISTICS %%I.%%I OWNER TO %%I', n.nspname, s.stxname, pg_get_userbyid(s.stxowner)),
+         'COMMENT ON STATISTICS ' || format('%%I.%%I', n.nspname, s.stxname) || ' IS '
            || quote_literal(obj_description(s.oid, 'pg_statistic_ext'))) || ';'
   FROM pg_statistic_ext s
   JOIN pg_namespace n ON n.oid = s.stxnamespace

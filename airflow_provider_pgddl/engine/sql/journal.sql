@@ -67,6 +67,9 @@ UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)
 -- name: set_planned
 UPDATE pgddl.tables SET planned_at = pg_catalog.clock_timestamp(), physical = %s WHERE id = %s
 
+-- name: unplan
+UPDATE pgddl.tables SET planned_at = NULL WHERE id = %s
+
 -- name: set_physical
 UPDATE pgddl.tables SET physical = %s WHERE id = %s
 
@@ -113,6 +116,15 @@ UPDATE pgddl.ddl_events
 SET status = %s, note = %s, applied_at = CASE WHEN %s = 'applied' THEN pg_catalog.clock_timestamp() END
 WHERE id = %s
 
+-- name: applied_events
+SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC
+
+-- name: tables_with_events
+SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL
+
+-- name: next_seq
+SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s
+
 -- name: event_counts
 SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s GROUP BY status
 
@@ -136,24 +148,30 @@ DELETE FROM pgddl.schema_status WHERE pipeline = %s
 DELETE FROM pgddl.schema_status WHERE pipeline = %s AND schema_name = %s AND table_name = %s
 
 -- name: insert_range
-INSERT INTO pgddl.verifications (table_id, pass, range_no, low, high) VALUES (%s, %s, %s, %s, %s)
-ON CONFLICT (table_id, pass, range_no) DO NOTHING
+INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (%s, %s, %s, %s, %s)
 
 -- name: ranges_left
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
-WHERE v.table_id = ANY(%s) AND v.pass = %s AND v.differ IS NULL ORDER BY v.id
+WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
 
 -- name: range_done
 UPDATE pgddl.verifications SET rows = %s, differ = %s, verified_at = pg_catalog.clock_timestamp() WHERE id = %s
 
 -- name: verification
-SELECT v.table_id, count(*), count(*) FILTER (WHERE v.differ IS NULL), coalesce(sum(v.rows), 0)::bigint,
-       coalesce(sum(pg_catalog.jsonb_array_length(v.differ)), 0)::bigint, max(v.verified_at)
-FROM pgddl.verifications v WHERE v.table_id = ANY(%s) AND v.pass = %s GROUP BY v.table_id
+WITH last AS (
+    SELECT DISTINCT ON (v.table_id) v.table_id, v.job_id
+    FROM pgddl.verifications v JOIN pgddl.tables t ON t.id = v.table_id
+    WHERE t.pipeline = %s AND v.table_id = ANY(%s) ORDER BY v.table_id, v.id DESC
+)
+SELECT v.table_id, count(*) FILTER (WHERE v.differ IS NULL), coalesce(sum(v.rows), 0)::bigint,
+       coalesce(sum(pg_catalog.jsonb_array_length(v.differ)), 0)::bigint
+FROM pgddl.verifications v JOIN last USING (table_id, job_id) GROUP BY v.table_id
 
--- name: last_verification
-SELECT DISTINCT ON (v.table_id) v.table_id, v.pass FROM pgddl.verifications v
-WHERE v.table_id = ANY(%s) ORDER BY v.table_id, v.id DESC
+-- name: differing
+SELECT pg_catalog.jsonb_agg(k.key) FROM (
+    SELECT pg_catalog.jsonb_array_elements_text(v.differ) AS key FROM pgddl.verifications v
+    WHERE v.table_id = %s AND v.job_id = (SELECT job_id FROM pgddl.verifications WHERE table_id = v.table_id ORDER BY id DESC LIMIT 1)
+    LIMIT 100) k
 
 -- name: insert_validation
 INSERT INTO pgddl.validations (pipeline, run, statement) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING

@@ -135,11 +135,45 @@ SELECT n.nspname::text, pg_catalog.obj_description(n.oid, 'pg_namespace'),
        EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'migrations' AND c.relkind = 'r')
 FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY(%(schemas)s::text[])
 
+-- name: running
+-- Whether a run of this pipeline is under way; then what it created is on the target already.
+SELECT finished_at IS NULL FROM pgddl.pipelines WHERE pipeline = %s
+
 -- name: recorded
 -- The tables that this pipeline's present run has made already, with their states.
 SELECT t.schema_name, t.table_name, t.state
 FROM pgddl.tables t JOIN pgddl.pipelines p ON p.pipeline = t.pipeline AND p.run = t.run AND p.finished_at IS NULL
 WHERE t.pipeline = %s AND t.state <> 'captured'
+
+-- name: objects
+-- What a dump of this database creates beside tables: views, sequences, types and functions, as kind, schema, name, quoted.
+WITH schemas AS (
+    SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace n
+    WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+), extended(classid, objid) AS (
+    SELECT d.classid, d.objid FROM pg_catalog.pg_depend d WHERE d.deptype = 'e'
+)
+SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'FOREIGN TABLE' END AS kind,
+       s.nspname::text, c.relname::text, pg_catalog.format('%I.%I', s.nspname, c.relname)
+FROM schemas s JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid
+WHERE c.relkind IN ('v', 'm', 'f') OR (c.relkind = 'S' AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+          AND d.objid = c.oid AND d.deptype IN ('a', 'i')))   -- with its table
+  AND ('pg_catalog.pg_class'::pg_catalog.regclass, c.oid) NOT IN (SELECT * FROM extended)
+UNION ALL
+SELECT CASE y.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, s.nspname::text, y.typname::text, pg_catalog.format('%I.%I', s.nspname, y.typname)
+FROM schemas s JOIN pg_catalog.pg_type y ON y.typnamespace = s.oid
+WHERE (y.typtype IN ('d', 'e', 'r')
+       OR y.typtype = 'c' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = y.typrelid AND c.relkind = 'c'))
+  AND ('pg_catalog.pg_type'::pg_catalog.regclass, y.oid) NOT IN (SELECT * FROM extended)
+UNION ALL
+SELECT 'ROUTINE', s.nspname::text, p.proname::text,
+       pg_catalog.format('%I.%I(%s)', s.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid))
+FROM schemas s JOIN pg_catalog.pg_proc p ON p.pronamespace = s.oid
+WHERE ('pg_catalog.pg_proc'::pg_catalog.regclass, p.oid) NOT IN (SELECT * FROM extended)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    AND d.objid = p.oid AND d.deptype = 'i')  -- a range type's constructors
+ORDER BY 2, 3, 4
 
 -- name: journal_exists
 SELECT CASE WHEN pg_catalog.to_regclass('pgddl.tables') IS NULL OR pg_catalog.to_regclass('pgddl.pipelines') IS NULL THEN false

@@ -10,11 +10,15 @@ from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.stages.gate import gate
+from airflow_provider_pgddl.engine.stages.reset import reset
+from airflow_provider_pgddl.engine.stages.status import status
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 
-__all__ = ["STAGES", "StageResult", "run"]
+__all__ = ["STAGES", "StageResult", "check", "gate", "reset", "run", "status"]
 
 
 def run(job: Job) -> StageResult:

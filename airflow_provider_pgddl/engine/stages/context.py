@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.rows.windows import Replica
+from airflow_provider_pgddl.engine.rows.yielding import Patience
 
-SPREAD_BYTES = 256 * 1024 * 1024
-"""From this much work on, a SparkSession (5–7 s to start) pays for itself; below it the driver does the work alone."""
+T = TypeVar("T")
+
+# A SparkSession takes 5–7 s to start. It pays for itself from about this many full chunks of work on; below, the driver works alone.
+SPREAD_CHUNKS = 4
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,11 @@ class Context:
         return change_log.trigger_names(self.name)
 
 
+def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
+    """Whether this many parts with this many bytes in all are worth a SparkSession."""
+    return parts > 1 and pipeline.backfill.workers > 1 and size > SPREAD_CHUNKS * pipeline.backfill.chunk_bytes
+
+
 def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
     """Once setup has recorded the file, only workers, throttle and timeouts may change."""
     from airflow_provider_pgddl.engine.pipeline import changed_keys
@@ -156,3 +166,15 @@ def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None
             f"{', '.join(changed)} changed since setup recorded pipeline {pipeline.pipeline!r}",
             todo="put the old value back, or `pgddl reset` the pipeline and start again",
         )
+
+
+def patiently(context: Context, attempt: Callable[[], T]) -> T:
+    """`attempt`, again and again while it gives way to others or loses a race that a new snapshot wins."""
+    patience = Patience(context.pipeline.ddl.retry_for)
+    while True:
+        try:
+            return attempt()
+        except GaveWay as error:
+            patience.wait(error)
+        except (pg.SerializationFailure, pg.DeadlockDetected) as error:
+            patience.wait(GaveWay(str(error.diag.message_primary)))

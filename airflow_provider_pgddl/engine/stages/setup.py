@@ -86,8 +86,6 @@ def _start_capture(context: Context) -> int:
     """Capture of each table in a transaction of its own; a table that a killed run had captured already is only recorded."""
     journal, run = context.journal, context.row().run
     known = {(t.schema, t.name) for t in journal.tables(run)}
-    if known and journal.stage_done(run, "setup"):
-        return 0
     logs = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     started = 0

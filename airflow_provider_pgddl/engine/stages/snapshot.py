@@ -46,8 +46,11 @@ def run(context: Context) -> StageResult:
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
     if not fresh and journal.stage_done(run_no, "snapshot"):
         return context.result("nothing_to_do")
-    if not journal.event_counts(run_no):
-        _record_events(context)
+    counts = journal.event_counts(run_no)
+    if not counts:
+        _record_events(context, None)
+    elif late := [t for t in fresh if t.id not in journal.tables_with_events(run_no)]:
+        _record_events(context, late)
     applied = _apply(context)
     for table in context.healthy(context.tables(), "captured"):
         with context.fenced():
@@ -60,24 +63,28 @@ def run(context: Context) -> StageResult:
                           skipped=counts.get("skipped", 0), pending=counts.get("pending", 0))  # fmt: skip
 
 
-def _record_events(context: Context) -> None:
-    """The dump's statements, as they will be run, in one transaction with the note of what was skipped and why."""
-    events = _dump_unchanged(context)
+def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
+    """The dump's statements, as they will be run, in one transaction with the note of what was skipped and why.
+
+    `late` are tables that came after the first dump; only what belongs to them is dumped.
+    """
+    events = _dump_unchanged(context, late)
     steps = list(_in_place_steps(context, events) if context.in_place else _steps_across(context, events))
     ids = {(t.schema, t.name): t.id for t in context.tables()}
     run_no = context.row().run
+    first = context.journal.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
         cursor.executemany(
             queries("journal")["insert_event"],
             [
                 [context.name, run_no, n, s.event.phase, ids.get(s.event.table) if s.event.table else None,
                  Jsonb(s.event.to_json()), s.statement, s.status, s.note]
-                for n, s in enumerate(steps)
+                for n, s in enumerate(steps, first)
             ],
         )  # fmt: skip
 
 
-def _dump_unchanged(context: Context) -> list[DdlEvent]:
+def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
     """The source's events. pg_dump prints parts of a schema as of now, not as of its snapshot, so what changed while it
     ran is dumped again (C24); a table that changed since its capture is blocked."""
     for _ in range(DUMP_TRIES):
@@ -87,9 +94,9 @@ def _dump_unchanged(context: Context) -> list[DdlEvent]:
             row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
             assert row is not None
             before = _fingerprints(source)
-            tables = context.healthy(context.tables())
-            only = [(t.schema, t.name) for t in tables] if context.in_place else None
-            exclude = [] if context.in_place else _left_out(context, source)
+            tables = context.healthy(context.tables() if late is None else late)
+            only = [(t.schema, t.name) for t in tables] if context.in_place or late is not None else None
+            exclude = _left_out(context, source) if only is None else []
             pre, post = (
                 dump_schema(context.source_dsn, section=section, snapshot=row[0], only=only, exclude=exclude)
                 for section in ("pre-data", "post-data")

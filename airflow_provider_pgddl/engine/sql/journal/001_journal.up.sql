@@ -117,14 +117,14 @@ CREATE TABLE pgddl.windows (
 CREATE TABLE pgddl.verifications (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     table_id    bigint NOT NULL REFERENCES pgddl.tables ON DELETE CASCADE,
-    pass        text NOT NULL,          -- the job that asked for it
+    job_id      text NOT NULL,          -- the job that asked for it
     range_no    int NOT NULL,
-    low         text[],                 -- first key column at or above, as text; null: from the start
-    high        text[],                 -- and below; null: to the end
+    low         text,                   -- first key column at or above, as text; null: from the start
+    high        text,                   -- and below; null: to the end
     rows        bigint,
     differ      jsonb,                  -- null: not compared yet; []: equal; else keys that differ (the first hundred)
     verified_at timestamptz,
-    UNIQUE (table_id, pass, range_no)
+    UNIQUE (table_id, job_id, range_no)
 );
 
 -- What the swap took away or has to finish after its commit, one row a foreign key.

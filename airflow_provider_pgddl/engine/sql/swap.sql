@@ -1,0 +1,53 @@
+-- name: foreign_keys
+-- Every foreign key from or to these tables, with the definition to make it again (qualified by the empty search_path).
+SELECT c.oid, c.conname, c.conrelid, c.confrelid, n.nspname, r.relname, fn.nspname, f.relname,
+       pg_catalog.pg_get_constraintdef(c.oid), c.convalidated, pg_catalog.obj_description(c.oid, 'pg_constraint')
+FROM pg_catalog.pg_constraint c
+JOIN pg_catalog.pg_class r ON r.oid = c.conrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+JOIN pg_catalog.pg_class f ON f.oid = c.confrelid
+JOIN pg_catalog.pg_namespace fn ON fn.oid = f.relnamespace
+WHERE c.contype = 'f' AND c.conparentid = 0
+  AND (c.conrelid = ANY(%(oids)s::oid[]) OR c.confrelid = ANY(%(oids)s::oid[]))
+ORDER BY n.nspname COLLATE "C", r.relname COLLATE "C", c.conname COLLATE "C"
+
+-- name: owned_sequences
+-- The sequences of a table's columns: deptype a is a serial's (kept, it goes over), i an identity's (the copy has its own).
+SELECT d.deptype::text, n.nspname, s.relname, a.attname, q.seqtypid::pg_catalog.regtype::text,
+       pg_catalog.format_type(a.atttypid, a.atttypmod)
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+JOIN pg_catalog.pg_sequence q ON q.seqrelid = s.oid
+JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+  AND d.refobjid = %s AND d.deptype IN ('a', 'i')
+ORDER BY a.attnum
+
+-- name: statistics_of
+SELECT n.nspname, s.stxname
+FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
+WHERE s.stxrelid = %s ORDER BY 1, 2
+
+-- name: identity_copy
+SELECT n.nspname, s.relname
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+  AND d.refobjid = %s AND d.deptype = 'i' AND a.attname = %s
+
+-- name: schema_objects
+SELECT count(*) FROM pg_catalog.pg_depend
+WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+  AND refobjid = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %s)
+
+-- name: populated_views
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'm' AND c.relispopulated ORDER BY c.oid
+
+-- name: partitions_of
+SELECT n.nspname, c.relname FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

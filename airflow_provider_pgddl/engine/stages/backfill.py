@@ -1,0 +1,121 @@
+"""backfill: every row of the source once into the copy, in chunks that workers claim; what changes meanwhile is in the change log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.progress import amount, duration, reporting
+from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
+
+RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
+
+
+def run(context: Context) -> StageResult:
+    _require_snapshot(context)
+    todo = context.healthy(context.tables(), "created")
+    if not todo:
+        return context.result("nothing_to_do")
+    rows = size = 0
+    for _ in range(RESTARTS):
+        todo = _lay_out(context, todo)
+        finished = _copy(context, todo)
+        rows, size = rows + sum(d.rows for d in finished), size + sum(d.bytes for d in finished)
+        context.block({table: findings for d in finished for table, findings in d.stopped.items()})
+        rewritten = {table for d in finished for table in d.rewritten}
+        if not rewritten:
+            break
+        _start_again(context, [t for t in context.tables() if t.id in rewritten])
+        todo = context.healthy(context.tables(), "created")
+    else:
+        raise Retry(f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again")
+    done = _mark_finished(context)
+    progress = context.journal.chunk_progress([t.id for t in context.tables()])
+    return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
+                          chunks=progress[1], rows_now=rows, bytes_now=size)  # fmt: skip
+
+
+def _require_snapshot(context: Context) -> None:
+    if not context.journal.stage_done(context.row().run, "snapshot"):
+        raise UsageError("the snapshot has not been taken", todo="run stage snapshot first")
+
+
+def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Chunks of every table that has none yet, in one transaction with the note that they are laid out."""
+    healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
+    context.block(stopped)
+    block_size = catalog.server(context.source).block_size
+    for table in (t for t in healthy if not t.planned):
+        with context.fenced(table):
+            now = catalog.describe(context.source, [table.oid], context.trigger_names)[table.oid]
+            plan_chunks(
+                context.target, context.source, _to_copy(context, table), context.pipeline.backfill.chunk_bytes, block_size
+            )
+            context.journal.set_planned(table.id, now.physical())
+    ids = {t.id for t in healthy}
+    return [t for t in context.tables() if t.id in ids]
+
+
+def _to_copy(context: Context, table: TableRow) -> TableToCopy:
+    return TableToCopy(
+        table.id, table.plan, table.version, table.physical, context.fence(table), context.trigger_names
+    )
+
+
+def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
+    """In this process where there is little to copy, over Spark where there is much."""
+    ids = [t.id for t in tables]
+    left = context.journal.chunks_left(ids)
+    chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
+    if chunks == 0:
+        return []
+    work = Work(
+        context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
+        tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for,
+    )  # fmt: skip
+    progress = Journal(context.session("target", "progress"), context.name)
+    context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
+    with reporting("backfill", _progress_line(progress, ids)):
+        if worth_spreading(context.pipeline, chunks, size):
+            from airflow_provider_pgddl.engine.spark import spread
+
+            workers = min(context.pipeline.backfill.workers, chunks)
+            return spread(copy_chunks, [work] * workers, workers=workers, app=f"pgddl backfill {context.name}")
+        return [copy_chunks(work)]
+
+
+def _progress_line(journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
+    start = journal.chunk_progress(ids)
+
+    def line(seconds: float) -> str | None:
+        chunks, done, rows, size, size_done = journal.chunk_progress(ids)
+        rate = (rows - start[2]) / seconds
+        byte_rate = (size_done - start[4]) / seconds
+        left = f", {duration((size - size_done) / byte_rate)} left" if byte_rate else ""
+        return f"{done}/{chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}"
+
+    return line
+
+
+def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
+    """A table whose file was replaced (VACUUM FULL, CLUSTER, TRUNCATE) has its rows elsewhere: its chunks mean nothing now."""
+    for table in tables:
+        context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
+        with context.fenced(table):
+            context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
+            context.journal.unplan(table.id)
+
+
+def _mark_finished(context: Context) -> list[TableRow]:
+    tables = [t for t in context.healthy(context.tables(), "created") if t.planned]
+    left = context.journal.chunks_left([t.id for t in tables])
+    done = [t for t in tables if left.get(t.id, (0, 0))[0] == 0]
+    with context.fenced():
+        context.journal.set_state("backfilled", [t.id for t in done])
+    return done

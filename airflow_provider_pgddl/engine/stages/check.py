@@ -1,0 +1,33 @@
+"""check: preflight, and the state of our migrations. Reads only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgddl.engine import catalog, migrations
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
+from airflow_provider_pgddl.engine.preflight import preflight
+
+
+def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
+    """`{"findings": […], "migrations": […], "tables": […]}`; of a pipeline that is under way the findings are not asked again,
+    since what preflight refuses (a table on the target, our own schemas) is then its own work."""
+    with (
+        connect(source_dsn, purpose="check", pipeline=pipeline.pipeline) as source,
+        connect(target_dsn, purpose="check", pipeline=pipeline.pipeline) as target,
+    ):
+        described = catalog.describe_all(source)
+        selection = matches(pipeline, sorted(described))
+        check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
+        row = Journal(target, pipeline.pipeline).find()
+        under_way = row is not None and row.finished_at is None
+        findings = [] if under_way else [f.to_json() for f in preflight(pipeline, source, target, selection.rows)]
+        sets = [(source, "source", "core"), (source, "source", "injector"), (target, "target", "journal")]
+        return {
+            "under_way": under_way,
+            "findings": findings,
+            "tables": [f"{schema}.{name}" for schema, name in selection.rows],
+            "migrations": [{"where": where, **migrations.state(conn, name)} for conn, where, name in sets],
+        }

@@ -1,0 +1,208 @@
+"""The swap in place: lock, drain, move, give the new table all that the old one had, record, commit. One session, one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString, cast
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.errors import GaveWay, PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.replay import catch_up
+
+_Q = queries("swap")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """A foreign key from or to a table that is swapped, with what makes it again."""
+
+    oid: int
+    name: str
+    table_oid: int
+    referenced_oid: int
+    schema: str
+    table: str
+    referenced_schema: str
+    referenced: str
+    definition: str
+    validated: bool
+    comment: str | None
+
+
+class _TooMuchLeft(Exception):
+    """More keys came in than may be read under the lock."""
+
+
+def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
+    """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
+    _create_old_schemas(context, tables)
+    conn = context.session("source", "swap")
+    figures: dict[str, Any] = {}
+
+    def attempt() -> None:
+        while True:
+            catch_up(context, tables)
+            try:
+                figures.update(_exchange(context, conn, tables))
+                return
+            except _TooMuchLeft:
+                context.say("too much was written just now: one more window first")
+
+    with_tries(context.pipeline.swap, "swap", attempt)
+    context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
+    return figures
+
+
+def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
+    for schema in sorted({old_schema(t.schema) for t in tables}):
+        with context.fenced():
+            context.target.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+            context.target.execute(
+                sql.SQL("COMMENT ON SCHEMA {} IS {}").format(
+                    sql.Identifier(schema), sql.Literal(f"pgddl: what pipeline {context.name} replaced")
+                )
+            )
+
+
+def _exchange(context: Context, conn: Session, tables: Sequence[TableRow]) -> dict[str, Any]:
+    journal = Journal(conn, context.name)
+    events = journal.events(context.row().run, ["finish"])
+    keys = _foreign_keys(conn, tables)
+    involved = {(t.schema, t.name) for t in tables}
+    involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
+    with conn.transaction():
+        lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        locked = time.monotonic()
+        _refuse_changed(conn, journal, tables, keys)
+        drained = _drain(context, conn, tables)
+        for key in keys:
+            _drop_foreign_key(conn, key)
+        for table in tables:
+            _move(conn, table)
+        _finish(journal, conn, tables, events)
+        for key in keys:
+            _add_foreign_key(context, journal, key)
+        journal.set_state("swapped", [t.id for t in tables])
+        journal.set_cut_over()
+        lease.check(conn, context.fence())
+    return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
+
+
+def _foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
+    return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": [t.oid for t in tables]})]
+
+
+def _refuse_changed(conn: Session, journal: Journal, tables: Sequence[TableRow], keys: Sequence[ForeignKey]) -> None:
+    """Under the lock nothing can change any more; what changed just before is seen here."""
+    healthy, stopped = stopped_by_drift(conn, journal, tables)
+    if stopped:
+        table = next(t for t in tables if t.id in stopped)
+        raise PreflightRefused("; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it")
+    if _foreign_keys(conn, healthy) != list(keys):
+        raise GaveWay("foreign keys changed while the locks were taken", todo="nothing: the swap is tried again")
+
+
+def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
+    """The last window, with a fresh snapshot under the lock, in the same session (C16)."""
+    limit = context.pipeline.replay.window_rows
+    drained = 0
+    for table in tables:
+        try:
+            keys, _ = drain(conn, table, limit - drained)
+        except LostTrack as lost:
+            raise StageFailed(str(lost), table=table.qualified) from None
+        drained += keys
+        if drained >= limit:
+            raise _TooMuchLeft
+    if count_pending(conn, tables):
+        raise _TooMuchLeft
+    return drained
+
+
+def _drop_foreign_key(conn: Session, key: ForeignKey) -> None:
+    """Left on the old table it would break "delete the order, then its customer" (C15)."""
+    conn.execute(
+        sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(sql.Identifier(key.schema, key.table), sql.Identifier(key.name))
+    )
+
+
+def _move(conn: Session, table: TableRow) -> None:
+    """Old away, copy in. Indexes, constraints, types and owned sequences go with their table under their names (C21)."""
+    live, copy_name = sql.Identifier(table.schema, table.name), table.plan.copy
+    home, old = sql.Identifier(table.schema), sql.Identifier(old_schema(table.schema))
+    copy_schema = table.plan.copy_schema
+    copy_oid = catalog.oid_of(conn, table.plan.copy_schema, table.plan.copy_name)
+    sequences = conn.execute(_Q["owned_sequences"], [table.oid]).fetchall()
+    for kind, schema, name, column, _, _ in sequences:
+        if kind == "a":
+            conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
+        else:
+            _carry_identity(conn, copy_oid, (schema, name), column)
+    old_statistics = conn.execute(_Q["statistics_of"], [table.oid]).fetchall()
+    for schema, name in old_statistics:
+        conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
+    conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
+    conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
+    for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
+        if schema == copy_schema:
+            conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
+    columns = {c.name: c.type for c in catalog.describe(conn, [copy_oid])[copy_oid].columns} if copy_oid else {}
+    for kind, schema, name, column, type_, _ in sequences:
+        if kind == "a" and column in columns:
+            sequence = sql.Identifier(schema, name)
+            conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY {}").format(
+                sequence, sql.Identifier(table.schema, table.name, column)))  # fmt: skip
+            if columns[column] in ("smallint", "integer", "bigint") and columns[column] != type_:
+                conn.execute(sql.SQL("ALTER SEQUENCE {} AS {}").format(sequence, sql.SQL(columns[column])))
+
+
+def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
+    """The copy's own identity sequence goes on where the live one stands."""
+    row = conn.execute(_Q["identity_copy"], [copy_oid, column]).fetchone()
+    if row is not None:
+        conn.execute(
+            sql.SQL("SELECT pg_catalog.setval({}::pg_catalog.regclass, last_value, is_called) FROM {}").format(
+                sql.Literal(sql.Identifier(*row).as_string(conn)), sql.Identifier(*live)
+            )
+        )
+
+
+def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events: Sequence[EventRow]) -> None:
+    """Owner, grants, policies, triggers, comments: with their original text, which now means the new table (C21)."""
+    ids = {t.id for t in tables}
+    for event in events:
+        if event.table_id in ids:
+            conn.execute(cast(LiteralString, event.statement))
+            journal.event_status(event.id, "applied")
+
+
+def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
+    conn, table = journal.conn, sql.Identifier(key.schema, key.table)
+    not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
+    conn.execute(
+        sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(
+            table, sql.Identifier(key.name), sql.SQL(key.definition + not_valid)  # type: ignore[arg-type]
+        )
+    )
+    if key.comment:
+        conn.execute(sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
+            sql.Identifier(key.name), table, sql.Literal(key.comment)))  # fmt: skip
+    if key.validated:
+        journal.add_validation(context.row().run, validation(conn, key.schema, key.table, key.name))
+
+
+def validation(conn: Session, schema: str, table: str, constraint: str) -> str:
+    """The statement that validates a constraint later."""
+    statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
+    return statement.format(sql.Identifier(schema, table), sql.Identifier(constraint)).as_string(conn)

@@ -1,0 +1,38 @@
+"""Strong locks, briefly: a short timeout and many tries with jitter, so that writers never queue behind us for long (C15)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.pipeline import Swap
+
+T = TypeVar("T")
+
+
+def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
+    """One LOCK over all relations, sorted, so that two of us cannot deadlock; inside the caller's transaction."""
+    conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{max(1, round(timeout * 1000))}ms"])
+    names = sql.SQL(", ").join(sql.Identifier(*name) for name in sorted(set(relations)))
+    conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))  # type: ignore[arg-type]
+
+
+def with_tries(swap: Swap, what: str, attempt: Callable[[], T]) -> T:
+    """`attempt`, until it gets its locks; Retry after `swap.retries` tries."""
+    for number in range(swap.retries):
+        try:
+            return attempt()
+        except (pg.LockNotAvailable, pg.DeadlockDetected):
+            time.sleep(min(0.02 * 1.5**number, 1.0) * random.uniform(0.5, 1.5))
+    raise Retry(
+        f"{what}: the locks were not to be had in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
+        todo="end the long transactions that use the tables, or raise swap.lock_timeout; then run the stage again",
+        sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 s' ORDER BY 3;",
+    )

@@ -1,0 +1,99 @@
+"""replay: windows, until the copy is less than `until_lag` behind the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, count_pending, fill_part, window
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
+
+# From this many full windows of pending keys on, filling them is spread over Spark.
+SPREAD_WINDOWS = 4
+
+
+def run(context: Context) -> StageResult:
+    row = context.row()
+    if row.cut_over_at is not None:
+        return context.result("nothing_to_do")
+    tables = ready(context)
+    windows = catch_up(context, tables)
+    last = windows[-1]
+    return context.result(
+        "done", {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
+        keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
+        lag_seconds=round(last.seconds, 3),
+    )  # fmt: skip
+
+
+def ready(context: Context) -> list[TableRow]:
+    """The tables that windows can run over; UsageError while there is none or some are on their way."""
+    tables = context.tables()
+    waiting = context.healthy(tables, "captured", "created", "backfilled")
+    if waiting or not tables:
+        table = f"{waiting[0].qualified} is not indexed yet" if waiting else "there is no table"
+        raise UsageError(table, todo="run stage schema_sync first")
+    note_lost_windows(context)
+    return context.healthy(tables, "indexed")
+
+
+def note_lost_windows(context: Context) -> None:
+    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can tell."""
+    acknowledged = change_log.window_no(context.source, context.name)
+    row = context.row()
+    if acknowledged is not None and acknowledged > row.window_no:
+        with context.fenced():
+            context.journal.require_verify(
+                f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
+                "it was failed over to an older state"
+            )
+
+
+def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool = False) -> list[Window]:
+    """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence)."""
+    replica = context.replica()
+    settings = context.pipeline.replay
+    waiting = sum(count_pending(context.target, tables).values())
+    spread = waiting > SPREAD_WINDOWS * settings.window_rows and context.pipeline.backfill.workers > 1
+    elsewhere = _fill_over_spark(context) if spread and not context.in_place else None
+    windows: list[Window] = []
+    while True:
+        tables = context.healthy(tables)
+        done = patiently(
+            context, lambda t=tables: window(replica, t, fill=settings.window_rows, fill_elsewhere=elsewhere)
+        )
+        windows.append(done)
+        context.block(done.stopped)
+        if done.keys or done.rows or done.pending or len(windows) == 1:
+            context.say(
+                f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {done.seconds:.2f} s behind"
+            )
+        if until_quiet:
+            if not done.keys and not done.pending:
+                return windows
+        elif not done.pending and done.seconds <= settings.until_lag:
+            return windows
+
+
+def one_window(context: Context, replica: Replica, tables: Sequence[TableRow], **kwargs: object) -> Window:
+    """One window of at most `window_rows` rows, tried again where it gave way."""
+    rows = context.pipeline.replay.window_rows
+    done = patiently(context, lambda: window(replica, tables, fill=rows, **kwargs))  # type: ignore[arg-type]
+    context.block(done.stopped)
+    return done
+
+
+def _fill_over_spark(context: Context):  # type: ignore[no-untyped-def]
+    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> int:
+        from airflow_provider_pgddl.engine.spark import spread
+
+        workers = context.pipeline.backfill.workers
+        part = FillPart(
+            context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
+            tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
+        )  # fmt: skip
+        return sum(spread(fill_part, [part] * workers, workers=workers, app=f"pgddl replay {context.name}"))
+
+    return fill

@@ -1,0 +1,108 @@
+"""schema_sync: ingest, so that what is left is a subset of one consistent state; then indexes and constraints; then the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.journal import EventRow, TableRow
+from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.progress import reporting
+from airflow_provider_pgddl.engine.rows.windows import window
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
+from airflow_provider_pgddl.engine.stages.gate import judge
+
+
+def run(context: Context) -> StageResult:
+    tables = context.healthy(context.tables(), "backfilled")
+    waiting = context.healthy(context.tables(), "captured", "created")
+    if not tables and not waiting:
+        return context.result("nothing_to_do")
+    if waiting:
+        raise UsageError(f"{waiting[0].qualified} is not backfilled yet", todo="run stage backfill first")
+    ingested = _ingest(context, tables)
+    tables = context.healthy(tables)
+    built = _build(context, tables)
+    for table in tables:
+        _judge(context, table)
+    ready = context.healthy(tables)
+    with context.fenced():
+        context.journal.set_state("indexed", [t.id for t in ready])
+    return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built)
+
+
+def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
+    """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
+    replica = context.replica()
+    done = patiently(context, lambda: window(replica, tables, fill=0))
+    context.block(done.stopped)
+    context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")
+    return done.keys
+
+
+@dataclass(frozen=True, slots=True)
+class TableBuild:
+    """One table's indexes and constraints in their order; travels to an executor."""
+
+    dsn: str
+    pipeline: str
+    fence: Fence
+    events: tuple[EventRow, ...]
+    analyze: sql.Composed | None
+
+
+def build(part: TableBuild) -> int:
+    """Without CONCURRENTLY: nothing but us uses the copy."""
+    with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
+        applied = apply_events(conn, part.pipeline, part.fence, part.events)
+        if part.analyze is not None:
+            conn.execute(part.analyze)
+    return applied
+
+
+def _build(context: Context, tables: Sequence[TableRow]) -> int:
+    """A table's statements one after the other, tables beside each other where there is enough to build."""
+    events = context.journal.events(context.row().run, ["index"])
+    parts = []
+    for table in tables:
+        own = tuple(e for e in events if e.table_id == table.id)
+        analyze = sql.SQL("ANALYZE {}").format(table.plan.copy)
+        parts.append(TableBuild(context.target_dsn, context.name, context.fence(table), own, analyze))
+    done = [0]
+    total = sum(len(p.events) for p in parts)
+    context.say(f"{total} indexes and constraints on {len(parts)} tables")
+
+    def line(seconds: float) -> str:
+        return f"{done[0]}/{len(parts)} tables indexed"
+
+    _, _, _, size, _ = context.journal.chunk_progress([t.id for t in tables])
+    if worth_spreading(context.pipeline, len(parts), size):
+        from airflow_provider_pgddl.engine.spark import spread
+
+        workers = min(context.pipeline.backfill.workers, len(parts))
+        built = sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
+    else:
+        built = 0
+        with reporting("schema_sync", line):
+            for part in parts:
+                built += build(part)
+                done[0] += 1
+    others = [e for e in events if e.table_id is None]
+    return built + apply_events(context.target, context.name, context.fence(), others)
+
+
+def _judge(context: Context, table: TableRow) -> None:
+    """Compares source and copy as they are now and records the verdict."""
+    source = catalog.describe(context.source, [table.oid]).get(table.oid)
+    if source is None:
+        findings = ["was dropped on the source"]
+    else:
+        findings = judge(context.pipeline, source.structure(), context.target, table)
+    with context.fenced(table):
+        context.journal.set_status(table, "mismatch" if findings else "compatible", findings)

@@ -1,0 +1,59 @@
+"""status: what the journal knows of a pipeline, and how far the source is ahead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
+
+
+def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
+    """Stages, tables with their chunks, pending keys and changes waiting in the log, windows, mismatches, the cut-over."""
+    name = pipeline.pipeline
+    with (
+        connect(source_dsn, purpose="status", pipeline=name) as source,
+        connect(target_dsn, purpose="status", pipeline=name) as target,
+    ):
+        journal = Journal(target, name)
+        row = journal.find()
+        if row is None:
+            return {"pipeline": name, "state": "not set up"}
+        tables = journal.tables(row.run)
+        working = [t for t in tables if t.state != "cleaned"]
+        logs = set(change_log.captured_roots(source, name).values()) if row.finished_at is None else set()
+        changes = count_changes(source, [t for t in working if t.log_table in logs])
+        followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
+        pending = count_pending(target, followed)
+        left = journal.chunks_left([t.id for t in tables])
+        return {
+            "pipeline": name,
+            "state": "finished" if row.finished_at else "cut over" if row.cut_over_at else "under way",
+            "run": row.run,
+            "job": row.job,
+            "cut_over_at": row.cut_over_at,
+            "changes_since_cut_over": sum(changes.values()) if row.cut_over_at and row.job == "migrate" else None,
+            "verify_needed": row.verify_needed,
+            "stages": {
+                s["stage"]: {
+                    "started_at": s["started_at"],
+                    "finished_at": s["finished_at"],
+                    "state": (s["result"] or {}).get("state", "unfinished"),
+                }
+                for s in journal.stages(row.run)
+            },
+            "tables": {
+                t.qualified: {
+                    "state": t.state,
+                    "chunks_left": left.get(t.id, (0, 0))[0],
+                    "changes_in_log": changes.get(t.id, 0),
+                    "pending_keys": pending.get(t.id, 0),
+                }
+                for t in tables
+            },
+            "windows": journal.windows(row.run),
+            "mismatches": journal.mismatches(),
+        }
