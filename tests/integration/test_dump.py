@@ -166,7 +166,8 @@ STATISTICS = """SELECT s.stxname, s.stxstattarget, s.stxowner, s.stxkind::text, 
 COLUMNS = """SELECT t.relname, t.reloptions, t.relowner, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attstorage,
        a.attidentity, a.attgenerated, a.attoptions, a.attstattarget, a.attcollation, t.relreplident,
        pg_get_expr(d.adbin, d.adrelid)
-  FROM pg_class t JOIN pg_attribute a ON a.attrelid = t.oid LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (t.oid, a.attnum)
+  FROM pg_class t JOIN pg_attribute a ON a.attrelid = t.oid
+  LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (t.oid, a.attnum)
  WHERE t.relnamespace = %s::regnamespace AND t.relname = ANY(%s) AND a.attnum > 0 ORDER BY t.relname, a.attnum"""
 
 
@@ -258,7 +259,7 @@ def test_pg_dump_is_chosen_by_its_version(monkeypatch: pytest.MonkeyPatch, pg16:
     assert find_pg_dump(16).name == "pg_dump"
     monkeypatch.setenv("PGDDL_PG_DUMP", str(pg16.bin("pg_dump")))
     assert find_pg_dump(16) == pg16.bin("pg_dump")
-    with pytest.raises(PreflightRefused, match="pg_dump 16 .* is too old .* version 18 or newer"):
+    with pytest.raises(PreflightRefused, match=r"pg_dump 16 .* is too old .* version 18 or newer"):
         find_pg_dump(18)
     monkeypatch.setenv("PGDDL_PG_DUMP", "/nowhere/pg_dump")
     with pytest.raises(PreflightRefused, match="no pg_dump is found"):

@@ -65,7 +65,7 @@ def test_c12_what_is_not_supported_is_named(text: str, named: str) -> None:
         alter_actions([text])
 
 
-FK = 'ALTER TABLE ONLY s.t ADD CONSTRAINT "f k" FOREIGN KEY (a, b) REFERENCES s.r (x, y) ON DELETE SET NULL (a) DEFERRABLE'
+FK = 'ALTER TABLE s.t ADD CONSTRAINT "f k" FOREIGN KEY (a, b) REFERENCES s.r (x, y) ON DELETE SET NULL (a) DEFERRABLE'
 
 
 def test_a_foreign_key_gets_not_valid_once() -> None:
