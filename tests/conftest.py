@@ -108,7 +108,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def lifecycle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lifecycle]:
-    """``lifecycle(source, target, tables={...})``: a pipeline whose stages run in this process; in place without a target."""
+    """``lifecycle(source, target, tables={...})``: its stages run in this process; in place without a target."""
     from tests.integration.lifecycle import Lifecycle
 
     return partial(Lifecycle, monkeypatch)

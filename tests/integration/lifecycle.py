@@ -21,8 +21,8 @@ _numbers = itertools.count(1)
 class Lifecycle:
     """One pipeline; `run("setup")`, `run("backfill", tables=["public.a"])`, `run_all(until="verify")`.
 
-    `pipeline` is what a file would say without its endpoints; without `target` it is in place. The connection strings are in
-    environment variables of this test, as they would be for a driver.
+    `pipeline` is what a file would say without its endpoints; without `target` it is in place. The connection strings
+    are in environment variables of this test, as they would be for a driver.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Lifecycle:
     def _endpoint(self, side: str, dsn: str) -> dict[str, str]:
         variable = f"PGDDL_TEST_{side}_{self._number}"
         self._monkeypatch.setenv(variable, dsn)
-        return {"dsn": "${%s}" % variable}
+        return {"dsn": f"${{{variable}}}"}
 
     @property
     def name(self) -> str:
@@ -102,7 +102,8 @@ SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname LIKE 'pgddl%'
 UNION ALL SELECT 'trigger ' || tgname || ' on ' || tgrelid::regclass FROM pg_trigger WHERE tgname LIKE 'pgddl%'
 UNION ALL SELECT 'event trigger ' || evtname FROM pg_event_trigger WHERE evtname LIKE 'pgddl%'
 UNION ALL SELECT 'publication ' || pubname FROM pg_publication WHERE pubname LIKE 'pgddl%'
-UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name LIKE 'pgddl%' AND database = current_database()
+UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name LIKE 'pgddl%'
+           AND database = current_database()
 UNION ALL SELECT 'session ' || application_name FROM pg_stat_activity
            WHERE application_name LIKE 'pgddl:%' AND datname = current_database()
 """

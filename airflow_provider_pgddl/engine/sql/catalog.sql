@@ -133,7 +133,7 @@ WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
   AND pg_catalog.split_part(application_name, ':', 3) <> '0'
 
 -- name: transactions_before
--- Transactions that were in progress when snapshot %s was taken and have not ended, with who holds them.
+-- Transactions that were in progress when the snapshot was taken and have not ended, with who holds them.
 SELECT x.xid::text, coalesce(a.pid::text, ''), coalesce(a.usename::text, p.owner::text, ''), coalesce(p.gid, '')
 FROM pg_catalog.pg_snapshot_xip(%(snapshot)s::pg_catalog.pg_snapshot) x(xid)
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.backend_xid = x.xid::pg_catalog.xid

@@ -28,7 +28,7 @@ OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is i
 
 
 def prepare(job: Job, stack: ExitStack) -> Context:
-    """Lock, preflight, migrations, token: nothing is created before preflight has passed."""
+    """Lock, preflight, migrations, token, record: nothing is created before preflight has passed."""
     pipeline, name = job.pipeline, job.pipeline.pipeline
     if job.tables is not None:
         raise UsageError("setup is about the whole pipeline", todo="run it without --tables")
@@ -47,7 +47,9 @@ def prepare(job: Job, stack: ExitStack) -> Context:
         if pipeline.capture.identities:
             migrations.apply(source, "injector")
     held.take()
-    return Context(job, held, stack)
+    context = Context(job, held, stack)
+    _record_pipeline(context)
+    return context
 
 
 def _check_before_touching(pipeline: Pipeline, source: Session, target: Session) -> None:
@@ -60,7 +62,6 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 
 
 def run(context: Context) -> StageResult:
-    _record_pipeline(context)
     started = _start_capture(context)
     _wait_for_older_transactions(context)
     tables = context.tables()
