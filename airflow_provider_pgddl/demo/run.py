@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             screen.console.print("Interrupted; everything that this demo started has been stopped.")
             return 130
         except (DagFailed, ClusterFailed) as failure:
-            screen.console.print(f"[red]{escape(str(failure))}[/]")
+            screen.console.print(f"[red]{escape(str(failure))}[/]", soft_wrap=True)
             return 1
 
 
@@ -367,7 +367,8 @@ class Airflow:
                 elif found := _PROGRESS.search(line):
                     screen.say(task or found["stage"], found["text"])
                 elif found := _SAID.match(line):
-                    said.append(found["text"])
+                    if not found["text"].startswith("Spark-Submit cmd:"):
+                        said.append(found["text"])
                 elif (found := _STATE.search(line)) and found["state"] != "success":
                     screen.say(task, found["state"].replace("_", " "), "yellow")
                 elif found := _ERROR.match(line):
