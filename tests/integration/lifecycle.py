@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job import Job
@@ -16,6 +22,13 @@ from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 
 _numbers = itertools.count(1)
+
+
+def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.01)
 
 
 class Lifecycle:
@@ -112,3 +125,18 @@ UNION ALL SELECT 'session ' || application_name FROM pg_stat_activity
 def left_behind(dsn: str) -> list[str]:
     """Objects and sessions of ours in a database."""
     return [line for (line,) in _rows(dsn, LEFT_BEHIND, ())]
+
+
+def psql(cluster: Cluster, dsn: str, statements: str) -> None:
+    """A script through the cluster's own psql, as people load one."""
+    parts = conninfo_to_dict(dsn)
+    environment = {**os.environ, "PGPASSWORD": str(parts.pop("password", ""))}
+    command = [cluster.bin("psql"), make_conninfo("", **parts), "-qX", "-v", "ON_ERROR_STOP=1", "-f", "-"]
+    done = subprocess.run(command, env=environment, input=statements, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def load_real(cluster: Cluster, dsn: str, folder: Path, name: str) -> None:
+    """chinook or northwind as it is, but for the lines with which chinook makes a database of its own."""
+    lines = (folder / f"{name}.sql").read_text(encoding="utf-8").splitlines(keepends=True)
+    psql(cluster, dsn, "".join(x for x in lines if not x.startswith(("DROP DATABASE", "CREATE DATABASE", "\\c "))))
