@@ -132,6 +132,11 @@ class Journal:
         row = self.conn.execute(_Q["stage_done"], [self.pipeline, run, stage]).fetchone()
         return bool(row and row[0])
 
+    def last_done(self, run: int, stage: str) -> dict[str, Any] | None:
+        """The result of the last time that a stage had something to do and did it."""
+        row = self.conn.execute(_Q["last_done"], [self.pipeline, run, stage]).fetchone()
+        return row[0] if row else None
+
     def stages(self, run: int) -> list[dict[str, Any]]:
         names = ("stage", "started_at", "finished_at", "result")
         return [dict(zip(names, row, strict=True)) for row in self.conn.execute(_Q["stages"], [self.pipeline, run])]
@@ -223,9 +228,13 @@ class Journal:
 
     # --- windows ------------------------------------------------------------------------------------------------
 
-    def add_window(self, number: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime) -> None:
-        self.conn.execute(_Q["set_window"], [number, self.pipeline])
-        self.conn.execute(_Q["insert_window"], [self.pipeline, number, run, keys, rows, pending, taken_at])
+    def add_window(self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime) -> int:
+        """Notes a window under the next number (above `after`), late in its transaction: runs over other tables number theirs
+        in the same row. Returns the number."""
+        row = self.conn.execute(_Q["next_window"], [after, self.pipeline]).fetchone()
+        assert row is not None
+        self.conn.execute(_Q["insert_window"], [self.pipeline, row[0], run, keys, rows, pending, taken_at])
+        return int(row[0])
 
     def windows(self, run: int) -> dict[str, Any]:
         row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()

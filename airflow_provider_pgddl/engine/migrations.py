@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 from psycopg import Connection
 
@@ -43,7 +43,7 @@ def migrations(set_name: str) -> tuple[Migration, ...]:
     for up in sorted((f for f in folder.iterdir() if f.name.endswith(".up.sql")), key=lambda f: f.name):
         number, _, name = up.name.removesuffix(".up.sql").partition("_")
         down = folder.joinpath(up.name.replace(".up.sql", ".down.sql"))
-        texts = (cast(LiteralString, f.read_text(encoding="utf-8")) for f in (up, down))
+        texts = (f.read_text(encoding="utf-8") for f in (up, down))
         found.append(Migration(set_name, int(number), name, *texts))
     return tuple(found)
 
@@ -95,7 +95,7 @@ def revert(conn: Connection[Any], set_name: str) -> None:
         if not (row and row[0]):
             return
         for version, down in conn.execute(q["downs"], [set_name]).fetchall():
-            conn.execute(cast(LiteralString, down))
+            conn.execute(down)
             conn.execute(q["forget"], [set_name, version])
         left = conn.execute(q["sets_left"]).fetchone()
         if left and left[0] == 0:

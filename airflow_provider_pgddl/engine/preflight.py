@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
-import psycopg
-from psycopg import pq, sql
-from psycopg.conninfo import make_conninfo
+from psycopg import sql
 from psycopg.rows import dict_row
 
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import alter_actions
 from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, load_pipeline, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
 
 Where = Literal["source", "target", "pipeline"]
@@ -28,8 +26,6 @@ Where = Literal["source", "target", "pipeline"]
 OLDEST = 14
 # Sessions of a run beside its workers': lease, stage, window, watch, journal.
 OWN_SESSIONS = 6
-# As many of a pooler's idle connections as its newest session may be handed before ours comes round again.
-POOLER_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +87,13 @@ def too_old(version: int, where: Where) -> Iterator[Finding]:
 # What the file may say, and what is built
 
 # Keys whose every value is built, among sections of which the rest is not.
-_BUILT = ("capture.rows", "capture.ddl", "ddl.missing_role", "ddl.lock_timeout", "ddl.retry_for", "schema.force")
+_BUILT = ("capture.rows", "capture.ddl", "capture.identities", "ddl.missing_role", "ddl.retry_for", "schema.force")
 _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log",),
     "capture.ddl": ("queue", "off"),
     "tables.existing": ("refuse",),
     "tables.keyless": ("refuse",),
+    "swap.keep_old": (True,),
 }
 
 
@@ -114,7 +111,7 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
     def later(path: tuple[str, ...], value: object) -> None:
         what = f"{pipeline.where(*path)}: {_as_written(value)} is not built yet"
         built = _LATER.get(".".join(path))
-        hint = f"use {' or '.join(map(str, built))}" if built else "leave it out"
+        hint = f"use {' or '.join(map(_as_written, built))}" if built else "leave it out"
         findings.append(Finding("error", "not_built_yet", "pipeline", None, what, hint))
 
     for key, built in _LATER.items():
@@ -234,7 +231,7 @@ class Preflight:
         self.kinds: dict[Table, str] = {(schema, name): kind for schema, name, oid, kind in named if oid is not None}
         self.oids: dict[Table, int] = {(schema, name): oid for schema, name, oid, _ in named if oid is not None}
         self.names = {oid: table for table, oid in self.oids.items()}
-        self.row_oids = [self.oids[table] for table in self.rows if table in self.oids]
+        self.row_oids = [self.oids[table] for table in self.rows if self.kinds.get(table) in ("r", "p")]
         found = [Relation(*row) for row in self.source.rows("relations", oids=list(self.names))]
         self.relations = [relation for relation in found if relation.kind in "rpf"]
 
@@ -242,11 +239,12 @@ class Preflight:
         """In the order in which people should read them."""
         both = [self.standby, self.pooler, self.pg_dump, self.our_schemas, self.publications, self.connections]
         first = [self.missing_tables, self.source_rights, self.row_security, self.keys, self.foreign_tables]
+        last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
-            return [*both, *first, self.alterations, self.swap_rights, self.earlier_copies, self.unmovable,
-                    self.dependents, self.published, self.partitioned_foreign_keys, self.prepared]  # fmt: skip
-        return [self.same_database, *both, *first, self.target_rights, self.existing, self.existing_objects, self.encodings, self.extensions,
-                self.roles, self.left_behind, self.partitioned_foreign_keys, self.prepared]  # fmt: skip
+            in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
+            return [*both, *first, *in_place, self.published, *last]
+        created = [self.target_rights, self.existing, self.existing_objects, self.extensions, self.roles]
+        return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, *last]
 
     def written(self, oid: int) -> str:
         return written(*self.names[oid])
@@ -280,7 +278,10 @@ class Preflight:
 
     def pooler(self) -> Iterator[Finding]:
         for side in self.sides:
-            yield from pooler(side.conn, side.where)
+            if shares_sessions(side.conn):
+                what = "a connection pooler in transaction mode stands in between: locks and settings do not last there"
+                fix = "connect to the server directly, or to a pool with pool_mode = session"
+                yield Finding("error", "pooler", side.where, None, what, fix)
 
     def pg_dump(self) -> Iterator[Finding]:
         try:
@@ -374,11 +375,10 @@ class Preflight:
             if not relation.can_select:
                 what, fix = f"role {role} may not read it", f"GRANT SELECT ON {relation.quoted} TO {side.role};"
                 yield Finding("error", "rights", "source", relation.written, what, fix)
-        for sequence, can_select in side.rows("sequences", oids=[relation.oid for relation in self.relations]):
-            if not can_select:
-                what = f"role {role} may not read sequence {sequence}"
-                fix = f"GRANT SELECT ON SEQUENCE {sequence} TO {side.role};"
-                yield Finding("error", "rights", "source", None, what, fix)
+        for (sequence,) in side.rows("sequences"):
+            what = f"role {role} may not read sequence {sequence}"
+            fix = f"GRANT SELECT ON SEQUENCE {sequence} TO {side.role};"
+            yield Finding("error", "rights", "source", None, what, fix)
 
     def row_security(self) -> Iterator[Finding]:
         """Policies would hide rows from the copy, and from the checksum by the same role as well (C7)."""
@@ -572,8 +572,7 @@ class Preflight:
     def dependents(self) -> Iterator[Finding]:
         """What refers to the table by oid would go on referring to the old one after the swap (C21)."""
         for oid, kind, quoted, definition, description in self.source.rows("dependents", oids=list(self.names)):
-            name = description.removeprefix("rule _RETURN on ")
-            what = f"{name} refers to it, and would go on referring to the old table after the swap"
+            what = f"{description} refers to it, and would go on referring to the old table after the swap"
             fix = _set_aside(kind, quoted, definition)
             yield Finding("error", "dependent", "source", self.written(oid), what, fix)
 
@@ -622,7 +621,7 @@ class Preflight:
                 yield Finding("error", "existing", "target", written(schema, name), what, fix)
 
     def existing_objects(self) -> Iterator[Finding]:
-        """Views, sequences, types and functions of both sides: the snapshot would stop half-way at the first of them."""
+        """Views, sequences, types and functions of both sides: the snapshot would stop half-way, at the first."""
         assert self.target is not None
         if self._running(self.target):
             return
@@ -767,44 +766,6 @@ def _set_aside(kind: str, quoted: str | None, definition: str | None) -> str:
     if kind == "policy":
         return f"DROP POLICY {quoted};  -- and create it again after the swap"
     return "drop it, and create it again after the swap"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Poolers
-
-
-def pooler(conn: Session, where: Where) -> Iterator[Finding]:
-    """Whether a pooler hands the server's session to others between our transactions.
-
-    Locks, temporary tables and settings of ours live as long as a session; in transaction mode each transaction gets
-    another one. A direct connection is told by its process id, which a pooler cannot know when it greets a client.
-    """
-    if conn.info.transaction_status != pq.TransactionStatus.IDLE or _pid(conn) == conn.info.backend_pid:
-        return
-    what = "a connection pooler in transaction mode stands in between: locks and settings do not last there"
-    fix = "connect to the server directly, or to a pool with pool_mode = session"
-    error = Finding("error", "pooler", where, None, what, fix)
-    ours = _pid(conn)
-    dsn = make_conninfo(conn.info.dsn, password=conn.info.password)
-    with ExitStack() as stack:
-        for _ in range(POOLER_TRIES):
-            try:
-                other = stack.enter_context(connect(dsn, purpose="preflight"))
-                other.execute("BEGIN")
-                theirs = _pid(other)
-            except psycopg.Error:
-                yield error  # statement mode: it refuses BEGIN, or has forgotten it by the next statement
-                return
-            except PgddlError:
-                break  # the pool is exhausted: nobody shares our session
-            if other.info.transaction_status != pq.TransactionStatus.INTRANS or theirs == ours or _pid(conn) != ours:
-                yield error
-                return
-
-
-def _pid(conn: Session) -> int:
-    row = conn.execute(_Q["backend_pid"]).fetchone()
-    return int(row[0]) if row else 0
 
 
 def as_json(findings: Iterable[Finding]) -> list[Mapping[str, Any]]:

@@ -307,6 +307,28 @@ def test_tables_are_left_out_with_all_that_needs_them() -> None:
     assert "items_fk" in {event.name for event in left_out}
 
 
+def test_functions_of_a_tables_rows_are_left_out_with_what_is_said_about_them() -> None:
+    events = events_from_dump(
+        "CREATE TYPE s.pair AS (a s.gone, b integer); CREATE DOMAIN s.d AS text;"
+        "CREATE FUNCTION s.f() RETURNS SETOF s.gone LANGUAGE sql AS 'x'; ALTER FUNCTION s.f() OWNER TO x;"
+        "CREATE FUNCTION s.f(n integer, OUT m text) RETURNS text LANGUAGE sql AS 'x';"
+        "ALTER FUNCTION s.f(n integer, OUT m text) OWNER TO x;"
+        "CREATE FUNCTION s.g(p s.pair[]) RETURNS text LANGUAGE sql AS 'x'; COMMENT ON FUNCTION s.g(s.pair[]) IS 'x';"
+        "CREATE FUNCTION s.only() RETURNS s.gone LANGUAGE sql AS 'x'; CREATE VIEW s.v AS SELECT s.only();"
+        "CREATE VIEW s.w AS SELECT s.f(1); GRANT ALL ON FUNCTION s.f() TO x; CREATE TABLE s.t (v s.d);",
+        "",
+    )
+    kept, left_out = without(events, [("s", "gone")])
+    assert [(e.tag, e.name, e.arguments) for e in kept] == [
+        ("CREATE DOMAIN", "d", None),
+        ("CREATE FUNCTION", "f", ("pg_catalog.int4",)),
+        ("ALTER FUNCTION", "f", ("pg_catalog.int4",)),
+        ("CREATE VIEW", "w", None),
+        ("CREATE TABLE", "t", None),
+    ]
+    assert len(kept) + len(left_out) == len(events)
+
+
 def test_builds_are_told_from_what_must_wait_for_them() -> None:
     index = [event for event in events_from_dump(PRE, POST) if event.phase == "index"]
     alone, rest = builds(index)

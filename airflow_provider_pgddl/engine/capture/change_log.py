@@ -94,7 +94,7 @@ def _create_log(source: Session, table: Table, log: str) -> None:
     assert table.key is not None
     types = {c.name: c.base_type for c in table.columns}
     keys = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))  # type: ignore[arg-type]
+        sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))
         for prefix in ("old_", "new_")
         for i, k in enumerate(table.key.columns, 1)
     )
@@ -114,7 +114,7 @@ def _create_triggers(source: Session, pipeline: str, table: Table, leaf: Leaf, l
         return sql.SQL(", ").join(sql.Identifier(f"{prefix}{i}") for i in numbers)
 
     def values(record: str) -> sql.Composed:
-        return sql.SQL(", ").join(sql.SQL("{}.{}").format(sql.SQL(record), sql.Identifier(k.name)) for k in keys)  # type: ignore[arg-type]
+        return sql.SQL(", ").join(sql.SQL("{}.{}").format(sql.SQL(record), sql.Identifier(k.name)) for k in keys)
 
     guard = sql.SQL(" AND ").join(
         sql.SQL(_Q["guard"]).format(name=sql.Literal(k.name), type=sql.Literal(k.type_oid), attnum=sql.Literal(k.attnum))

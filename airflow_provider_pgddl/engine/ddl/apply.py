@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import LiteralString, cast
 
 import psycopg
 from psycopg import errors as pg
@@ -23,7 +22,7 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow) -> 
     journal = Journal(conn, pipeline)
     try:
         with conn.transaction():
-            conn.execute(cast(LiteralString, event.statement))
+            conn.execute(event.statement)
             journal.event_status(event.id, "applied")
             lease.check(conn, fence)
     except pg.DuplicateSchema:

@@ -11,7 +11,7 @@ from postgast import ParseResult
 from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
 from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
-from airflow_provider_pgddl.engine.ddl.subject import Subject, added_constraints, constraint_kind, describe
+from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind, describe
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 Source = Literal["snapshot", "captured"]
@@ -35,6 +35,12 @@ class DdlEvent:
     """The relation that it is or belongs to: an index's, a constraint's, a trigger's, a serial's sequence's …"""
     references: tuple[Name, ...] = ()
     """Other relations that it needs: a foreign key's table, a view's tables, a partition and its parent."""
+    types: tuple[Name, ...] = ()
+    """Schema-qualified types in it, row types of tables among them."""
+    functions: tuple[Name, ...] = ()
+    """Schema-qualified functions that it calls."""
+    arguments: tuple[str, ...] | None = None
+    """A function's types of arguments, which tell it from others of its name."""
     roles: tuple[str, ...] = ()
     """Roles that it names; they may be missing on the target."""
     index: Name | None = None
@@ -54,8 +60,10 @@ class DdlEvent:
         given = {key: value[key] for key in known & value.keys()}
         for key in ("table", "index", "sequence"):
             given[key] = tuple(given[key]) if given.get(key) else None
-        given["references"] = tuple(tuple(name) for name in given.get("references", ()))
-        given["roles"] = tuple(given.get("roles", ()))
+        for key in ("references", "types", "functions"):
+            given[key] = tuple(tuple(name) for name in given.get(key) or ())
+        given["roles"] = tuple(given.get("roles") or ())
+        given["arguments"] = tuple(given["arguments"]) if given.get("arguments") is not None else None
         return cls(**given)
 
 
@@ -69,7 +77,7 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
     What one statement does not say is taken from its neighbours: an index's table, a serial's sequence, which
     mentioned types are tables. StageFailed names the statement that is not understood.
     """
-    read: list[tuple[DdlEvent, Subject]] = []
+    read: list[DdlEvent] = []
     for section, text in _sections(pre, post):
         settings: dict[str, str] = {}
         for statement in split(text):
@@ -80,7 +88,7 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
                 raise StageFailed(f"{error.what}: {start_of(statement)}", todo=error.todo, sql=error.sql) from None
             if method := _access_method(node_of(tree), settings):
                 read.append(_event(len(read), parse(method), method, section, settings))
-    return _own_left_out(_joined(read), [subject.functions for _, subject in read])
+    return _own_left_out(_joined(read))
 
 
 def _sections(pre: str, post: str) -> Iterator[tuple[Section, str]]:
@@ -88,9 +96,7 @@ def _sections(pre: str, post: str) -> Iterator[tuple[Section, str]]:
     yield "post-data", post
 
 
-def _event(
-    seq: int, tree: ParseResult, statement: str, section: Section, settings: dict[str, str]
-) -> tuple[DdlEvent, Subject]:
+def _event(seq: int, tree: ParseResult, statement: str, section: Section, settings: dict[str, str]) -> DdlEvent:
     node = node_of(tree)
     phase = phase_of(tree, section)
     subject = describe(tree)
@@ -103,7 +109,7 @@ def _event(
         del node.options[:]  # passwords live here
         statement = deparse(tree)
         note = "user mappings hold passwords and are not carried: create it on the target"
-    event = DdlEvent(
+    return DdlEvent(
         seq=seq,
         tag=subject.tag,
         kind=subject.kind,
@@ -114,12 +120,14 @@ def _event(
         name=subject.name,
         table=subject.table,
         references=subject.mentions,
+        types=subject.types,
+        functions=subject.functions,
+        arguments=subject.arguments,
         roles=subject.roles,
         index=subject.index,
         sequence=subject.sequence,
         note=note,
     )
-    return event, subject
 
 
 def _spell_out(node: Node, settings: Mapping[str, str]) -> bool:
@@ -162,16 +170,16 @@ def _access_method(node: Node, settings: Mapping[str, str]) -> str | None:
     return deparse(tree)
 
 
-def _joined(read: list[tuple[DdlEvent, Subject]]) -> list[DdlEvent]:
+def _joined(read: list[DdlEvent]) -> list[DdlEvent]:
     """The events with what only their neighbours know: whose index, whose sequence, which types are tables."""
-    relations = {event.table for event, _ in read if event.tag in _MAKES_RELATION}
-    types = {_name(event) for event, _ in read if event.tag in ("CREATE TYPE", "CREATE DOMAIN")}
-    of_index = {event.index: event.table for event, _ in read if event.index}
-    of_sequence = {event.sequence: event.table for event, _ in read if event.sequence}
-    of_statistics = {_name(event): event.table for event, _ in read if event.tag == "CREATE STATISTICS"}
+    relations = {event.table for event in read if event.tag in _MAKES_RELATION}
+    types = {_name(event) for event in read if event.tag in ("CREATE TYPE", "CREATE DOMAIN")}
+    of_index = {event.index: event.table for event in read if event.index}
+    of_sequence = {event.sequence: event.table for event in read if event.sequence}
+    of_statistics = {_name(event): event.table for event in read if event.tag == "CREATE STATISTICS"}
     owners = {"index": of_index, "sequence": of_sequence, "statistics": of_statistics}
     joined = []
-    for event, subject in read:
+    for event in read:
         table, sequence = event.table, event.sequence
         if event.kind in owners and table is None:
             table = owners[event.kind].get(_name(event))
@@ -180,7 +188,7 @@ def _joined(read: list[tuple[DdlEvent, Subject]]) -> list[DdlEvent]:
         if table in types:  # COMMENT ON COLUMN of a composite type
             table = None
         references = dict.fromkeys(of_index.get(name) or name for name in event.references)
-        references.update(dict.fromkeys(name for name in subject.types if name in relations))
+        references.update(dict.fromkeys(name for name in event.types if name in relations))
         references.pop(table or ("", ""), None)
         joined.append(replace(event, table=table, sequence=sequence, references=tuple(references)))
     return joined
@@ -199,14 +207,14 @@ def is_own_schema(schema: str) -> bool:
     return schema == "pgddl" or schema.startswith("pgddl_")
 
 
-def _own_left_out(events: list[DdlEvent], functions: list[tuple[Name, ...]]) -> list[DdlEvent]:
+def _own_left_out(events: list[DdlEvent]) -> list[DdlEvent]:
     """Our own triggers, on the source's tables already when the dump is taken, are noise."""
     ours: set[tuple[Name | None, str | None]] = set()
     judged = []
-    for event, called in zip(events, functions, strict=True):
+    for event in events:
         this = (event.table, event.name)
         trigger = event.kind in ("trigger", "event trigger")
-        if trigger and any(is_own_schema(schema) for schema, _ in called):
+        if trigger and any(is_own_schema(schema) for schema, _ in event.functions):
             ours.add(this)
         own = this in ours if trigger else is_own_schema(event.schema or "")
         judged.append(replace(event, phase="noise", note="pgddl's own") if own else event)
@@ -216,20 +224,43 @@ def _own_left_out(events: list[DdlEvent], functions: list[tuple[Name, ...]]) -> 
 def without(events: Iterable[DdlEvent], tables: Collection[Name]) -> tuple[list[DdlEvent], list[DdlEvent]]:
     """(kept, left out): events without `tables`, and without all that cannot be there without those.
 
-    A view over a table that is left out goes with it, and so do its own grants, comments and dependents; a table
-    stays without its foreign keys to what is left out.
+    A view over a table that is left out goes with it, and so do its own grants, comments and dependents, and functions
+    that take or return its rows; a table stays without its foreign keys to what is left out.
     """
     events = list(events)
-    gone = set(tables)
+    gone = set(tables)  # relations and types, which share one space of names
+    gone_functions: set[tuple[Name, tuple[str, ...] | None]] = set()
+    # pg_dump --exclude-table leaves out an index, but not what attaches a partition's index to it.
+    made = {event.table for event in events if event.tag in _MAKES_RELATION}
     while True:
-        left_out = [event for event in events if event.table in gone or gone.intersection(event.references)]
-        more = {_name(event) for event in left_out if event.tag in _MAKES_RELATION} - gone
-        if not more:
+        kept_functions = {_name(e) for e in events if e.tag in _MAKES_FUNCTION and _function(e) not in gone_functions}
+        uncallable = {name for name, _ in gone_functions} - kept_functions
+        left_out = [
+            event
+            for event in events
+            if event.table in gone
+            or gone.intersection(event.references)
+            or gone.intersection(event.types)
+            or uncallable.intersection(event.functions)
+            or _function(event) in gone_functions
+            or (event.tag == "ALTER INDEX" and not made.issuperset({event.table, *event.references}))
+        ]
+        more = {_name(event) for event in left_out if event.tag in _MAKES_RELATION | _MAKES_TYPE} - gone
+        more_functions = {_function(event) for event in left_out if event.tag in _MAKES_FUNCTION} - gone_functions
+        if not more and not more_functions:
             out = {id(event) for event in left_out}
             return [event for event in events if id(event) not in out], left_out
         gone |= more
+        gone_functions |= more_functions
 
 
+def _function(event: DdlEvent) -> tuple[Name, tuple[str, ...] | None]:
+    """A function by name and arguments; what is no function is no member of any set of functions."""
+    return (_name(event), event.arguments)
+
+
+_MAKES_FUNCTION = {"CREATE FUNCTION", "CREATE PROCEDURE"}
+_MAKES_TYPE = {"CREATE TYPE", "CREATE DOMAIN"}
 _MAKES_RELATION = {
     "CREATE TABLE",
     "CREATE VIEW",
@@ -252,12 +283,12 @@ def builds(events: Iterable[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
     late: set[Name] = set()
     for event in events:
         build = event.kind in _BUILDS and event.tag in ("CREATE INDEX", "ALTER TABLE")
-        waits = late and (event.table in late or late.intersection(describe(parse(event.statement)).functions))
+        waits = event.table in late or late.intersection(event.functions)
         if build and not waits:
             alone.append(event)
         else:
             rest.append(event)
-            if event.tag in _MAKES_RELATION or event.tag in ("CREATE FUNCTION", "CREATE PROCEDURE"):
+            if event.tag in _MAKES_RELATION | _MAKES_FUNCTION:
                 late.add(_name(event))
     return alone, rest
 

@@ -7,6 +7,7 @@ lexer finds what psql eats before the server sees it (backslash lines, rows behi
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -179,18 +180,20 @@ def parse(statement: str) -> ParseResult:
     return tree
 
 
+_loosening = threading.Lock()  # the limit is one for the whole process
+
+
 def _tree(sql: str) -> ParseResult:
     """libpg_query's tree. protobuf stops at 100 levels, which a view with 50 times || in it passes: let it go on."""
     limits = getattr(api_implementation, "_c_module", None)
-    loosen = getattr(limits, "SetAllowOversizeProtos", None)
-    try:
-        if loosen:
-            loosen(True)
-        return postgast.parse(sql)
-    except DecodeError as error:
-        raise StageFailed(f"the statement that begins {start_of(sql)} is nested too deeply: {error}") from None
-    finally:
-        if loosen:
+    loosen = getattr(limits, "SetAllowOversizeProtos", None) or (lambda _: None)
+    with _loosening:
+        loosen(True)
+        try:
+            return postgast.parse(sql)
+        except DecodeError as error:
+            raise StageFailed(f"the statement that begins {start_of(sql)} is nested too deeply: {error}") from None
+        finally:
             loosen(False)
 
 

@@ -40,6 +40,9 @@ class Subject:
     types: tuple[Name, ...] = ()
     """Schema-qualified types in it, row types of tables among them."""
     functions: tuple[Name, ...] = ()
+    """Schema-qualified functions that it calls."""
+    arguments: tuple[str, ...] | None = None
+    """A function's types of arguments, which tell it from others of its name."""
     roles: tuple[str, ...] = ()
     index: Name | None = None
     """The index that it makes (also by a constraint)."""
@@ -271,11 +274,22 @@ def _create_table_as(node: Node) -> Subject:
 
 def _create_function(node: Node) -> Subject:
     tag = "CREATE PROCEDURE" if node.is_procedure else "CREATE FUNCTION"
-    return _object(tag, qualified(texts(node.funcname)))
+    return replace(_object(tag, qualified(texts(node.funcname))), arguments=_arguments(node.parameters))
 
 
 def _alter_function(node: Node) -> Subject:
-    return _object(f"ALTER {words(node.objtype)}", qualified(texts(node.func.objname)))
+    subject = _object(f"ALTER {words(node.objtype)}", qualified(texts(node.func.objname)))
+    return replace(subject, arguments=_arguments(node.func.objfuncargs))
+
+
+def _arguments(parameters: Iterable[Node]) -> tuple[str, ...]:
+    """The types by which Postgres tells functions of one name apart."""
+    inputs = (unwrap(parameter) for parameter in parameters)
+    return tuple(
+        ".".join(texts(each.arg_type.names)) + "[]" * len(each.arg_type.array_bounds)
+        for each in inputs
+        if pg_query_pb2.FunctionParameterMode.Name(each.mode) not in ("FUNC_PARAM_OUT", "FUNC_PARAM_TABLE")
+    )
 
 
 def _define(node: Node) -> Subject:
@@ -397,7 +411,10 @@ def _of_type(tag: str, objtype: int, range_var: Node | None, thing: Node | None)
     if name == "SCHEMA":
         return replace(_object(tag, ("", parts[-1] if parts else ""), kind=kind), schema=parts[-1] if parts else None)
     own = qualified(parts)
-    return _object(tag, own, table=own if words(objtype) in _RELATIONS else None, kind=kind)
+    subject = _object(tag, own, table=own if words(objtype) in _RELATIONS else None, kind=kind)
+    if thing is not None and kind_of(thing) == "ObjectWithArgs":
+        subject = replace(subject, arguments=_arguments(thing.objfuncargs))
+    return subject
 
 
 def _parts(thing: Node | None) -> list[str]:

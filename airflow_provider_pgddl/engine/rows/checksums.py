@@ -7,7 +7,7 @@ session pins what printing depends on. Types that cannot be hashed (json, xml, p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -58,7 +58,7 @@ class Sides:
 
     def source_row(self) -> sql.Composed:
         return _row(
-            sql.SQL(e) if cast is None else sql.SQL("({})::{}").format(sql.SQL(e), sql.SQL(cast))  # type: ignore[arg-type]
+            sql.SQL(e) if cast is None else sql.SQL("({})::{}").format(sql.SQL(e), sql.SQL(cast))
             for e, cast in zip(self.plan.expressions, self.casts, strict=True)
         )
 
@@ -69,8 +69,8 @@ class Sides:
         return _row(map(sql.Identifier, self.plan.key))
 
 
-def _row(parts: object) -> sql.Composed:
-    return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))  # type: ignore[arg-type]
+def _row(parts: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
 
 def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
@@ -134,9 +134,9 @@ def _both(source: Session, copy: Session, sides: Sides):  # type: ignore[no-unty
 
 
 def _where(plan: Plan, within: Range) -> sql.Composable:
-    column, type_ = sql.Identifier(plan.key[0]), sql.SQL(plan.key_types[0])  # type: ignore[arg-type]
+    column, type_ = sql.Identifier(plan.key[0]), sql.SQL(plan.key_types[0])
     terms = [
-        sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)  # type: ignore[arg-type]
+        sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)
         for op, value in ((">=", within.low), ("<", within.high))
         if value is not None
     ]

@@ -62,7 +62,7 @@ class Plan:
     @property
     def select_list(self) -> sql.Composed:
         """What a row of the copy is made of. The expressions were composed by us or parsed from the pipeline file."""
-        return sql.SQL(", ").join(sql.SQL(e) for e in self.expressions)  # type: ignore[arg-type]
+        return sql.SQL(", ").join(sql.SQL(e) for e in self.expressions)
 
     def key_list(self, prefix: str = "k") -> sql.Composed:
         """k1, k2, … : the columns of log, pending and staging tables."""
@@ -72,7 +72,7 @@ class Plan:
         """Column definitions for those tables, one group a prefix."""
         suffix = sql.SQL(" NOT NULL") if not_null else sql.SQL("")
         return sql.SQL(", ").join(
-            sql.Identifier(f"{p}{i}") + sql.SQL(" ") + sql.SQL(t) + suffix  # type: ignore[arg-type]
+            sql.Identifier(f"{p}{i}") + sql.SQL(" ") + sql.SQL(t) + suffix
             for p in prefixes
             for i, t in enumerate(self.key_types, 1)
         )
@@ -80,7 +80,7 @@ class Plan:
     def key_join(self, row: str, keys: str) -> sql.Composed:
         """`row.id = keys.k1 AND …` with the key's own equality."""
         return sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(sql.Identifier(row, c), sql.SQL(op), sql.Identifier(keys, f"k{i}"))  # type: ignore[arg-type]
+            sql.SQL("{} {} {}").format(sql.Identifier(row, c), sql.SQL(op), sql.Identifier(keys, f"k{i}"))
             for i, (c, op) in enumerate(zip(self.key, self.key_operators, strict=True), 1)
         )
 

@@ -34,10 +34,14 @@ LOGS_A_QUERY = 100  # log tables summed up in one query
 
 @dataclass
 class Window:
-    """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept."""
+    """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept.
 
-    number: int
+    `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes are done.
+    """
+
     taken_at: datetime
+    snapshot: str | None = None
+    number: int = 0
     keys: int = 0
     rows: int = 0
     pending: int = 0
@@ -157,21 +161,21 @@ def _across(
     row = source.execute(_Q["take_snapshot"]).fetchone()
     assert row is not None
     snapshot, lsn, taken_at = row
-    number = max(journal.row().window_no, change_log.window_no(source, replica.pipeline) or 0) + 1
-    done = Window(number, taken_at)
+    acknowledged = change_log.window_no(source, replica.pipeline) or 0
+    done = Window(taken_at, snapshot)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         changed = _ingest_across(replica, healthy, done)
         waiting = count_pending(target, healthy)
-        if 0 < fill and sum(waiting.values()) <= fill:
+        if fill > 0 and sum(waiting.values()) <= fill:
             for table in (t for t in healthy if waiting.get(t.id)):
                 done.rows += fill_across(source, target, table.plan, table.id, fill)[1]
             waiting = {}
         done.pending = sum(waiting.values())
-        journal.add_window(number, replica.run, done.keys, done.rows, done.pending, taken_at)
         _wait_flushed(source, lsn)
+        done.number = journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, taken_at)
         lease.check(target, replica.fence)
-    change_log.acknowledge(source, replica.pipeline, number, [t.log_table for t in changed])
+    change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
     if fill and waiting:
         todo = [t for t in healthy if waiting.get(t.id)]
         if fill_elsewhere:
@@ -299,8 +303,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
     row = conn.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
     assert row is not None
     journal = Journal(conn, replica.pipeline)
-    number = journal.row().window_no + 1
-    done = Window(number, row[0])
+    done = Window(row[0])
     healthy, done.stopped = stopped_by_drift(conn, journal, tables)
     for table in healthy:
         try:
@@ -312,8 +315,8 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
         done.keys += keys
         done.rows += rows
     done.pending = sum(count_pending(conn, healthy).values())
-    journal.add_window(number, replica.run, done.keys, done.rows, done.pending, done.taken_at)
-    change_log.acknowledge(conn, replica.pipeline, number, [])
+    done.number = journal.add_window(0, replica.run, done.keys, done.rows, done.pending, done.taken_at)
+    change_log.acknowledge(conn, replica.pipeline, done.number, [])
     return done
 
 
@@ -398,7 +401,7 @@ def lost_track(source: Session, table: TableRow) -> bool:
 
 def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
     """Table id → (log rows, whether one says 'X', leaves that were truncated)."""
-    found = {}
+    found: dict[int, tuple[int, bool, list[int]]] = {}
     for batch in _batches(tables):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table)) for t in batch

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, cast
+from typing import LiteralString
 
 
 @cache
 def queries(subject: str) -> dict[str, LiteralString]:
-    """The named queries of `<subject>.sql`. KeyError for a name that is not there; the files are ours, hence literal."""
+    """The named queries of `<subject>.sql`; KeyError for a name that is not there."""
     text = files(__package__).joinpath(f"{subject}.sql").read_text(encoding="utf-8")
     found: dict[str, LiteralString] = {}
     for block in text.split("-- name: ")[1:]:
         name, _, body = block.partition("\n")
-        found[name.strip()] = cast(LiteralString, body.strip())
+        found[name.strip()] = body.strip()
     return found

@@ -5,7 +5,7 @@ INSERT INTO pgddl.captures (pipeline) VALUES (%s) ON CONFLICT DO NOTHING
 SELECT window_no FROM pgddl.captures WHERE pipeline = %s
 
 -- name: set_window_no
-UPDATE pgddl.captures SET window_no = %s WHERE pipeline = %s
+UPDATE pgddl.captures SET window_no = greatest(window_no, %s) WHERE pipeline = %s
 
 -- name: captured
 SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s

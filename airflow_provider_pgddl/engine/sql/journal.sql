@@ -17,8 +17,8 @@ UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
 -- name: set_verify_needed
 UPDATE pgddl.pipelines SET verify_needed = %s, source_timeline = coalesce(%s, source_timeline) WHERE pipeline = %s
 
--- name: set_window
-UPDATE pgddl.pipelines SET window_no = %s WHERE pipeline = %s
+-- name: next_window
+UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipeline = %s RETURNING window_no
 
 -- name: set_cut_over
 UPDATE pgddl.pipelines SET cut_over_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND cut_over_at IS NULL
@@ -49,6 +49,11 @@ SELECT result FROM pgddl.stage_runs WHERE job_id = %s
 SELECT EXISTS (SELECT FROM pgddl.stage_runs
                WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done')
 
+-- name: last_done
+SELECT result FROM pgddl.stage_runs
+WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done'
+ORDER BY finished_at DESC LIMIT 1
+
 -- name: stages
 SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
 FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
@@ -78,7 +83,7 @@ DELETE FROM pgddl.tables WHERE id = %s
 
 -- name: insert_chunks
 INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes)
-SELECT %s, %s, %s, %s, %s, s, pg_catalog.least(s + %s::bigint, %s::bigint), %s
+SELECT %s, %s, %s, %s, %s, s, least(s + %s::bigint, %s::bigint), %s
 FROM pg_catalog.generate_series(0::bigint, %s::bigint - 1, %s::bigint) s
 
 -- name: delete_chunks

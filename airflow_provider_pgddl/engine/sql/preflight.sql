@@ -21,9 +21,6 @@ WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user
 -- Words that cannot stand as a name without quotes.
 SELECT word FROM pg_catalog.pg_get_keywords() WHERE catcode <> 'U'
 
--- name: backend_pid
-SELECT pg_catalog.pg_backend_pid()
-
 -- name: lock_probe
 SELECT pg_catalog.pg_try_advisory_lock(%s)
 
@@ -62,19 +59,12 @@ JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
 ORDER BY t.root, t.relid <> t.root, n.nspname, c.relname
 
 -- name: sequences
--- Sequences that the tables own or take their defaults from: their values are read and set at the swap.
-SELECT DISTINCT pg_catalog.format('%%I.%%I', n.nspname, s.relname) AS quoted,
-       pg_catalog.has_sequence_privilege(s.oid, 'SELECT') AS can_select
-FROM pg_catalog.pg_class s
-JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
-WHERE s.relkind = 'S' AND (
-    EXISTS (SELECT FROM pg_catalog.pg_depend d
-            WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = s.oid
-              AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = ANY(%(oids)s::oid[]))
-    OR EXISTS (SELECT FROM pg_catalog.pg_depend d
-               JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid AND a.adrelid = ANY(%(oids)s::oid[])
-               WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
-                 AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = s.oid))
+-- Sequences whose values are read at the swap: of all tables, since the target gets them all.
+SELECT pg_catalog.format('%I.%I', n.nspname, s.relname)
+FROM pg_catalog.pg_class s JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+WHERE s.relkind = 'S' AND s.relpersistence <> 't' AND n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+  AND NOT pg_catalog.has_sequence_privilege(s.oid, 'SELECT')
+ORDER BY 1
 
 -- name: not_null_candidates
 -- What could become a key: the smallest unique index that only its nullable columns keep from being one.
@@ -326,9 +316,9 @@ WITH referred(root, classid, objid) AS (
     JOIN pg_catalog.pg_depend d ON d.refclassid = r.classid AND d.refobjid = r.objid
     WHERE NOT (d.classid = r.classid AND d.objid = r.objid)
 )
-SELECT f.root,
-       CASE WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND v.relkind = 'v' THEN 'view'
-            WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND v.relkind = 'm' THEN 'materialized view'
+SELECT DISTINCT f.root,
+       CASE WHEN v.relkind = 'v' THEN 'view'
+            WHEN v.relkind = 'm' THEN 'materialized view'
             WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass THEN 'rule'
             WHEN f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass THEN 'function'
             WHEN f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass THEN 'policy'
@@ -340,10 +330,12 @@ SELECT f.root,
        CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.pg_get_viewdef(v.oid)
             WHEN w.oid IS NOT NULL THEN pg_catalog.pg_get_ruledef(w.oid)
             WHEN p.prokind IN ('f', 'p', 'w') THEN pg_catalog.pg_get_functiondef(p.oid) END AS definition,
-       pg_catalog.pg_describe_object(f.classid, f.objid, f.objsubid) AS description
+       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.pg_describe_object('pg_catalog.pg_class'::pg_catalog.regclass, v.oid, 0)
+            ELSE pg_catalog.pg_describe_object(f.classid, f.objid, f.objsubid) END AS description
 FROM found f
 LEFT JOIN pg_catalog.pg_rewrite w ON f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND w.oid = f.objid
-LEFT JOIN pg_catalog.pg_class v ON v.oid = w.ev_class
+LEFT JOIN pg_catalog.pg_class v ON v.oid = CASE WHEN f.classid = 'pg_catalog.pg_class'::pg_catalog.regclass THEN f.objid ELSE w.ev_class END
+     AND (w.oid IS NOT NULL OR v.relkind IN ('v', 'm'))
 LEFT JOIN pg_catalog.pg_namespace vn ON vn.oid = v.relnamespace
 LEFT JOIN pg_catalog.pg_policy l ON f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass AND l.oid = f.objid
 LEFT JOIN pg_catalog.pg_class lr ON lr.oid = l.polrelid

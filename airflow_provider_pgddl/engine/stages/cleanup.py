@@ -12,11 +12,12 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.rows.windows import count_changes, drop_pending
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.cut_over import fenced_relations
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
 
 _Q = queries("swap")
 
@@ -67,15 +68,18 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
     captured = change_log.captured_roots(context.source, context.name)
     for oid in captured:
         context.check_fence()
-        with_tries(context.pipeline.swap, "dropping the capture triggers", lambda oid=oid: _stop(context, oid))
+        stop_capture_of(context.source, context.pipeline, oid)
 
 
-def _stop(context: Context, oid: int) -> None:
-    with context.source.transaction():
-        context.source.execute(
-            "SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{round(context.pipeline.swap.lock_timeout * 1000)}ms"]
-        )
-        change_log.stop(context.source, context.name, oid)
+def stop_capture_of(source: Session, pipeline: Pipeline, oid: int) -> None:
+    """One table's triggers, functions and log."""
+
+    def attempt() -> None:
+        with source.transaction():
+            limit_lock_wait(source, pipeline.swap.lock_timeout)
+            change_log.stop(source, pipeline.pipeline, oid)
+
+    with_tries(pipeline.swap, "dropping the capture triggers", attempt)
 
 
 def _drop_old(context: Context, tables: Sequence[TableRow]) -> None:
@@ -97,6 +101,8 @@ def drop_schema_if_empty(conn: Session, schema: str) -> None:
 
 def forget_capture(source: Session, pipeline: str) -> None:
     """Takes the pipeline off the source; the last one takes the core set down, unless a fence still stands on it."""
+    if not migrations.state(source, "core")["applied"]:
+        return
     with source.transaction():
         left, fences = change_log.forget_pipeline(source, pipeline)
     if left == 0 and not fences:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString, cast
+from typing import Any
 
 from psycopg import sql
 
@@ -183,7 +183,7 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
     ids = {t.id for t in tables}
     for event in events:
         if event.table_id in ids:
-            conn.execute(cast(LiteralString, event.statement))
+            conn.execute(event.statement)
             journal.event_status(event.id, "applied")
 
 
@@ -192,7 +192,7 @@ def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> Non
     not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
     conn.execute(
         sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(
-            table, sql.Identifier(key.name), sql.SQL(key.definition + not_valid)  # type: ignore[arg-type]
+            table, sql.Identifier(key.name), sql.SQL(key.definition + not_valid)
         )
     )
     if key.comment:

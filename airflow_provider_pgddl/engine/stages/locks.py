@@ -17,11 +17,16 @@ from airflow_provider_pgddl.engine.pipeline import Swap
 T = TypeVar("T")
 
 
+def limit_lock_wait(conn: Session, seconds: float) -> None:
+    """For the caller's transaction: no lock is waited for any longer, so nobody queues behind us any longer."""
+    conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
+
+
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
     """One LOCK over all relations, sorted, so that two of us cannot deadlock; inside the caller's transaction."""
-    conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{max(1, round(timeout * 1000))}ms"])
+    limit_lock_wait(conn, timeout)
     names = sql.SQL(", ").join(sql.Identifier(*name) for name in sorted(set(relations)))
-    conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))  # type: ignore[arg-type]
+    conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
 
 
 def with_tries(swap: Swap, what: str, attempt: Callable[[], T]) -> T:

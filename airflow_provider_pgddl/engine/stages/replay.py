@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, count_pending, fill_part, window
+from airflow_provider_pgddl.engine.rows.windows import (
+    FillElsewhere,
+    FillPart,
+    Replica,
+    Window,
+    count_pending,
+    fill_part,
+    window,
+)
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
@@ -61,11 +69,8 @@ def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool 
     windows: list[Window] = []
     while True:
         tables = context.healthy(tables)
-        done = patiently(
-            context, lambda t=tables: window(replica, t, fill=settings.window_rows, fill_elsewhere=elsewhere)
-        )
+        done = one_window(context, replica, tables, fill_elsewhere=elsewhere)
         windows.append(done)
-        context.block(done.stopped)
         if done.keys or done.rows or done.pending or len(windows) == 1:
             context.say(
                 f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {done.seconds:.2f} s behind"
@@ -77,15 +82,24 @@ def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool 
             return windows
 
 
-def one_window(context: Context, replica: Replica, tables: Sequence[TableRow], **kwargs: object) -> Window:
-    """One window of at most `window_rows` rows, tried again where it gave way."""
+def one_window(
+    context: Context,
+    replica: Replica,
+    tables: Sequence[TableRow],
+    *,
+    fill_elsewhere: FillElsewhere | None = None,
+    inside: Callable[[Window], None] | None = None,
+) -> Window:
+    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded."""
     rows = context.pipeline.replay.window_rows
-    done = patiently(context, lambda: window(replica, tables, fill=rows, **kwargs))  # type: ignore[arg-type]
+    done = patiently(
+        context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside)
+    )
     context.block(done.stopped)
     return done
 
 
-def _fill_over_spark(context: Context):  # type: ignore[no-untyped-def]
+def _fill_over_spark(context: Context) -> FillElsewhere:
     def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> int:
         from airflow_provider_pgddl.engine.spark import spread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -20,7 +20,12 @@ from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.rows.windows import drop_pending
-from airflow_provider_pgddl.engine.stages.cleanup import drop_schema_if_empty, forget_capture, lower_fences
+from airflow_provider_pgddl.engine.stages.cleanup import (
+    drop_schema_if_empty,
+    forget_capture,
+    lower_fences,
+    stop_capture_of,
+)
 from airflow_provider_pgddl.engine.stages.locks import with_tries
 
 
@@ -109,17 +114,11 @@ def _drop_capture(
     name, swap, dropped = pipeline.pipeline, pipeline.swap, []
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
-            with_tries(swap, "dropping the capture triggers", lambda oid=oid: _stop(source, name, oid, swap.lock_timeout))
+            stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence == "read_only":
         with_tries(swap, "lowering the fence", lambda: lower_fences(source, name, tables, swap.lock_timeout))
     return dropped
-
-
-def _stop(source: Session, pipeline: str, oid: int, lock_timeout: float) -> None:
-    with source.transaction():
-        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{round(lock_timeout * 1000)}ms"])
-        change_log.stop(source, pipeline, oid)
 
 
 def _undo(journal: Journal, run: int) -> list[str]:
@@ -131,7 +130,7 @@ def _undo(journal: Journal, run: int) -> list[str]:
             continue
         try:
             with journal.conn.transaction():
-                journal.conn.execute(cast(LiteralString, statement))
+                journal.conn.execute(statement)
                 journal.event_status(event_id, "pending")
         except psycopg.Error as error:
             raise from_postgres(error, doing=f"undoing with {statement}") from None

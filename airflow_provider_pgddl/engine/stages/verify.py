@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, compare
-from airflow_provider_pgddl.engine.rows.windows import Window
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window
+from airflow_provider_pgddl.engine.rows.yielding import lock_nowait
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.replay import one_window, ready
 
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
+Left = tuple[int, int, str | None, str | None]  # range id, table id, low, high
+Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
+
 BYTES_A_ROW = 100  # for cutting ranges, where the size of rows is not known any better
 
 
@@ -57,8 +64,8 @@ def _is_current(context: Context, tables: Sequence[TableRow]) -> bool:
     row = context.row()
     if row.verify_needed or unverified(context, tables):
         return False
-    last = [s["result"] for s in context.journal.stages(row.run) if s["stage"] == "verify" and s["result"]]
-    return bool(last) and last[0]["figures"].get("window") == row.window_no
+    last = context.journal.last_done(row.run, "verify")
+    return last is not None and last["figures"].get("window") == row.window_no
 
 
 def _cut_ranges(context: Context, tables: Sequence[TableRow]) -> None:
@@ -82,11 +89,13 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
         left = journal.ranges_left([t.id for t in tables], job)
         if not left:
             return
-        compared: list[tuple[int, int, tuple[str, ...]]] = []
+        compared: list[Result] = []
 
-        def inside(done: Window, left: Sequence[tuple[Any, ...]] = left, compared: list[Any] = compared) -> None:
+        def inside(done: Window, left: Sequence[Left] = left, compared: list[Result] = compared) -> None:
             compared.clear()
-            compared += _compare_some(replica.source, replica.target, sides, left, done)
+            if not done.pending:  # else some keys are still to be read; the next window has fewer
+                todo = [(Range(*r), sides[table]) for r, table in _ranges(left) if table not in done.stopped]
+                compared += _compare(context, replica, done, todo)
 
         one_window(context, replica, tables, inside=inside)
         with context.fenced():
@@ -96,20 +105,62 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
         context.say(f"{seen}/{total} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
 
-def _compare_some(
-    source: Session, copy: Session, sides: dict[int, Sides], left: Sequence[tuple[Any, ...]], done: Window
-) -> list[tuple[int, int, tuple[str, ...]]]:
-    if done.pending:
-        return []  # some keys are still to be read; the next window has fewer
-    compared: list[tuple[int, int, tuple[str, ...]]] = []
-    deadline = time.monotonic() + WINDOW_SECONDS
+def _ranges(left: Sequence[Left]) -> Iterator[tuple[tuple[int, str | None, str | None], int]]:
     for range_id, table_id, low, high in left:
-        if table_id in done.stopped:
-            continue
+        yield (range_id, low, high), table_id
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One worker's share of the ranges, at a window's exported snapshot; it ends after `seconds`, done or not."""
+
+    source_dsn: str
+    target_dsn: str
+    pipeline: str
+    token: int
+    snapshot: str
+    ranges: tuple[tuple[Range, Sides], ...]
+    seconds: float
+
+
+def compare_part(part: Part) -> list[Result]:
+    """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
+    source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
+    copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
+    with source, copy, source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(part.snapshot)))
+        names = {(s.plan.schema, s.plan.name) for _, s in part.ranges}
+        lock_nowait(source, [sql.Identifier(*name) for name in sorted(names)])
+        return _compare_here(source, copy, part.ranges, part.seconds)
+
+
+def _compare(context: Context, replica: Replica, done: Window, todo: Sequence[tuple[Range, Sides]]) -> list[Result]:
+    """As many ranges as fit into this window's time: in place in its own transaction, across databases over Spark if there are many."""
+    size = len(todo) * context.pipeline.backfill.chunk_bytes
+    if done.snapshot is None or not worth_spreading(context.pipeline, len(todo), size):
+        return _compare_here(replica.source, replica.target, todo, WINDOW_SECONDS)
+    from airflow_provider_pgddl.engine.spark import spread
+
+    workers = context.pipeline.backfill.workers
+    parts = [
+        Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, done.snapshot,
+             tuple(todo[n::workers]), WINDOW_SECONDS)
+        for n in range(workers)
+    ]  # fmt: skip
+    shares = spread(compare_part, parts, workers=workers, app=f"pgddl verify {context.name}")
+    return [result for share in shares for result in share]
+
+
+def _compare_here(
+    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float
+) -> list[Result]:
+    deadline, compared = time.monotonic() + seconds, list[Result]()
+    for within, sides in todo:
+        found = compare(source, copy, sides, within)
+        compared.append((within.id, found.rows, found.differ))
         if time.monotonic() > deadline:
             break
-        result = compare(source, copy, sides[table_id], Range(range_id, low, high))
-        compared.append((range_id, result.rows, result.differ))
     return compared
 
 

@@ -1,0 +1,73 @@
+"""Whether a pooler hands the server's session to others between our transactions.
+
+Locks, settings and temporary tables of ours live as long as a session. In transaction mode each transaction may get
+another one, and what we set in it would go on to other clients: so this is asked before anything is set, over
+connections that set nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import psycopg
+from psycopg import Connection, pq
+
+CONNECT_TIMEOUT = 10
+# As many of a pooler's idle connections as others may be handed before ours comes round (round robin; it is the first
+# where the newest is handed out first, which is PgBouncer's default).
+TRIES = 5
+
+# Poolers in session mode that have been asked, by host, port, database and user: one answer holds for a process.
+_dedicated: set[tuple[str, int, str, str]] = set()
+
+
+def shares_sessions(conn: Connection[Any]) -> bool:
+    """True for a pooler in transaction or statement mode. `conn` is idle and in autocommit.
+
+    A direct connection costs one round trip: its backend is the one that greeted us, whose number no pooler can know.
+    """
+    if conn.info.transaction_status != pq.TransactionStatus.IDLE:
+        return False
+    ours = _backend(conn)
+    info = conn.info
+    place = (info.host, info.port, info.dbname, info.user)
+    if ours == info.backend_pid or place in _dedicated:
+        return False
+    with ExitStack() as stack:
+        for _ in range(TRIES):
+            try:
+                other = psycopg.connect(
+                    info.dsn,
+                    password=info.password or None,
+                    autocommit=True,
+                    connect_timeout=CONNECT_TIMEOUT,
+                    application_name="pgddl:pooler",
+                    prepare_threshold=None,
+                )
+            except psycopg.OperationalError:
+                break  # the pool is used up: nobody was given ours
+            stack.callback(_let_go, other)
+            try:
+                other.execute("BEGIN")
+                theirs = _backend(other)
+            except psycopg.OperationalError:
+                break  # the same, noticed later
+            except psycopg.Error:
+                return True  # statement mode takes no BEGIN
+            if theirs == ours or other.info.transaction_status != pq.TransactionStatus.INTRANS or _backend(conn) != ours:
+                return True
+    _dedicated.add(place)
+    return False
+
+
+def _backend(conn: Connection[Any]) -> int:
+    row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _let_go(conn: Connection[Any]) -> None:
+    """The transaction is ended first: a pooler throws a connection away that is left inside one."""
+    with suppress(psycopg.Error):
+        conn.execute("ROLLBACK")
+    conn.close()

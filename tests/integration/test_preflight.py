@@ -1,0 +1,859 @@
+"""Preflight's findings, each on real servers: what is in the way, that its fix is right, that nothing changes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import catalog, migrations
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
+from airflow_provider_pgddl.engine.pipeline import load_pipeline, matches
+from airflow_provider_pgddl.engine.preflight import Finding, pooler, preflight, refuse, too_old, unsupported
+from tests.conftest import Database
+
+_ROLES: list[tuple[Cluster, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _roles_go_last() -> Iterator[None]:
+    """Set up before the databases, hence torn down after them: a role can go once nothing belongs to it."""
+    yield
+    while _ROLES:
+        cluster, name = _ROLES.pop()
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def role(cluster: Cluster, name: str, options: str = "LOGIN") -> str:
+    """A role of this test alone; its password is the cluster's."""
+    name = f"{name}_{os.getpid()}"
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("CREATE ROLE {} {} PASSWORD {}").format(
+                sql.Identifier(name), sql.SQL(options), sql.Literal(cluster.password)
+            )
+        )
+    _ROLES.append((cluster, name))
+    return name
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        for statement in statements:
+            admin.execute(statement)
+
+
+def as_user(dsn: str, user: str) -> str:
+    return make_conninfo(**{**conninfo_to_dict(dsn), "user": user})
+
+
+def migrate(**sections: Any) -> dict[str, Any]:
+    return {
+        "pipeline": "shop",
+        "source": {"conn_id": "shop_source"},
+        "target": {"conn_id": "shop_target"},
+        "tables": {"include": ["*.*"]},
+        **sections,
+    }
+
+
+def in_place(*tables: str, **sections: Any) -> dict[str, Any]:
+    return {"pipeline": "shop", "source": {"conn_id": "shop"}, "rewrite": {table: {} for table in tables}, **sections}
+
+
+def findings(pipeline: dict[str, Any], source: str, target: str | None = None) -> list[Finding]:
+    file = load_pipeline(pipeline)
+    with (
+        connect(source, purpose="preflight", pipeline="shop") as one,
+        connect(target or source, purpose="preflight", pipeline="shop") as other,
+    ):
+        names = matches(file, catalog.table_names(one))
+        return preflight(file, one, other, [*names.rows, *names.schema_only])
+
+
+def errors(found: list[Finding]) -> list[Finding]:
+    return [finding for finding in found if finding.severity == "error"]
+
+
+def only(found: list[Finding], code: str) -> Finding:
+    assert [finding.code for finding in errors(found)] == [code], "\n".join(map(str, found))
+    return errors(found)[0]
+
+
+def apply_fix(dsn: str, finding: Finding) -> None:
+    """The finding's SQL, up to what it says to do after the swap."""
+    assert finding.fix is not None
+    run(dsn, finding.fix.split("-- after the swap")[0])
+
+
+ORDERS = "CREATE TABLE public.orders (id int PRIMARY KEY, note text)"
+
+
+@pytest.fixture(params=[16, 18])
+def dsn(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> str:
+    """A fresh database, once on each version."""
+    return database({16: pg16, 18: pg18}[request.param])
+
+
+# --- nothing to find ----------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_pair_has_no_findings_and_is_not_touched(source_dsn: str, target_dsn: str) -> None:
+    run(
+        source_dsn,
+        ORDERS,
+        "CREATE TABLE public.parts (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
+        "CREATE TABLE public.parts_1 PARTITION OF public.parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')",
+        'CREATE SCHEMA "Sales"',
+        'CREATE TABLE "Sales"."Order.Items" (id serial PRIMARY KEY, o int REFERENCES public.orders)',
+        "CREATE UNLOGGED TABLE public.counters (name text NOT NULL UNIQUE, n int)",
+        "CREATE TYPE public.mood AS ENUM ('sad', 'ok')",
+        "CREATE VIEW public.v AS SELECT * FROM public.orders",
+    )
+    before = contents(source_dsn), contents(target_dsn)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+    assert (contents(source_dsn), contents(target_dsn)) == before
+
+
+def contents(dsn: str) -> list[Any]:
+    with psycopg.connect(dsn) as conn:
+        return conn.execute(
+            "SELECT relnamespace::regnamespace::text, relname, relfilenode FROM pg_class "
+            "UNION ALL SELECT nspname, '', 0 FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp' ORDER BY 1, 2"
+        ).fetchall()
+
+
+def test_what_the_swap_recreates_is_no_hindrance_in_place(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE public.customers (id int PRIMARY KEY)",
+        """CREATE TABLE public.orders (id serial PRIMARY KEY, number int GENERATED ALWAYS AS IDENTITY UNIQUE,
+             customer int REFERENCES public.customers, parent int REFERENCES public.orders, a int CHECK (a > 0),
+             double int GENERATED ALWAYS AS (a * 2) STORED, during tstzrange, EXCLUDE USING gist (during WITH &&))""",
+        "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders)",
+        "CREATE INDEX ON public.orders ((a + 1)) WHERE a IS NOT NULL",
+        "CREATE STATISTICS public.st ON id, a FROM public.orders",
+        "CREATE FUNCTION public.audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+        "CREATE TRIGGER audit AFTER UPDATE ON public.orders FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) "
+        "EXECUTE FUNCTION public.audit()",
+        "ALTER TABLE public.orders ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY own ON public.orders USING (id IN (SELECT id FROM public.customers))",
+        "COMMENT ON TABLE public.orders IS 'x'",
+        "ALTER TABLE public.orders REPLICA IDENTITY FULL",
+        "ALTER TABLE public.orders CLUSTER ON orders_pkey",
+        "GRANT SELECT ON public.orders TO PUBLIC",
+    )
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+# --- refusal ------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_lists_every_error_with_its_fix_and_exits_with_4(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, "CREATE TABLE public.a (x int)", 'CREATE TABLE public."B" (x int, y text)')
+    with pytest.raises(PreflightRefused) as caught:
+        refuse(findings(migrate(), source_dsn, target_dsn))
+    assert caught.value.exit_code == EXIT_REFUSED
+    text = str(caught.value)
+    assert "2 problems; nothing has been touched" in text
+    assert 'error (source, public."B")' in text
+    assert 'ALTER TABLE public."B" ADD PRIMARY KEY (...);' in text
+    assert "ALTER TABLE public.a ADD PRIMARY KEY (...);" in text
+
+
+def test_warnings_refuse_nothing() -> None:
+    refuse([Finding("warning", "locale", "target", None, "texts sort differently")])
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [(130_014, "Postgres 13 is too old"), (90_624, "Postgres 9.6 is too old"), (100_001, "Postgres 10")],
+)
+def test_a_server_older_than_14_is_refused(version: int, text: str) -> None:
+    """By its number alone: no server that old is to be had here."""
+    (finding,) = too_old(version, "source")
+    assert text in finding.what
+    assert finding.severity == "error"
+
+
+@pytest.mark.parametrize("version", [140_000, 160_010, 180_001])
+def test_14_and_newer_are_taken(version: int) -> None:
+    assert list(too_old(version, "target")) == []
+
+
+# --- what is not built yet ----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_built_yet_is_one_clear_line_each() -> None:
+    file = load_pipeline(
+        "pipeline: shop\nsource: {conn_id: a}\ntarget: {conn_id: b}\n"
+        "tables:\n  include: ['*.*']\n  existing: adopt\n"
+        "capture:\n  rows: wal\n"
+        "ddl:\n  approval: required\n"
+        "schema:\n  source_added_columns: add\n"
+        "backfill:\n  throttle: {max_active_backends: 3}\n"
+    )
+    assert [(finding.what, finding.fix) for finding in unsupported(file)] == [
+        ("pipeline, line 8: capture.rows: wal is not built yet", "use change_log"),
+        ("pipeline, line 7: capture.ddl: wal is not built yet", "use queue or off"),
+        ("pipeline, line 6: tables.existing: adopt is not built yet", "use refuse"),
+        ("pipeline, line 10: ddl.approval: required is not built yet", "leave it out"),
+        ("pipeline, line 12: schema.source_added_columns: add is not built yet", "leave it out"),
+        ("pipeline, line 14: backfill.throttle.max_active_backends: 3 is not built yet", "leave it out"),
+    ]
+
+
+def test_a_plain_file_asks_for_nothing_that_is_not_built() -> None:
+    plain = {"swap": {"fence": "read_only", "retries": 3}, "backfill": {"workers": 2}, "capture": {"ddl": False}}
+    assert unsupported(load_pipeline(migrate(**plain))) == []
+    rewrite = {"public.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+    assert unsupported(load_pipeline({**in_place(), "rewrite": rewrite})) == []
+    ordered = {"public.orders": {"order_by": ["id"], "partition_by": {"column": "at", "range": "month"}}}
+    assert len(unsupported(load_pipeline({**in_place(), "rewrite": ordered}))) == 2
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE public.t (id int)"],
+        ["CREATE TABLE public.t (id int, x int)", "CREATE UNIQUE INDEX ON public.t (x) WHERE x > 0"],
+        ["CREATE TABLE public.t (id int, x text NOT NULL)", "CREATE UNIQUE INDEX ON public.t (lower(x))"],
+        ["CREATE TABLE public.t (id int, x int NOT NULL UNIQUE DEFERRABLE)"],
+        ["CREATE TABLE public.t (id int, x int NOT NULL)", "CREATE INDEX ON public.t (x)"],
+        ["CREATE TABLE public.t (id int) PARTITION BY HASH (id)"],
+    ],
+)
+def test_a_table_without_a_key_is_refused(source_dsn: str, target_dsn: str, statements: list[str]) -> None:
+    run(source_dsn, *statements)
+    finding = only(findings(migrate(), source_dsn, target_dsn), "key")
+    assert finding.table == "public.t"
+    apply_fix(source_dsn, finding)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+
+
+def test_a_unique_index_over_nullable_columns_wants_not_null(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, 'CREATE TABLE public.t (a int, "B" int, UNIQUE (a, "B"))')
+    finding = only(findings(migrate(), source_dsn, target_dsn), "key")
+    assert 'ALTER TABLE public.t ALTER COLUMN a SET NOT NULL, ALTER COLUMN "B" SET NOT NULL;' in (finding.fix or "")
+    apply_fix(source_dsn, finding)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+
+
+def test_a_key_by_which_different_texts_are_equal_is_refused(pg15: Cluster, database: Database) -> None:
+    source, target = database(pg15), database(pg15)
+    run(
+        source,
+        "CREATE COLLATION public.nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "CREATE TABLE public.t (code text COLLATE public.nocase PRIMARY KEY)",
+    )
+    finding = only(findings(migrate(), source, target), "key")
+    assert "public.nocase" in finding.what
+    apply_fix(source, finding)
+    assert findings(migrate(), source, target) == []
+
+
+def test_a_key_column_cannot_be_skipped(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    skip = {"include": ["*.*"], "skip_columns": {"public.orders": ["id"]}}
+    assert only(findings(migrate(tables=skip), source_dsn, target_dsn), "key").where == "pipeline"
+
+
+def test_a_schema_only_table_needs_no_key(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS, "CREATE TABLE public.audit (x int)")
+    tables = {"include": ["*.*"], "schema_only": ["public.audit"]}
+    assert findings(migrate(tables=tables), source_dsn, target_dsn) == []
+
+
+# --- rights -------------------------------------------------------------------------------------------------------
+
+
+def test_a_role_without_rights_on_the_source(pg16: Cluster, source_dsn: str, target_dsn: str) -> None:
+    mover, owner = role(pg16, "mover"), role(pg16, "owner")
+    database_name = conninfo_to_dict(source_dsn)["dbname"]
+    run(
+        source_dsn,
+        f"CREATE SCHEMA secret AUTHORIZATION {owner}",
+        "CREATE TABLE secret.orders (id serial PRIMARY KEY)",
+        f"ALTER TABLE secret.orders OWNER TO {owner}",
+    )
+    mine = as_user(source_dsn, mover)
+    found = errors(findings(migrate(), mine, target_dsn))
+    assert {finding.code for finding in found} == {"rights"}
+    assert [finding.fix for finding in found] == [
+        f'GRANT CREATE ON DATABASE {database_name} TO "{mover}";'.replace('"', ""),
+        f"GRANT {owner} TO {mover};",
+        f"GRANT USAGE ON SCHEMA secret TO {mover};",
+        f"GRANT SELECT ON secret.orders TO {mover};",
+        f"GRANT SELECT ON SEQUENCE secret.orders_id_seq TO {mover};",
+    ]
+    for finding in found:
+        apply_fix(source_dsn, finding)
+    assert errors(findings(migrate(), mine, target_dsn)) == []
+    run(source_dsn, f"REVOKE {owner} FROM {mover}", f"DROP OWNED BY {mover}")
+
+
+def test_a_role_without_rights_on_the_target(pg18: Cluster, source_dsn: str, target_dsn: str) -> None:
+    mover = role(pg18, "mover")
+    run(source_dsn, ORDERS)
+    mine = as_user(target_dsn, mover)
+    found = errors(findings(migrate(), source_dsn, mine))
+    assert [(finding.code, finding.where) for finding in found] == [
+        ("rights", "target"),
+        ("rights", "target"),
+        ("role", "target"),
+    ]
+    for finding in found:
+        apply_fix(target_dsn, finding)
+    assert errors(findings(migrate(), source_dsn, mine)) == []
+    run(target_dsn, f"REVOKE postgres FROM {mover}", f"DROP OWNED BY {mover}")
+
+
+def test_a_role_without_rights_for_a_swap_in_place(pg16: Cluster, source_dsn: str) -> None:
+    mover, owner = role(pg16, "mover"), role(pg16, "owner")
+    run(
+        source_dsn,
+        ORDERS,
+        f"ALTER TABLE public.orders OWNER TO {mover}",
+        "CREATE TABLE public.items (id int PRIMARY KEY, "
+        f"o int REFERENCES public.orders); ALTER TABLE public.items OWNER TO {owner}",
+        f"GRANT CREATE ON DATABASE {conninfo_to_dict(source_dsn)['dbname']} TO {mover}",
+    )
+    found = errors(findings(in_place("public.orders"), as_user(source_dsn, mover)))
+    assert [finding.fix for finding in found] == [
+        f"GRANT CREATE ON SCHEMA public TO {mover};",
+        f"GRANT {owner} TO {mover};",
+    ]
+    assert "is referred to by public.items" in found[1].what
+    for finding in found:
+        apply_fix(source_dsn, finding)
+    assert findings(in_place("public.orders"), as_user(source_dsn, mover)) == []
+    run(source_dsn, f"REVOKE {owner} FROM {mover}", f"DROP OWNED BY {mover}, {owner}")
+
+
+def test_c7_row_security_that_would_hide_rows_is_refused(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str
+) -> None:
+    """C7: for anybody but the owner on the source, for the owner as well where it is forced, and on the target too."""
+    owner = role(pg16, "owner", "LOGIN")
+    name = conninfo_to_dict(source_dsn)["dbname"]
+    run(
+        source_dsn,
+        f"GRANT ALL ON DATABASE {name} TO {owner}",
+        ORDERS,
+        f"ALTER TABLE public.orders OWNER TO {owner}",
+        "ALTER TABLE public.orders ENABLE ROW LEVEL SECURITY",
+    )
+    mine = as_user(source_dsn, owner)
+    assert errors(findings(migrate(), mine, target_dsn)) == []  # an owner sees every row
+    run(source_dsn, "ALTER TABLE public.orders FORCE ROW LEVEL SECURITY")
+    finding = only(findings(migrate(), mine, target_dsn), "row_security")
+    assert (finding.where, finding.table) == ("source", "public.orders")
+    apply_fix(source_dsn, finding)
+    assert errors(findings(migrate(), mine, target_dsn)) == []
+
+    guest = role(pg18, "owner", "LOGIN")
+    run(
+        target_dsn,
+        f"GRANT ALL ON DATABASE {conninfo_to_dict(target_dsn)['dbname']} TO {guest}",
+        f"GRANT ALL ON SCHEMA public TO {guest}",
+    )
+    there = [
+        finding
+        for finding in errors(findings(migrate(), source_dsn, as_user(target_dsn, guest)))
+        if finding.code == "row_security"
+    ]
+    assert [(finding.where, finding.table) for finding in there] == [("target", "public.orders")]
+    run(source_dsn, f"DROP OWNED BY {owner}")
+    run(target_dsn, f"DROP OWNED BY {guest}")
+
+
+def test_roles_that_the_target_lacks(pg16: Cluster, source_dsn: str, target_dsn: str) -> None:
+    seller, reader = role(pg16, "seller"), role(pg16, "reader")
+    run(
+        source_dsn, ORDERS, f"ALTER TABLE public.orders OWNER TO {seller}", f"GRANT SELECT ON public.orders TO {reader}"
+    )
+    (finding,) = findings(migrate(), source_dsn, target_dsn)
+    assert finding.severity == "warning"
+    assert finding.fix == f"CREATE ROLE {reader};\nCREATE ROLE {seller};"
+    assert only(findings(migrate(ddl={"missing_role": "fail"}), source_dsn, target_dsn), "role")
+    run(source_dsn, f"DROP OWNED BY {seller}, {reader}")
+
+
+# --- servers ------------------------------------------------------------------------------------------------------
+
+
+def test_source_and_target_must_not_be_one_database(source_dsn: str, pg16: Cluster, database: Database) -> None:
+    run(source_dsn, ORDERS)
+    found = findings(migrate(), source_dsn, source_dsn)
+    assert found[0].code == "same_database"
+    assert "leave target out" in (found[0].fix or "")
+    assert findings(migrate(), source_dsn, database(pg16)) == []
+
+
+def test_a_standby_is_no_place_to_write(source_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    with Cluster(18) as primary:
+        if not primary.bin("pg_basebackup").exists():
+            pytest.skip("these binaries come without pg_basebackup")
+        with _standby_of(primary) as standby:
+            assert "standby" in {finding.code for finding in findings(migrate(), source_dsn, standby)}
+
+
+def test_c20_a_publication_for_all_tables_is_refused(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    run(target_dsn, 'CREATE PUBLICATION "Everything" FOR ALL TABLES', "CREATE TABLE public.there (id int)")
+    finding = only(findings(migrate(), source_dsn, target_dsn), "publication")
+    assert finding.where == "target"
+    apply_fix(target_dsn, finding)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+    run(source_dsn, "CREATE PUBLICATION everything FOR ALL TABLES")
+    assert only(findings(migrate(), source_dsn, target_dsn), "publication").where == "source"
+    assert only(findings(in_place("public.orders"), source_dsn), "publication").where == "source"
+
+
+def test_a_schema_that_is_not_ours_is_refused(dsn: str) -> None:
+    run(dsn, ORDERS, "CREATE SCHEMA pgddl", "CREATE SCHEMA pgddl_copy_public", "CREATE SCHEMA pgddl_old_public")
+    found = findings(in_place("public.orders"), dsn)
+    assert [finding.code for finding in found] == ["foreign_schema"] * 3
+    run(dsn, "COMMENT ON SCHEMA pgddl IS 'pgddl: pretends'")
+    assert len(findings(in_place("public.orders"), dsn)) == 3  # without our ledger it is not ours
+    run(dsn, "DROP SCHEMA pgddl, pgddl_copy_public, pgddl_old_public")
+    with connect(dsn, purpose="test") as conn:
+        migrations.apply(conn, "journal")
+    run(dsn, "CREATE SCHEMA pgddl_copy_public", "COMMENT ON SCHEMA pgddl_copy_public IS 'pgddl: copies'")
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_a_copy_that_nobody_knows_is_refused(dsn: str) -> None:
+    run(
+        dsn,
+        ORDERS,
+        "CREATE SCHEMA pgddl_copy_public",
+        "COMMENT ON SCHEMA pgddl_copy_public IS 'pgddl: copies'",
+        "CREATE TABLE pgddl_copy_public.orders (id int)",
+    )
+    finding = only(findings(in_place("public.orders"), dsn), "earlier_copy")
+    apply_fix(dsn, finding)
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_a_live_table_on_the_target_is_refused_unless_this_run_made_it(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    run(target_dsn, ORDERS)
+    finding = only(findings(migrate(), source_dsn, target_dsn), "existing")
+    assert (finding.where, finding.table) == ("target", "public.orders")
+    with connect(target_dsn, purpose="test") as conn:
+        migrations.apply(conn, "journal")
+    run(
+        target_dsn,
+        "INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) "
+        "VALUES ('shop', 'migrate', '{}', '1', 1)",
+        "INSERT INTO pgddl.tables (pipeline, run, schema_name, table_name, source_oid, log_table, plan, version, "
+        "VALUES ('shop', 1, 'public', 'orders', 1, 'l', '{}', '{}', 'f', '{}', 'backfilled')",
+    )
+    assert findings(migrate(), source_dsn, target_dsn) == []
+    run(target_dsn, "UPDATE pgddl.pipelines SET finished_at = now()")  # the next run builds it anew
+    assert only(findings(migrate(), source_dsn, target_dsn), "existing")
+
+
+def test_views_types_and_functions_that_the_target_has_already(source_dsn: str, target_dsn: str) -> None:
+    both = [
+        "CREATE TYPE public.mood AS ENUM ('ok')",
+        "CREATE FUNCTION public.f(a int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE SEQUENCE public.numbers",
+        "CREATE DOMAIN public.code AS text",
+        "CREATE VIEW public.one AS SELECT 1",
+        "CREATE TYPE public.span AS RANGE (subtype = float8)",
+    ]
+    run(source_dsn, ORDERS, *both)
+    run(target_dsn, *both)
+    finding = only(findings(migrate(), source_dsn, target_dsn), "existing")
+    assert "and 5 more" in finding.what
+    apply_fix(target_dsn, finding)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+
+
+def test_encodings_that_cannot_hold_the_source(pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    name = f"latin_{os.getpid()}"
+    for cluster in (pg16, pg18):
+        run(cluster.conninfo(), f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0")
+    try:
+        finding = only(findings(migrate(), source_dsn, pg18.conninfo(name)), "encoding")
+        assert "UTF8, the target's LATIN1" in finding.what
+        run(pg16.conninfo(name), ORDERS)
+        found = findings(migrate(), pg16.conninfo(name), target_dsn)
+        assert [(finding.severity, finding.code) for finding in found] == [("warning", "encoding")]
+    finally:
+        for cluster in (pg16, pg18):
+            run(cluster.conninfo(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_an_extension_that_the_target_lacks(pg15: Cluster, database: Database, target_dsn: str) -> None:
+    source = database(pg15)
+    run(
+        source,
+        "CREATE EXTENSION citext",
+        "CREATE EXTENSION pgcrypto",
+        "CREATE DOMAIN public.email AS citext",
+        "CREATE TABLE public.people (id int PRIMARY KEY, mails public.email[])",
+    )
+    found = [finding for finding in errors(findings(migrate(), source, target_dsn)) if finding.code == "extension"]
+    assert [(finding.table, finding.where) for finding in found] == [("public.people", "target"), (None, "target")]
+    assert "needed by public.people" in found[0].what
+
+
+def test_an_extension_that_takes_a_superuser(pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str) -> None:
+    mover = role(pg18, "mover", "LOGIN BYPASSRLS")
+    with psycopg.connect(source_dsn) as conn:
+        row = conn.execute(
+            "SELECT name FROM pg_available_extension_versions WHERE superuser AND NOT trusted LIMIT 1"
+        ).fetchone()
+    if row is None:
+        pytest.skip("these servers bring no extension that takes a superuser")
+    run(source_dsn, ORDERS, f"CREATE EXTENSION {row[0]}")
+    found = errors(findings(migrate(), source_dsn, as_user(target_dsn, mover)))
+    fix = next(finding.fix for finding in found if finding.code == "extension")
+    assert str(fix).startswith(f"CREATE EXTENSION {row[0]};")
+
+
+def test_a_missing_or_too_old_pg_dump_is_refused(
+    source_dsn: str, pg18: Cluster, database: Database, monkeypatch: pytest.MonkeyPatch, pg16: Cluster, tmp_path: Path
+) -> None:
+    newer = database(pg18)
+    run(newer, ORDERS)
+    monkeypatch.setenv("PGDDL_PG_DUMP", str(pg16.bin("pg_dump")))
+    finding = only(findings(migrate(), newer, source_dsn), "pg_dump")
+    assert "pg_dump 16" in finding.what
+    assert "18" in (finding.fix or "")
+    monkeypatch.setenv("PGDDL_PG_DUMP", str(tmp_path / "nowhere"))
+    assert "no pg_dump" in only(findings(migrate(), newer, source_dsn), "pg_dump").what
+    monkeypatch.delenv("PGDDL_PG_DUMP")
+    assert errors(findings(migrate(), newer, source_dsn)) == []
+
+
+def test_a_prepared_transaction_would_keep_setup_waiting(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    with psycopg.connect(source_dsn) as conn:
+        conn.execute("INSERT INTO public.orders VALUES (1)")
+        conn.execute("PREPARE TRANSACTION 'it''s open'")
+    (finding,) = findings(migrate(), source_dsn, target_dsn)
+    assert (finding.code, finding.severity) == ("prepared_transaction", "warning")
+    apply_fix(source_dsn, finding)
+    assert findings(migrate(), source_dsn, target_dsn) == []
+
+
+def test_too_few_connections_for_the_workers(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    found = findings(migrate(backfill={"workers": 200}), source_dsn, target_dsn)
+    assert [(finding.code, finding.where) for finding in found] == [
+        ("connections", "source"),
+        ("connections", "target"),
+    ]
+
+
+def test_what_the_target_will_not_have_is_said(source_dsn: str, target_dsn: str) -> None:
+    run(
+        source_dsn,
+        "CREATE TABLE public.customers (id int PRIMARY KEY)",
+        "CREATE TABLE public.child (id int PRIMARY KEY)",
+        "CREATE TABLE public.orders (id int PRIMARY KEY, c int CONSTRAINT to_customer REFERENCES public.customers)",
+        "CREATE TABLE public.parent (id int)",
+        "ALTER TABLE public.child INHERIT public.parent",
+        "SELECT lo_from_bytea(0, 'x')",
+    )
+    found = findings(migrate(tables={"include": ["public.orders", "public.child"]}), source_dsn, target_dsn)
+    assert [(finding.severity, finding.code) for finding in found] == [
+        ("error", "inheritance"),
+        ("warning", "foreign_key"),
+        ("warning", "large_objects"),
+    ]
+    assert "to_customer is left out" in found[1].what
+
+
+def test_a_partition_that_is_a_foreign_table(source_dsn: str, target_dsn: str) -> None:
+    run(
+        source_dsn,
+        "CREATE FOREIGN DATA WRAPPER w",
+        "CREATE SERVER s FOREIGN DATA WRAPPER w",
+        "CREATE TABLE public.p (id int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE FOREIGN TABLE public.p1 PARTITION OF public.p FOR VALUES FROM (0) TO (1) SERVER s",
+    )
+    found = [
+        finding for finding in errors(findings(migrate(), source_dsn, target_dsn)) if finding.code == "foreign_table"
+    ]
+    assert "public.p1 is a foreign table" in found[0].what
+    apply_fix(source_dsn, found[0])
+
+
+def test_a_table_that_went_away_is_named(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS, "CREATE VIEW public.v AS SELECT 1")
+    file = load_pipeline(migrate())
+    with connect(source_dsn, purpose="test") as source, connect(target_dsn, purpose="test") as target:
+        found = preflight(file, source, target, [("public", "gone"), ("public", "v"), ("public", "orders")])
+    assert [(finding.code, finding.table) for finding in found] == [
+        ("no_table", "public.gone"),
+        ("no_table", "public.v"),
+    ]
+
+
+# --- in place: what the swap would leave behind -------------------------------------------------------------------
+
+DEPENDENTS = {
+    "view": "CREATE VIEW public.v AS SELECT id FROM public.orders",
+    "materialized view": "CREATE MATERIALIZED VIEW public.v AS SELECT id FROM public.orders",
+    "view of the row type": "CREATE VIEW public.v AS SELECT NULL::public.orders AS o",
+    "rule on another table": "CREATE TABLE public.x (id int); CREATE RULE r AS ON INSERT TO public.x DO ALSO "
+    "INSERT INTO public.orders VALUES (NEW.id)",
+    "rule": "CREATE RULE r AS ON DELETE TO public.orders DO INSTEAD NOTHING",
+    "function with the row type": "CREATE FUNCTION public.f(public.orders) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "function with an array of it": "CREATE FUNCTION public.f() RETURNS public.orders[] LANGUAGE sql "
+    "AS 'SELECT NULL::public.orders[]'",
+    "set-returning function": "CREATE FUNCTION public.f() RETURNS SETOF public.orders LANGUAGE sql AS 'SELECT 1, NULL'",
+    "BEGIN ATOMIC": "CREATE FUNCTION public.f() RETURNS int BEGIN ATOMIC SELECT id FROM public.orders; END",
+    "procedure": "CREATE PROCEDURE public.f(o public.orders) LANGUAGE sql AS 'SELECT 1'",
+    "policy of another table": "CREATE TABLE public.x (id int); "
+    "CREATE POLICY pol ON public.x USING (EXISTS (SELECT FROM public.orders))",
+    "publication": "CREATE PUBLICATION pub FOR TABLE public.orders",
+    "publication of the schema": "CREATE PUBLICATION pub FOR TABLES IN SCHEMA public",
+    "inheritance": "CREATE TABLE public.x () INHERITS (public.orders)",
+}
+
+
+@pytest.mark.parametrize("statement", DEPENDENTS.values(), ids=DEPENDENTS)
+def test_c21_what_refers_to_the_table_is_refused_and_the_fix_sets_it_aside(dsn: str, statement: str) -> None:
+    run(dsn, ORDERS, statement)
+    found = findings(in_place("public.orders"), dsn)
+    assert len(found) == 1, "\n".join(map(str, found))
+    assert found[0].table == "public.orders"
+    apply_fix(dsn, found[0])
+    assert findings(in_place("public.orders"), dsn) == []
+    if "-- after the swap" in (found[0].fix or ""):
+        run(dsn, (found[0].fix or "").split("-- after the swap", 1)[1].split("\n", 1)[1])
+        assert len(findings(in_place("public.orders"), dsn)) == 1
+
+
+OTHERS = {
+    "column of the row type": "CREATE TABLE public.x (o public.orders)",
+    "array of it": "CREATE TABLE public.x (o public.orders[])",
+    "composite type over it": "CREATE TYPE public.x AS (o public.orders)",
+    "domain over it": "CREATE DOMAIN public.x AS public.orders",
+    "default that names it": "CREATE TABLE public.x (o oid DEFAULT 'public.orders'::regclass)",
+    "aggregate over it": "CREATE FUNCTION public.s(int, public.orders) RETURNS int LANGUAGE sql AS 'SELECT 1'; "
+    "CREATE AGGREGATE public.agg(public.orders) (SFUNC = public.s, STYPE = int)",
+}
+
+
+@pytest.mark.parametrize("statement", OTHERS.values(), ids=OTHERS)
+def test_c21_anything_else_that_refers_to_the_table_is_refused_as_well(dsn: str, statement: str) -> None:
+    run(dsn, ORDERS, statement)
+    found = errors(findings(in_place("public.orders"), dsn))
+    assert found
+    assert {(finding.code, finding.table) for finding in found} == {("dependent", "public.orders")}
+
+
+def test_partitioned_tables_and_partitions_wait_for_their_issue(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE public.p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.p1 PARTITION OF public.p FOR VALUES FROM (0) TO (1)",
+    )
+    assert only(findings(in_place("public.p"), dsn), "partitioned").table == "public.p"
+
+
+def test_a_sequence_shared_between_tables_is_refused(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE public.orders (id serial PRIMARY KEY)",
+        "CREATE TABLE public.archive (id int PRIMARY KEY DEFAULT nextval('public.orders_id_seq'))",
+    )
+    finding = only(findings(in_place("public.orders"), dsn), "shared_sequence")
+    assert "public.archive.id" in finding.what
+    assert only(findings(in_place("public.archive"), dsn), "shared_sequence")
+    apply_fix(dsn, finding)
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_a_free_sequence_of_one_table_is_no_hindrance(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE SEQUENCE public.numbers",
+        "CREATE TABLE public.orders (id int PRIMARY KEY DEFAULT nextval('public.numbers'))",
+    )
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_c23_a_foreign_key_of_a_partitioned_table_needs_18(dsn: str) -> None:
+    run(
+        dsn,
+        ORDERS,
+        "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.items_1 PARTITION OF public.items FOR VALUES FROM (0) TO (10)",
+    )
+    found = errors(findings(in_place("public.orders"), dsn))
+    with psycopg.connect(dsn) as conn:
+        if conn.info.server_version >= 180_000:
+            assert found == []
+            return
+    assert [(finding.code, finding.table) for finding in found] == [("partitioned_foreign_key", "public.items")]
+    apply_fix(dsn, found[0])
+    assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_alterations_name_columns_that_there_are(dsn: str) -> None:
+    run(dsn, ORDERS)
+    text = "pipeline: shop\nsource: {conn_id: a}\nrewrite:\n  public.orders:\n    alter:\n"
+    text += (
+        "      - ALTER COLUMN id TYPE bigint\n      - ALTER COLUMN ident TYPE bigint\n      - RENAME COLUMN id TO x\n"
+    )
+    file = load_pipeline(text)
+    with connect(dsn, purpose="test") as conn:
+        found = preflight(file, conn, conn, [("public", "orders")])
+    assert [(finding.code, finding.where) for finding in found] == [("alter", "pipeline")] * 2
+    assert found[0].what == "pipeline, line 7: rewrite.public.orders.alter[1]: there is no column ident"
+    assert "line 8" in found[1].what
+
+
+def test_names_of_keywords_and_capitals_are_quoted_where_they_must_be(dsn: str) -> None:
+    run(dsn, 'CREATE SCHEMA "Sales"', 'CREATE TABLE "Sales"."order" (x int)')
+    finding = only(findings(in_place('"Sales".order'), dsn), "key")
+    assert finding.table == '"Sales".order'
+    assert 'ALTER TABLE "Sales"."order" ADD PRIMARY KEY (...);' in (finding.fix or "")
+
+
+# --- poolers ------------------------------------------------------------------------------------------------------
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _nobody() -> dict[str, Any]:
+    """Servers refuse to run as root."""
+    return {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
+
+
+@contextmanager
+def _standby_of(primary: Cluster) -> Iterator[str]:
+    """The connection string of a hot standby, stopped by its own process id."""
+    folder, port = Path("/tmp") / f"pgddl-standby-{os.getpid()}", _free_port()
+    to = ["-d", primary.conninfo(), "-D", str(folder), "--write-recovery-conf", "--checkpoint=fast"]
+    subprocess.run([primary.bin("pg_basebackup"), *to], check=True, capture_output=True, cwd="/", **_nobody())
+    # A standby takes no smaller limits than its primary's.
+    settings = [word for name, value in primary.settings.items() for word in ("-c", f"{name}={value}")]
+    server = subprocess.Popen(
+        [primary.bin("postgres"), "-D", folder, "-p", str(port), *settings],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        **_nobody(),
+    )
+    try:
+        dsn = make_conninfo(primary.conninfo(), port=port)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and server.poll() is None:
+            try:
+                psycopg.connect(dsn).close()
+                break
+            except psycopg.OperationalError:
+                threading.Event().wait(0.1)
+        yield dsn
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    """Until the server takes connections, which for Postgres is when it takes queries."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+                probe.sendall(b"\x00\x00\x00\x08\x04\xd2\x16\x2f")  # SSLRequest: answered with S or N
+                if probe.recv(1):
+                    return
+        except OSError:
+            threading.Event().wait(0.05)
+    raise AssertionError("the server does not answer")
+
+
+@pytest.fixture
+def pgbouncer(pg16: Cluster, tmp_path: Path) -> Iterator[Callable[[str, str], str]]:
+    """``pgbouncer(dsn, mode)``: a connection string through a PgBouncer of its own."""
+    binary = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
+    if binary is None:
+        pytest.skip("no pgbouncer here: apt-get install pgbouncer")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(dsn: str, mode: str, extra: str = "") -> str:
+        parts, port = conninfo_to_dict(dsn), _free_port()
+        config = tmp_path / f"pgbouncer-{mode}.ini"
+        (tmp_path / "users.txt").write_text(f'"postgres" "{pg16.password}"\n')
+        config.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={parts['port']}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            f"unix_socket_dir =\nauth_type = plain\nauth_file = {tmp_path / 'users.txt'}\npool_mode = {mode}\n{extra}\n"
+        )
+        for path in (tmp_path, *tmp_path.parents[:2]):
+            path.chmod(0o755)
+        process = subprocess.Popen(
+            [binary, "-q", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **_nobody()
+        )
+        started.append(process)
+        _answers(port, process)
+        return make_conninfo(**{**parts, "port": port})
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+def test_a_transaction_mode_pooler_is_refused(
+    pgbouncer: Callable[..., str], source_dsn: str, target_dsn: str, mode: str
+) -> None:
+    run(source_dsn, ORDERS)
+    finding = only(findings(migrate(), pgbouncer(source_dsn, mode), target_dsn), "pooler")
+    assert finding.where == "source"
+    assert "pool_mode = session" in (finding.fix or "")
+
+
+def test_a_session_mode_pooler_and_a_direct_connection_are_taken(
+    pgbouncer: Callable[..., str], source_dsn: str, target_dsn: str
+) -> None:
+    run(source_dsn, ORDERS)
+    assert findings(migrate(), pgbouncer(source_dsn, "session"), target_dsn) == []
+    with connect(source_dsn, purpose="test") as conn:
+        assert list(pooler(conn, "source")) == []
+
+
+def test_a_full_pool_in_session_mode_is_not_mistaken_for_one_that_shares(
+    pgbouncer: Callable[..., str], source_dsn: str
+) -> None:
+    with connect(
+        pgbouncer(source_dsn, "session", "default_pool_size = 2\nquery_wait_timeout = 1"), purpose="test"
+    ) as conn:
+        assert list(pooler(conn, "source")) == []
