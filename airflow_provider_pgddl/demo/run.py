@@ -142,20 +142,20 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         ready()
         screen.say("airflow", "its own database is ready")
 
-        crossing = Crossing(source, target)
-        stack.callback(crossing.close)
         writers = Writers(
             [make_conninfo(dsn, user=shop.APP_ROLE) for dsn in (source, target)],
             seed=args.seed,
             pipeline=MIGRATE,
             journal=target,
-            on_cut_over=crossing.at_the_cut_over,
+            on_cut_over=lambda: crossing.at_the_cut_over(),
         )
+        crossing = Crossing(source, target, writers)
+        stack.callback(crossing.close)
         screen.follow(writers.start())
         stack.callback(writers.stop)
         stack.callback(airflow.end)  # first of all: a writer may be waiting for a lock that it holds
         screen.say("writers", f"4 applications write to Postgres 16 as {shop.APP_ROLE}, seed {writers.seed}")
-        crossing.compare_in_background(writers)
+        crossing.compare_in_background()
 
         outcomes = [_migrate(airflow, crossing, writers, screen), _rewrite(airflow, target, writers, screen)]
         notes = writers.stop()
@@ -169,7 +169,9 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
             }))  # fmt: skip
         if not ok:
             kept = airflow.keep_logs()
-            screen.console.print(f"[red]Something is not as it should be.[/] Airflow's logs are in {kept}")
+            screen.console.print(
+                f"[red]Something is not as it should be.[/] Airflow's logs are in {kept}", soft_wrap=True
+            )
         if args.keep:
             _stay(screen, source, target)
         return 0 if ok else 1
@@ -246,8 +248,9 @@ def _with_bigint_key(lines: list[str]) -> list[str]:
 class Crossing:
     """Both databases at the instant of the cut-over: the source is fenced, the target not yet written to."""
 
-    def __init__(self, source: str, target: str) -> None:
+    def __init__(self, source: str, target: str, writers: Writers) -> None:
         self.source, self.target = source, target
+        self._writers = writers
         self._holder = psycopg.connect(target, autocommit=True, application_name="pgddl_demo:compare")
         self._snapshot = ""
         self._positions: Positions = {}
@@ -257,19 +260,20 @@ class Crossing:
 
     def at_the_cut_over(self) -> None:
         """Keeps the target's state, in milliseconds, for a comparison that takes seconds: the writers are waiting."""
+        self._writers.spare_truncate = True
         self._holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         row = self._holder.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
         self._snapshot = row[0]
         self._positions = sequence_positions(self.target)
 
-    def compare_in_background(self, writers: Writers) -> None:
-        self._starter = threading.Thread(target=self._compare, args=(writers,), name="comparison", daemon=True)
+    def compare_in_background(self) -> None:
+        self._starter = threading.Thread(target=self._compare, name="comparison", daemon=True)
         self._starter.start()
 
-    def _compare(self, writers: Writers) -> None:
+    def _compare(self) -> None:
         # Not before a writer has got through: the comparison's load is not the move's.
-        while not writers.accepted.wait(0.1):
+        while not self._writers.accepted.wait(0.1):
             if self._closing.is_set():
                 return
         module = "airflow_provider_pgddl.demo.compare"
@@ -291,6 +295,7 @@ class Crossing:
         assert self._comparison is not None
         output, _ = self._comparison.communicate()
         self._holder.close()
+        self._writers.spare_truncate = False
         return [TableDifference(**result) for result in json.loads(output)["tables"]]
 
     def sequences(self) -> list[Any]:
@@ -474,19 +479,21 @@ def _report(screen: Screen, outcomes: Sequence[Outcome], writers: Writers) -> No
     again = ", ".join(f"{count} {kind}" for kind, count in notes.retried.items()) or "none"
     screen.console.print(
         f"\nWriters: {notes.committed.total():,} transactions of {len(notes.committed)} kinds, tried again: {again}, "
-        f"errors that no application expects: {len(notes.failures)}"
+        f"errors that no application expects: {len(notes.failures)}",
+        soft_wrap=True,
     )
     for failure in notes.failures[:10]:
         screen.console.print(f"  [red]{escape(failure)}[/]")
     minutes, seconds = divmod(int(screen.seconds), 60)
     screen.console.print(f"The whole demo took {minutes}:{seconds:02}.")
     folder = _dags_folder()
-    screen.console.print(
-        "\n[bold]What to try next[/]\n"
-        f"  {folder}  the two DAGs that ran just now, with their pipeline files\n"
-        "  pgddl check -p pipeline.yaml  what would keep a database of yours from moving, with the SQL to fix it\n"
-        "  python -m airflow_provider_pgddl.demo.run --keep  the demo again, with the servers left up to look around\n"
-    )
+    screen.console.print("\n[bold]What to try next[/]")
+    for what, why in (
+        (str(folder), "the two DAGs that ran just now, with their pipeline files"),
+        ("pgddl check -p pipeline.yaml", "what would keep a database of yours from moving, with the SQL to fix it"),
+        ("python -m airflow_provider_pgddl.demo.run --keep", "this demo, with the servers left up to look around"),
+    ):
+        screen.console.print(f"  {what}\n      {why}", soft_wrap=True)
 
 
 def _stay(screen: Screen, source: str, target: str) -> None:

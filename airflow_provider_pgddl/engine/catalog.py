@@ -32,7 +32,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One live column; `base_type` is the type with domains resolved and without typmod, as a log column can hold it."""
+    """One live column; `base_type` is the type with domains resolved and without typmod, as a log column holds it."""
 
     attnum: int
     name: str
@@ -58,7 +58,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A relation that holds rows of the table; `triggers` are those of ours with their state, None where there is none."""
+    """A relation that holds rows of the table; `triggers` are those of ours with their state, None where there is
+    none."""
 
     oid: int
     schema: str
@@ -108,7 +109,9 @@ class Table:
             },
             "key": list(self.key.columns) if self.key else None,
             "partition_key": self.partition_key,
-            "partitions": {f"{leaf.schema}.{leaf.name}": leaf.bound for leaf in self.leaves} if self.kind == "p" else {},
+            "partitions": {f"{leaf.schema}.{leaf.name}": leaf.bound for leaf in self.leaves}
+            if self.kind == "p"
+            else {},
         }
 
     def physical(self) -> dict[str, list[Any]]:
@@ -176,15 +179,16 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
 
 _OID_TYPES = frozenset({"regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig",
                         "regdictionary", "regnamespace", "regrole", "regcollation", "oid", "aclitem"})  # fmt: skip
+# Postgres does not read back what it writes for an empty one.
+_TEXT_ONLY = _OID_TYPES | {"tsquery"}
 
 
 def _binary_safe(base: str, base_oid: int, typtype: str, builtin: bool, elem_kind: str, elem_builtin: bool) -> bool:
     """Whether COPY's binary form of a type means the same on another cluster.
 
-    It does not where it carries oids of the cluster that wrote it: reg* types, and arrays, composites and ranges of types
-    that are not built in. Enums travel as their labels.
-    """
-    if base.removesuffix("[]").strip('"') in _OID_TYPES:
+    It does not where it carries oids of the cluster that wrote it: reg* types, and arrays, composites and ranges of
+    types that are not built in. Enums travel as their labels. """
+    if base.removesuffix("[]").strip('"') in _TEXT_ONLY:
         return False
     if typtype == "e":
         return True

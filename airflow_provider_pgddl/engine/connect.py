@@ -11,7 +11,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, Unreachable, from_p
 
 CONNECT_TIMEOUT = 10  # seconds
 
-# What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be noticed.
+# What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
+# noticed.
 PINNED = {
     "search_path": "",
     "row_security": "off",
@@ -99,17 +100,20 @@ def _redact(text: str, dsn: str) -> str:
 
 
 def _refused(error: psycopg.OperationalError, dsn: str) -> PgddlError:
-    """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead server."""
+    """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead
+    server."""
     text = " ".join(_redact(str(error), dsn).split())
     where = describe(dsn)
     final = {
         "password authentication failed": "correct the password of this connection",
         "no password supplied": "give this connection a password",
         "no pg_hba.conf entry": "allow this user and host in pg_hba.conf",
-        'does not exist': "correct user or database of this connection",
+        "does not exist": "correct user or database of this connection",
         "is not permitted to log in": "give the role LOGIN",
     }
     for words, todo in final.items():
         if words in text:
             return PgddlError(f"{where} refuses the connection: {text}", todo=todo)
-    return Unreachable(f"{where} does not answer: {text}", todo="check that the server is up and reachable, then run again")
+    return Unreachable(
+        f"{where} does not answer: {text}", todo="check that the server is up and reachable, then run again"
+    )

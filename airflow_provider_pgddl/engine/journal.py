@@ -96,9 +96,7 @@ class Journal:
         return row
 
     def record(self, job: str, config: Mapping[str, Any], source: Server) -> None:
-        self.conn.execute(
-            _Q["insert_pipeline"], [self.pipeline, job, Jsonb(config), source.system, source.timeline]
-        )
+        self.conn.execute(_Q["insert_pipeline"], [self.pipeline, job, Jsonb(config), source.system, source.timeline])
 
     def next_run(self, job: str, config: Mapping[str, Any], source: Server) -> None:
         """The passage after a finished one; the audit of earlier runs stays."""
@@ -190,9 +188,7 @@ class Journal:
     # --- DDL events ---------------------------------------------------------------------------------------------
 
     def events(self, run: int, phases: Sequence[str]) -> list[EventRow]:
-        return [
-            EventRow(*row) for row in self.conn.execute(_Q["events_to_apply"], [self.pipeline, run, list(phases)])
-        ]
+        return [EventRow(*row) for row in self.conn.execute(_Q["events_to_apply"], [self.pipeline, run, list(phases)])]
 
     def event_status(self, event_id: int, status: str, note: str | None = None) -> None:
         self.conn.execute(_Q["event_status"], [status, note, status, event_id])
@@ -229,8 +225,8 @@ class Journal:
     # --- windows ------------------------------------------------------------------------------------------------
 
     def add_window(self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime) -> int:
-        """Notes a window under the next number (above `after`), late in its transaction: runs over other tables number theirs
-        in the same row. Returns the number."""
+        """Notes a window under the next number (above `after`), late in its transaction: runs over other tables
+        number theirs in the same row. Returns the number."""
         row = self.conn.execute(_Q["next_window"], [after, self.pipeline]).fetchone()
         assert row is not None
         self.conn.execute(_Q["insert_window"], [self.pipeline, row[0], run, keys, rows, pending, taken_at])
@@ -255,7 +251,10 @@ class Journal:
 
     def verification(self, ids: Sequence[int]) -> dict[int, tuple[int, int, int]]:
         """Per table, of its last verification: ranges not compared yet, rows compared, keys that differ."""
-        return {row[0]: (row[1], row[2], row[3]) for row in self.conn.execute(_Q["verification"], [self.pipeline, list(ids)])}
+        return {
+            row[0]: (row[1], row[2], row[3])
+            for row in self.conn.execute(_Q["verification"], [self.pipeline, list(ids)])
+        }
 
     def differing(self, table_id: int) -> list[str]:
         row = self.conn.execute(_Q["differing"], [table_id]).fetchone()

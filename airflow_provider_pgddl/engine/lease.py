@@ -1,9 +1,9 @@
 """One writer a pipeline and table: an advisory lock says who may start, a fencing token who may commit.
 
-The lock goes with its session, so a killed run never leaves it behind; but processes that outlive their run (an executor without
-its driver, a backend that has not noticed its dead client) do not need the lock to commit. Therefore every transaction of ours
-reads its scope's token again as its last statement, FOR SHARE, so that a takeover waits for it or is seen by it.
-"""
+The lock goes with its session, so a killed run never leaves it behind; but processes that outlive their run (an
+executor without its driver, a backend that has not noticed its dead client) do not need the lock to commit. Therefore
+every transaction of ours reads its scope's token again as its last statement, FOR SHARE, so that a takeover waits for
+it or is seen by it. """
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from airflow_provider_pgddl.engine.connect import Session, application_name, connect
 from airflow_provider_pgddl.engine.errors import Fenced, LockHeld
@@ -52,7 +53,8 @@ def fenced(conn: Session, fence: Fence) -> Iterator[None]:
 
 
 class Lease:
-    """Holds the lock for as long as it is open; `take` gives the token. `fence` is for the whole run, `fence_for(scope)` for one table."""
+    """Holds the lock for as long as it is open; `take` gives the token. `fence` is for the whole run,
+    `fence_for(scope)` for one table."""
 
     def __init__(self, dsn: str, pipeline: str, stage: str, tables: Sequence[str] | None):
         self.pipeline, self.tables = pipeline, tuple(sorted(tables)) if tables is not None else None
@@ -122,7 +124,7 @@ class Lease:
     def close(self) -> None:
         self._conn.close()
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -49,13 +49,15 @@ def shares_sessions(conn: Connection[Any]) -> bool:
                 break  # the pool is used up: nobody was given ours
             stack.callback(_let_go, other)
             try:
-                other.execute("BEGIN")
                 theirs = _backend(other)
             except psycopg.OperationalError:
-                break  # the same, noticed later
+                break  # the same, noticed when a server is needed
+            try:
+                other.execute("BEGIN")
+                held = _backend(other)
             except psycopg.Error:
                 return True  # statement mode takes no BEGIN
-            if theirs == ours or other.info.transaction_status != pq.TransactionStatus.INTRANS or _backend(conn) != ours:
+            if ours in (theirs, held) or _backend(conn) != ours:
                 return True
     _dedicated.add(place)
     return False

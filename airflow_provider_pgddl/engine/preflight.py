@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
@@ -375,7 +375,7 @@ class Preflight:
             if not relation.can_select:
                 what, fix = f"role {role} may not read it", f"GRANT SELECT ON {relation.quoted} TO {side.role};"
                 yield Finding("error", "rights", "source", relation.written, what, fix)
-        for (sequence,) in side.rows("sequences"):
+        for (sequence,) in side.rows("sequences") if self.target is not None else []:
             what = f"role {role} may not read sequence {sequence}"
             fix = f"GRANT SELECT ON SEQUENCE {sequence} TO {side.role};"
             yield Finding("error", "rights", "source", None, what, fix)
@@ -766,7 +766,3 @@ def _set_aside(kind: str, quoted: str | None, definition: str | None) -> str:
     if kind == "policy":
         return f"DROP POLICY {quoted};  -- and create it again after the swap"
     return "drop it, and create it again after the swap"
-
-
-def as_json(findings: Iterable[Finding]) -> list[Mapping[str, Any]]:
-    return [finding.to_json() for finding in findings]

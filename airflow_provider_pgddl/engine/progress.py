@@ -11,7 +11,7 @@ LINE_EVERY = 2.0  # seconds
 
 
 def say(stage: str, text: str) -> None:
-    """One line of progress. Every such line starts with `pgddl <stage>:`, which is how the demo and people find them."""
+    """One line of progress. Each starts with `pgddl <stage>:`, which is how the demo and people find them."""
     print(f"pgddl {stage}: {text}", flush=True)
 
 

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.demo.compare import (
     user_tables,
 )
 from airflow_provider_pgddl.demo.writers import TableWriters
-from tests.integration.lifecycle import Lifecycle, left_behind, load_real, wait_until
+from tests.integration.lifecycle import Lifecycle, left_behind, load_real, psql, wait_until
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
 SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
@@ -65,3 +65,15 @@ def test_a_real_database_moves_while_applications_write(
     fences = {f"trigger pgddl_fence_{move.name} on {table}" for _, table in tables}
     assert set(left_behind(source_dsn)) == {"schema pgddl", *fences}
     assert move.journal("SELECT FROM pg_constraint WHERE NOT convalidated") == []
+
+
+def test_values_keys_names_and_shapes_arrive_as_they_are(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    psql(pg16, source_dsn, (Path(__file__).parent / "values.sql").read_text(encoding="utf-8"))
+    tables, structure = tables_of(source_dsn), catalog_lines(source_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert compare_sequences(source_dsn, target_dsn) == []
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []

@@ -24,7 +24,8 @@ from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import load_pipeline, matches
-from airflow_provider_pgddl.engine.preflight import Finding, pooler, preflight, refuse, too_old, unsupported
+from airflow_provider_pgddl.engine.pooler import shares_sessions
+from airflow_provider_pgddl.engine.preflight import Finding, preflight, refuse, too_old, unsupported
 from tests.conftest import Database
 
 _ROLES: list[tuple[Cluster, str]] = []
@@ -468,6 +469,7 @@ def test_a_live_table_on_the_target_is_refused_unless_this_run_made_it(source_ds
         "INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) "
         "VALUES ('shop', 'migrate', '{}', '1', 1)",
         "INSERT INTO pgddl.tables (pipeline, run, schema_name, table_name, source_oid, log_table, plan, version, "
+        "fingerprint, physical, state) "
         "VALUES ('shop', 1, 'public', 'orders', 1, 'l', '{}', '{}', 'f', '{}', 'backfilled')",
     )
     assert findings(migrate(), source_dsn, target_dsn) == []
@@ -831,29 +833,39 @@ def pgbouncer(pg16: Cluster, tmp_path: Path) -> Iterator[Callable[[str, str], st
         process.wait(10)
 
 
+def shared(dsn: str) -> bool:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        return shares_sessions(conn)
+
+
+@pytest.mark.parametrize("extra", ["", "server_round_robin = 1", "default_pool_size = 1\nquery_wait_timeout = 1"])
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-def test_a_transaction_mode_pooler_is_refused(
-    pgbouncer: Callable[..., str], source_dsn: str, target_dsn: str, mode: str
+def test_a_pooler_that_shares_sessions_is_noticed_and_left_as_it_was(
+    pgbouncer: Callable[..., str], source_dsn: str, mode: str, extra: str
+) -> None:
+    dsn = pgbouncer(source_dsn, mode, extra)
+    assert shared(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        assert conn.execute("SHOW search_path").fetchone() == ('"$user", public',)
+
+
+def test_a_pooler_that_shares_sessions_is_a_finding(
+    pgbouncer: Callable[..., str], source_dsn: str, target_dsn: str
 ) -> None:
     run(source_dsn, ORDERS)
-    finding = only(findings(migrate(), pgbouncer(source_dsn, mode), target_dsn), "pooler")
+    pooled = psycopg.connect(pgbouncer(source_dsn, "transaction"), autocommit=True)
+    with pooled as source, connect(target_dsn, purpose="test") as target:
+        finding = only(preflight(load_pipeline(migrate()), source, target, [("public", "orders")]), "pooler")
     assert finding.where == "source"
     assert "pool_mode = session" in (finding.fix or "")
 
 
-def test_a_session_mode_pooler_and_a_direct_connection_are_taken(
-    pgbouncer: Callable[..., str], source_dsn: str, target_dsn: str
+@pytest.mark.parametrize("extra", ["", "default_pool_size = 2\nquery_wait_timeout = 1"])
+def test_a_pooler_in_session_mode_is_taken_also_when_it_is_full(
+    pgbouncer: Callable[..., str], source_dsn: str, extra: str
 ) -> None:
-    run(source_dsn, ORDERS)
-    assert findings(migrate(), pgbouncer(source_dsn, "session"), target_dsn) == []
-    with connect(source_dsn, purpose="test") as conn:
-        assert list(pooler(conn, "source")) == []
+    assert not shared(pgbouncer(source_dsn, "session", extra))
 
 
-def test_a_full_pool_in_session_mode_is_not_mistaken_for_one_that_shares(
-    pgbouncer: Callable[..., str], source_dsn: str
-) -> None:
-    with connect(
-        pgbouncer(source_dsn, "session", "default_pool_size = 2\nquery_wait_timeout = 1"), purpose="test"
-    ) as conn:
-        assert list(pooler(conn, "source")) == []
+def test_a_direct_connection_is_taken(source_dsn: str) -> None:
+    assert not shared(source_dsn)

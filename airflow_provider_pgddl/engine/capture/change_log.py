@@ -1,9 +1,8 @@
 """The change log by triggers: which keys of a table changed since capture began, one log table a captured table.
 
-Row triggers on every leaf (a statement on a leaf does not fire its parent's), ENABLE ALWAYS so that sessions in replica role are
-seen too, and one for TRUNCATE. A log row holds the key before and after; a window deletes exactly the log rows that its
-snapshot shows, so there is no position to keep and no order to rely on.
-"""
+Row triggers on every leaf (a statement on a leaf does not fire its parent's), ENABLE ALWAYS so that sessions in
+replica role are seen too, and one for TRUNCATE. A log row holds the key before and after; a window deletes exactly
+the log rows that its snapshot shows, so there is no position to keep and no order to rely on. """
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def window_no(source: Session, pipeline: str) -> int | None:
 
 
 def acknowledge(source: Session, pipeline: str, number: int, logs: Sequence[str]) -> None:
-    """Deletes the log rows that this transaction's snapshot shows, and notes the window, in the caller's transaction."""
+    """Deletes the log rows that the caller's transaction sees under its snapshot, and notes the window."""
     for log in logs:
         source.execute(sql.SQL("DELETE FROM {}").format(log_table(log)))
     source.execute(_Q["set_window_no"], [number, pipeline])
@@ -63,9 +62,9 @@ def captured_roots(source: Session, pipeline: str) -> dict[int, str]:
 def start(source: Session, pipeline: str, oid: int, lock_timeout: float) -> tuple[Table, str]:
     """Starts capture of one table in one transaction; returns the table as described under the same lock, and its log.
 
-    CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the chunks
-    (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs out.
-    """
+    CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the
+    chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
+    out. """
     with source.transaction():
         source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
         table = _locked(source, pipeline, oid)
@@ -117,7 +116,9 @@ def _create_triggers(source: Session, pipeline: str, table: Table, leaf: Leaf, l
         return sql.SQL(", ").join(sql.SQL("{}.{}").format(sql.SQL(record), sql.Identifier(k.name)) for k in keys)
 
     guard = sql.SQL(" AND ").join(
-        sql.SQL(_Q["guard"]).format(name=sql.Literal(k.name), type=sql.Literal(k.type_oid), attnum=sql.Literal(k.attnum))
+        sql.SQL(_Q["guard"]).format(
+            name=sql.Literal(k.name), type=sql.Literal(k.type_oid), attnum=sql.Literal(k.attnum)
+        )
         for k in keys
     )
     body = sql.SQL(_Q["function_body"]).format(
@@ -130,14 +131,13 @@ def _create_triggers(source: Session, pipeline: str, table: Table, leaf: Leaf, l
     source.execute(sql.SQL(_Q["function"]).format(body=sql.Literal(body.as_string(source)), **parts))
     for kind, trigger in zip(("row_trigger", "truncate_trigger"), trigger_names(pipeline), strict=True):
         source.execute(sql.SQL(_Q[kind]).format(trigger=sql.Identifier(trigger), **parts))
-        source.execute(
-            sql.SQL(_Q["enable_always"]).format(trigger=sql.Identifier(trigger), relation=relation)
-        )
+        source.execute(sql.SQL(_Q["enable_always"]).format(trigger=sql.Identifier(trigger), relation=relation))
     source.execute(_Q["register"], [pipeline, table.oid, leaf.oid, log, function])
 
 
 def stop(source: Session, pipeline: str, root: int) -> None:
-    """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the wait."""
+    """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the
+    wait."""
     captured = [row for row in source.execute(_Q["captured"], [pipeline]) if row[0] == root]
     for _, leaf, _, function in captured:
         name = source.execute(_Q["relation_name"], [leaf]).fetchone()

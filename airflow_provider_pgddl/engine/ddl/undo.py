@@ -1,4 +1,5 @@
-"""What takes an applied event of a dump away again; None where nothing is left to do once later ones are undone. Pure."""
+"""What takes an applied event of a dump away again; None where nothing is left to do once later ones are undone.
+Pure."""
 
 from __future__ import annotations
 
@@ -23,5 +24,7 @@ def undo(event: DdlEvent) -> str | None:
     kind = _DROPS.get(event.tag)
     if kind is None:
         return None
-    names = [n for n in ((event.schema, event.name) if event.tag != "CREATE SCHEMA" else (event.schema or event.name,)) if n]
+    names = [
+        n for n in ((event.schema, event.name) if event.tag != "CREATE SCHEMA" else (event.schema or event.name,)) if n
+    ]
     return f"DROP {kind} IF EXISTS {sql.Identifier(*names).as_string()}"

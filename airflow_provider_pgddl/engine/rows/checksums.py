@@ -1,8 +1,8 @@
 """Counts and 64-bit checksums of ranges of rows, compared at one snapshot; a difference is narrowed down to its rows.
 
-The checksum is a sum (XOR cancels duplicates) of hashtextextended over each row's text, which both sides print alike because every
-session pins what printing depends on. Types that cannot be hashed (json, xml, point) print all the same.
-"""
+The checksum is a sum (XOR cancels duplicates) of hashtextextended over each row's text, which both sides print alike
+because every session pins what printing depends on. Types that cannot be hashed (json, xml, point) print all the
+same. """
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _Q = queries("checksums")
 BUCKETS = 4096
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
-# Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not (collations
-# differ between clusters), and is compared in one range.
+# Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not
+# (collations differ between clusters), and is compared in one range.
 RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid", "date", "bytea",
                        "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
 
@@ -77,7 +77,9 @@ def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
     """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range."""
     if plan.key_types[0] not in RANGEABLE:
         return []
-    query = sql.SQL(_Q["boundaries"]).format(key=sql.Identifier(plan.key[0]), copy=plan.copy_only, rows=sql.Literal(rows))
+    query = sql.SQL(_Q["boundaries"]).format(
+        key=sql.Identifier(plan.key[0]), copy=plan.copy_only, rows=sql.Literal(rows)
+    )
     return [row[0] for row in copy.execute(query)]
 
 
@@ -94,16 +96,15 @@ def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Comp
     buckets: list[set[object]] = [
         set(conn.execute(
             sql.SQL(_Q["buckets"]).format(
-                row=row, key=sides.key(), relation=relation, where=_where(plan, within), mask=sql.Literal(BUCKETS - 1))))
+                row=row, key=sides.key(), relation=relation, where=_where(plan, within),
+                mask=sql.Literal(BUCKETS - 1))))
         for conn, row, relation in _both(source, copy, sides)
     ]  # fmt: skip
     suspicious = sorted({b[0] for b in buckets[0] ^ buckets[1]})  # type: ignore[index]
     return Compared(rows, _differing(source, copy, sides, within, suspicious))
 
 
-def _differing(
-    source: Session, copy: Session, sides: Sides, within: Range, buckets: Sequence[int]
-) -> tuple[str, ...]:
+def _differing(source: Session, copy: Session, sides: Sides, within: Range, buckets: Sequence[int]) -> tuple[str, ...]:
     """Keys whose rows differ, bucket by bucket, so that memory holds one bucket at a time."""
     found: list[str] = []
     for bucket in buckets:

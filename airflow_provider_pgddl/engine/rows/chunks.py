@@ -1,8 +1,7 @@
 """Chunks: block ranges of the source, claimed one by one by workers, each copied exactly once.
 
-A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across databases
-the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server.
-"""
+A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across
+databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server. """
 
 from __future__ import annotations
 
@@ -51,7 +50,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one worker did; `stopped` maps table id → findings, `rewritten` lists tables whose file is not the planned one."""
+    """What one worker did; `stopped` maps table id → findings, `rewritten` lists tables whose file is not the planned
+    one."""
 
     chunks: int
     rows: int

@@ -16,10 +16,9 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 class Plan:
     """Source relation, copy, the replicated columns with what is read for each, and the key.
 
-    `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains resolved and
-    no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and written through the root.
-    `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side.
-    """
+    `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains
+    resolved and no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and
+    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side. """
 
     schema: str
     name: str

@@ -1,8 +1,7 @@
 """Bytes from `COPY … TO STDOUT` to `COPY … FROM STDIN`: they never become Python values.
 
-Measured on two cores, 5 M rows, 598 MB: `psql | psql` binary 8.7 s, psycopg's Copy objects 13.7 s (7.4 s CPU), psycopg.pq with
-joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq.
-"""
+Measured on two cores, 5 M rows, 598 MB: `psql | psql` binary 8.7 s, psycopg's Copy objects 13.7 s (7.4 s CPU),
+psycopg.pq with joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq. """
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from psycopg.pq.abc import PGconn
 
 from airflow_provider_pgddl.engine.connect import Session
 
-# Rows come one a call; they are joined to this size before they are handed on, as one send a row costs more than the copying.
+# Rows come one a call; they are joined to this size before they are handed on, as one send a row costs more than the
+# copying.
 BUFFER = 256 * 1024
 
 
@@ -27,11 +27,12 @@ class Copied:
 
 
 def copy_between(source: Session, target: Session, read: sql.Composable, write: sql.Composable) -> Copied:
-    """Runs `read` (COPY … TO STDOUT) on one session into `write` (COPY … FROM STDIN) on another, inside their transactions.
+    """Runs `read` (COPY … TO STDOUT) on one session into `write` (COPY … FROM STDIN) on another, inside their
+    transactions.
 
-    Memory is one buffer, whatever the size. Errors of either side come up as psycopg errors; after one, both sessions have to be
-    rolled back by the caller (the target's COPY is ended with an error, never with what had arrived so far).
-    """
+    Memory is one buffer, whatever the size. Errors of either side come up as psycopg errors; after one, both sessions
+    have to be rolled back by the caller (the target's COPY is ended with an error, never with what had arrived so
+    far). """
     reader, writer = source.pgconn, target.pgconn
     _start(source, read, ExecStatus.COPY_OUT)
     try:
@@ -61,7 +62,7 @@ def _start(conn: Connection[tuple[object, ...]], statement: sql.Composable, expe
     result = _result(pgconn)
     if result is None or result.status != expected:
         _drain(pgconn)
-        raise _error(result, conn)
+        raise _error(result)
 
 
 def _pump(reader: PGconn, writer: PGconn) -> int:
@@ -108,7 +109,7 @@ def _abort(writer: PGconn, reason: str) -> None:
 
 
 def _flush(pgconn: PGconn) -> None:
-    """Sends what is queued; reads meanwhile, since a server that cannot write (an error, a notice) stops reading too."""
+    """Sends what is queued; reads meanwhile, as a server that cannot write (an error, a notice) stops reading too."""
     while pgconn.flush() == 1:
         readable, _, _ = select.select([pgconn.socket], [pgconn.socket], [])
         if readable:
@@ -145,11 +146,11 @@ def _finish(conn: Connection[tuple[object, ...]]) -> int:
         elif result.status == ExecStatus.COMMAND_OK:
             rows = result.command_tuples or 0
     if failed is not None:
-        raise _error(failed, conn)
+        raise _error(failed)
     return rows
 
 
-def _error(result, conn: Connection[tuple[object, ...]]) -> Exception:  # type: ignore[no-untyped-def]
+def _error(result) -> Exception:  # type: ignore[no-untyped-def]
     if result is None or result.status != ExecStatus.FATAL_ERROR:
         return pg.OperationalError("the connection was lost during COPY")
     return errors.error_from_result(result, encoding="utf-8")

@@ -1,10 +1,10 @@
 """Windows: one step of replay, at one snapshot T of the source.
 
-Ingest: every key that the change log shows under T is deleted from the copy and becomes pending; only then are exactly those log rows
-acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and after any number of half-done
-windows, the copy is a subset of the source at T, so no unique index on it can fail; with nothing pending it equals the source at T.
-Doing any part twice does no harm, and the order of changes never matters.
-"""
+Ingest: every key that the change log shows under T is deleted from the copy and becomes pending; only then are
+exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and
+after any number of half-done windows, the copy is a subset of the source at T, so no unique index on it can fail;
+with nothing pending it equals the source at T. Doing any part twice does no harm, and the order of changes never
+matters. """
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ LOGS_A_QUERY = 100  # log tables summed up in one query
 class Window:
     """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept.
 
-    `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes are done.
-    """
+    `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
+    are done. """
 
     taken_at: datetime
     snapshot: str | None = None
@@ -51,7 +51,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One pipeline's sessions for windows: `source` holds the snapshot, `target` writes, `watcher` watches the source."""
+    """One pipeline's sessions for windows: `source` holds the snapshot, `target` writes, `watcher` watches the
+    source."""
 
     pipeline: str
     run: int
@@ -71,7 +72,8 @@ def pending_table(table_id: int) -> sql.Identifier:
 
 
 def create_pending(target: Session, table: TableRow) -> None:
-    """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our deletes."""
+    """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our
+    deletes."""
     parts = {"pending": pending_table(table.id), "keys": table.plan.key_list()}
     definitions = table.plan.key_definitions("k", not_null=True)
     target.execute(sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts))
@@ -92,9 +94,8 @@ def window(
 ) -> Window:
     """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only).
 
-    `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the target what the
-    window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that.
-    """
+    `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
+    target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that. """
     started = time.monotonic()
     relations = [table.oid for table in tables]
     with replica.source.transaction():
@@ -115,7 +116,8 @@ def window(
 
 
 def _lock(replica: Replica, tables: Iterable[TableRow]) -> None:
-    """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between the two."""
+    """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between
+    the two."""
     present = [t for t in tables if t.plan]
     if present:
         names = _present(replica.watcher, present)
@@ -123,7 +125,8 @@ def _lock(replica: Replica, tables: Iterable[TableRow]) -> None:
 
 
 def _present(watcher: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
-    """The tables' present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped by drift."""
+    """The tables' present names, asked from the other session so that ours has no snapshot yet; a renamed one is
+    stopped by drift."""
     rows = watcher.execute(queries("catalog")["relations"], {"oids": [t.oid for t in tables]})
     return [(schema, name) for _, schema, name, _, _ in rows]
 
@@ -215,7 +218,8 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
 
 
 def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> tuple[int, int]:
-    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns (keys, rows).
+    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns (keys,
+    rows).
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
@@ -284,14 +288,17 @@ def fill_part(part: FillPart) -> int:
 
 
 def _wait_flushed(source: Session, lsn: str) -> None:
-    """Until what the snapshot may show is on the source's disk: a commit with synchronous_commit=off is visible before (C11)."""
+    """Until what the snapshot may show is on the source's disk: a commit with synchronous_commit=off is visible
+    before (C11)."""
     deadline = time.monotonic() + FLUSH_WAIT
     while True:
         row = source.execute(_Q["flushed"], [lsn]).fetchone()
         if row and row[0]:
             return
         if time.monotonic() > deadline:
-            raise Retry(f"the source did not flush its WAL up to {lsn} within {FLUSH_WAIT:.0f} s", todo="look at its disk")
+            raise Retry(
+                f"the source did not flush its WAL up to {lsn} within {FLUSH_WAIT:.0f} s", todo="look at its disk"
+            )
         time.sleep(0.01)
 
 
@@ -327,8 +334,8 @@ class LostTrack(Exception):
 def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
 
-    Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to acknowledge.
-    """
+    Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
+    acknowledge. """
     log = change_log.log_table(table.log_table)
     summary = _log_summaries(conn, [table])[table.id]
     count, lost_track, truncated = summary
@@ -337,9 +344,7 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     keys = 0
     if count:
         staging = _staging(conn, "ingest", table.plan, table.id)
-        conn.execute(
-            sql.SQL("INSERT INTO {} ({}) {}").format(staging, table.plan.key_list(), _log_keys(table))
-        )
+        conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, table.plan.key_list(), _log_keys(table)))
         conn.execute(sql.SQL("DELETE FROM {}").format(log))
         keys = _ingest(conn, table, staging, truncated)
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
@@ -365,7 +370,8 @@ def _ingest(target: Session, table: TableRow, staging: sql.Identifier, truncated
     """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
     plan = table.plan
     if truncated:
-        # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be known.
+        # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
+        # known.
         leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*plan.copies[str(x)])) for x in truncated)
         target.execute(sql.SQL("TRUNCATE {}").format(leaves))
     target.execute(sql.SQL("ANALYZE {}").format(staging))
@@ -404,7 +410,8 @@ def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tup
     found: dict[int, tuple[int, bool, list[int]]] = {}
     for batch in _batches(tables):
         query = sql.SQL(" UNION ALL ").join(
-            sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table)) for t in batch
+            sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table))
+            for t in batch
         )
         found |= {row[0]: (row[1], row[2], row[3]) for row in source.execute(query)}
     return found

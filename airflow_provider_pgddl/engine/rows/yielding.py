@@ -1,8 +1,8 @@
 """Letting go of a table when somebody waits for it: we are guests (C17).
 
-Postgres sees a wait of one of our sessions, not that our sessions wait for each other. So whoever holds a lock on the source while it
-moves rows is watched from a second session, and its statement is cancelled once anyone queues behind it.
-"""
+Postgres sees a wait of one of our sessions, not that our sessions wait for each other. So whoever holds a lock on the
+source while it moves rows is watched from a second session, and its statement is cancelled once anyone queues behind
+it. """
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from typing import Self
 
 import psycopg
 from psycopg import errors as pg
@@ -35,7 +36,7 @@ class Watch:
         self.gave_way = False
         self._thread = threading.Thread(target=self._look, name="pgddl-watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -43,7 +44,9 @@ class Watch:
         self._over.set()
         self._thread.join()
         if self.gave_way and isinstance(error, pg.QueryCanceled):
-            raise GaveWay("gave way to a session that waits for the table", todo="nothing: this part is tried again") from None
+            raise GaveWay(
+                "gave way to a session that waits for the table", todo="nothing: this part is tried again"
+            ) from None
 
     def check(self) -> None:
         """Between statements, where there is nothing to cancel."""
@@ -72,7 +75,8 @@ def lock_nowait(conn: Session, relations: Sequence[sql.Composable]) -> None:
 
 
 class Patience:
-    """Waits between attempts that gave way: longer each time, with jitter, and with an end (`limit` seconds without success)."""
+    """Waits between attempts that gave way: longer each time, with jitter, and with an end (`limit` seconds without
+    success)."""
 
     def __init__(self, limit: float):
         self._limit = limit
@@ -86,7 +90,8 @@ class Patience:
             raise GaveWay(
                 f"could not get at the table for {self._limit:.0f} s: {error.what}",
                 table=error.table,
-                todo="see who holds it: SELECT * FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(…)); then run again",
+                todo="see who holds it, then run the stage again",
+                sql="SELECT pid, usename, query FROM pg_stat_activity WHERE pid IN (SELECT pid FROM pg_locks WHERE granted);",
             )
         time.sleep(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(self._pause * 2, 5.0)

@@ -10,7 +10,8 @@ AGAIN = "its rows have to be copied again: `pgddl reset --tables` this table, th
 
 
 def drift(version: dict[str, Any], physical: dict[str, list[Any]], now: Table | None) -> list[str]:
-    """Findings against the recorded structure and the recorded files and triggers (`Table.structure`, `Table.physical`)."""
+    """Findings against the recorded structure and the recorded files and triggers (`Table.structure`,
+    `Table.physical`)."""
     if now is None:
         return ["was dropped on the source"]
     return structure_drift(version, now.structure()) or physical_drift(physical, now)
@@ -47,9 +48,8 @@ def structure_drift(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
     """What a structure does not show: capture switched off for a while (C9), or a rewrite that changed values.
 
-    A new file alone is VACUUM FULL, CLUSTER or TRUNCATE, none of which changes a row behind the change log's back; a new file
-    together with altered columns is ALTER TABLE … TYPE … USING, which may.
-    """
+    A new file alone is VACUUM FULL, CLUSTER or TRUNCATE, none of which changes a row behind the change log's back; a
+    new file together with altered columns is ALTER TABLE … TYPE … USING, which may. """
     findings = []
     for leaf in now.leaves:
         was = recorded.get(str(leaf.oid))
@@ -59,8 +59,8 @@ def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
         filenode, attributes, triggers = was
         if leaf.triggers != triggers:
             findings.append(
-                f"the capture triggers on {leaf.schema}.{leaf.name} were disabled, dropped or altered, so writes may have been "
-                f"missed; {AGAIN}"
+                f"the capture triggers on {leaf.schema}.{leaf.name} were disabled, dropped or altered, "
+                f"so writes may have been missed; {AGAIN}"
             )
         if leaf.filenode != filenode and leaf.attributes != attributes:
             findings.append(f"{leaf.schema}.{leaf.name} was rewritten by ALTER TABLE; {AGAIN}")

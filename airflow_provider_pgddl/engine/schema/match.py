@@ -1,4 +1,4 @@
-"""Whether a copy still takes what its source gives: a first, strict comparison of two structures (`Table.structure`)."""
+"""Whether a copy still takes what its source gives: a strict comparison of two structures (`Table.structure`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 
-def mismatches(source: Mapping[str, Any], copy: Mapping[str, Any], *, altered: Collection[str], skipped: Collection[str]) -> list[str]:
+def mismatches(
+    source: Mapping[str, Any], copy: Mapping[str, Any], *, altered: Collection[str], skipped: Collection[str]
+) -> list[str]:
     """Findings that would lose or corrupt data; `altered` columns were given another shape on purpose."""
     findings = []
     there, here = source["columns"], copy["columns"]
@@ -18,7 +20,9 @@ def mismatches(source: Mapping[str, Any], copy: Mapping[str, Any], *, altered: C
             continue
         for what in ("type", "generated", "collation"):
             if column[what] != here[name][what]:
-                findings.append(f"column {name}: {what} is {column[what]!r} on the source, {here[name][what]!r} on the copy")
+                findings.append(
+                    f"column {name}: {what} is {column[what]!r} on the source, {here[name][what]!r} on the copy"
+                )
     for name, column in here.items():
         if name not in there and column["not_null"] and column["default"] is None and not column["identity"]:
             findings.append(f"column {name} of the copy takes no NULL, and the source has no such column")

@@ -63,7 +63,7 @@ ORDER BY t.root, t.relid <> t.root, n.nspname, c.relname
 SELECT pg_catalog.format('%I.%I', n.nspname, s.relname)
 FROM pg_catalog.pg_class s JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
 WHERE s.relkind = 'S' AND s.relpersistence <> 't' AND n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
-  AND NOT pg_catalog.has_sequence_privilege(s.oid, 'SELECT')
+  AND CASE WHEN s.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(s.oid, 'SELECT') END
 ORDER BY 1
 
 -- name: not_null_candidates

@@ -43,10 +43,10 @@ SELECT count(*) FROM pg_catalog.pg_depend
 WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
   AND refobjid = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %s)
 
--- name: populated_views
-SELECT n.nspname, c.relname
+-- name: materialized_views
+SELECT n.nspname, c.relname, c.relispopulated
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'm' AND c.relispopulated ORDER BY c.oid
+WHERE c.relkind = 'm' ORDER BY c.oid
 
 -- name: partitions_of
 SELECT n.nspname, c.relname FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) t

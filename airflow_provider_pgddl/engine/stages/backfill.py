@@ -1,4 +1,5 @@
-"""backfill: every row of the source once into the copy, in chunks that workers claim; what changes meanwhile is in the change log."""
+"""backfill: every row of the source once into the copy, in chunks that workers claim; what changes meanwhile is in
+the change log."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def run(context: Context) -> StageResult:
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
         todo = context.healthy(context.tables(), "created")
     else:
-        raise Retry(f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again")
+        raise Retry(
+            f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
+        )
     done = _mark_finished(context)
     progress = context.journal.chunk_progress([t.id for t in context.tables()])
     return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
@@ -55,7 +58,11 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
         with context.fenced(table):
             now = catalog.describe(context.source, [table.oid], context.trigger_names)[table.oid]
             plan_chunks(
-                context.target, context.source, _to_copy(context, table), context.pipeline.backfill.chunk_bytes, block_size
+                context.target,
+                context.source,
+                _to_copy(context, table),
+                context.pipeline.backfill.chunk_bytes,
+                block_size,
             )
             context.journal.set_planned(table.id, now.physical())
     ids = {t.id for t in healthy}
@@ -63,9 +70,7 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
 
 
 def _to_copy(context: Context, table: TableRow) -> TableToCopy:
-    return TableToCopy(
-        table.id, table.plan, table.version, table.physical, context.fence(table), context.trigger_names
-    )
+    return TableToCopy(table.id, table.plan, table.version, table.physical, context.fence(table), context.trigger_names)
 
 
 def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
@@ -104,7 +109,8 @@ def _progress_line(journal: Journal, ids: Sequence[int]):  # type: ignore[no-unt
 
 
 def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
-    """A table whose file was replaced (VACUUM FULL, CLUSTER, TRUNCATE) has its rows elsewhere: its chunks mean nothing now."""
+    """A table whose file was replaced (VACUUM FULL, CLUSTER, TRUNCATE) has its rows elsewhere: its chunks mean
+    nothing now."""
     for table in tables:
         context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
         with context.fenced(table):

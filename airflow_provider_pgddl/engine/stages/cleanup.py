@@ -29,13 +29,15 @@ def run(context: Context) -> StageResult:
     if row.finished_at is not None:
         return context.result("nothing_to_do")
     if row.cut_over_at is None:
-        raise UsageError("the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away")
+        raise UsageError(
+            "the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away"
+        )
     if context.journal.validations_left(row.run):
         raise UsageError("foreign keys are not validated yet", todo="run stage swap again, which finishes that")
     tables = context.tables()
     if not context.in_place:
         _refuse_late_changes(context, tables)
-    stop_capture(context, tables)
+    stop_capture(context)
     if context.in_place:
         _drop_old(context, tables)
     with context.fenced():
@@ -59,11 +61,15 @@ def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
         raise StageFailed(
             f"the source was written to after the cut-over ({listed}); cleaning up would lose those changes",
             todo="carry them over by hand (the change logs name their keys), empty the logs, then run cleanup again",
-            sql="\n".join(f'DELETE FROM pgddl."{t.log_table}";' for t in tables if t.qualified in late),
+            sql="\n".join(
+                sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
+                for t in tables
+                if t.qualified in late
+            ),
         )
 
 
-def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
+def stop_capture(context: Context) -> None:
     """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often."""
     captured = change_log.captured_roots(context.source, context.name)
     for oid in captured:

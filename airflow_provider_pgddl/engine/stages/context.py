@@ -23,7 +23,8 @@ from airflow_provider_pgddl.engine.rows.yielding import Patience
 
 T = TypeVar("T")
 
-# A SparkSession takes 5–7 s to start. It pays for itself from about this many full chunks of work on; below, the driver works alone.
+# A SparkSession takes 5–7 s to start. It pays for itself from about this many full chunks of work on; below, the
+# driver works alone.
 SPREAD_CHUNKS = 4
 
 
@@ -56,7 +57,8 @@ class StageResult:
 
 
 class Context:
-    """One stage's run. `source` and `target` are pinned sessions with the run's token; in place both are the same database.
+    """One stage's run. `source` and `target` are pinned sessions with the run's token; in place both are the same
+    database.
 
     `journal` writes through `target`. Sessions are separate even in place, so that one can hold a snapshot.
     """
@@ -110,12 +112,12 @@ class Context:
         wanted = {table_name(t) for t in self.job.tables}
         unknown = wanted - {(t.schema, t.name) for t in tables}
         if unknown:
-            schema, name = sorted(unknown)[0]
+            schema, name = min(unknown)
             raise UsageError(f"{schema}.{name} is not a table of pipeline {self.name!r}", todo="see `pgddl status`")
         return [t for t in tables if (t.schema, t.name) in wanted]
 
     def replica(self) -> Replica:
-        """Sessions for windows: the snapshot's, the writer's (the same in place), and one that watches for who waits."""
+        """Sessions for windows: the snapshot's, the writer's (the same in place), and one that watches who waits."""
         row = self.row()
         source = self.session("source", "window")
         target = source if self.in_place else self.session("target", "window")

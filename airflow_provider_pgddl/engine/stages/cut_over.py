@@ -26,14 +26,17 @@ _Q = queries("swap")
 
 
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
-    """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences set."""
+    """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences
+    set."""
     catch_up(context, tables)
     started = time.monotonic()
     with _fence(context, tables):
         windows = catch_up(context, tables, until_quiet=context.pipeline.swap.fence != "none")
         sequences = _set_sequences(context)
         keys = _add_foreign_keys(context)
-        finish = context.journal.events(context.row().run, ["finish"])
+        # A view that takes long to fill must not keep applications waiting.
+        events = context.journal.events(context.row().run, ["finish"])
+        finish = [e for e in events if e.event["tag"] != "REFRESH MATERIALIZED VIEW"]
         apply_events(context.target, context.name, context.fence(), finish)
         with context.fenced():
             context.journal.set_state("swapped", [t.id for t in tables])
@@ -41,13 +44,18 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
         fenced_ms = round((time.monotonic() - started) * 1000)
     context.say(f"cut over: applications belong on the target now ({fenced_ms} ms after the fence went up)")
     _refresh_views(context)
-    return {"fenced_ms": fenced_ms, "drained": sum(w.keys for w in windows), "sequences": sequences, "foreign_keys": keys}
+    return {
+        "fenced_ms": fenced_ms,
+        "drained": sum(w.keys for w in windows),
+        "sequences": sequences,
+        "foreign_keys": keys,
+    }
 
 
 @contextmanager
 def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
-    """`read_only`: writes fail from here on, and go on failing. `lock`: writes wait until the target is ready; what then still
-    arrives on the source is counted. `none`: writes go on, and are counted."""
+    """`read_only`: writes fail from here on, and go on failing. `lock`: writes wait until the target is ready; what
+    then still arrives on the source is counted. `none`: writes go on, and are counted."""
     kind = context.pipeline.swap.fence
     if kind == "read_only":
         with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
@@ -136,9 +144,7 @@ def _partitioned(target: Session, events: Sequence[EventRow]) -> set[tuple[str, 
 
 def _refresh_views(context: Context) -> None:
     """Materialized views that had rows on the source get theirs; in the order in which they were made there."""
-    here = {(schema, name) for schema, name in context.target.execute(
-        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.relkind = 'm' AND NOT c.relispopulated")}  # fmt: skip
-    for name in context.source.execute(_Q["populated_views"]).fetchall():
-        if name in here:
-            context.target.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(*name)))
+    empty = {(schema, name) for schema, name, filled in context.target.execute(_Q["materialized_views"]) if not filled}
+    for schema, name, filled in context.source.execute(_Q["materialized_views"]).fetchall():
+        if filled and (schema, name) in empty:
+            context.target.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(schema, name)))

@@ -1,4 +1,5 @@
-"""The swap in place: lock, drain, move, give the new table all that the old one had, record, commit. One session, one transaction."""
+"""The swap in place: lock, drain, move, give the new table all that the old one had, record, commit. One session, one
+transaction."""
 
 from __future__ import annotations
 
@@ -108,7 +109,9 @@ def _refuse_changed(conn: Session, journal: Journal, tables: Sequence[TableRow],
     healthy, stopped = stopped_by_drift(conn, journal, tables)
     if stopped:
         table = next(t for t in tables if t.id in stopped)
-        raise PreflightRefused("; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it")
+        raise PreflightRefused(
+            "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
+        )
     if _foreign_keys(conn, healthy) != list(keys):
         raise GaveWay("foreign keys changed while the locks were taken", todo="nothing: the swap is tried again")
 
@@ -133,12 +136,14 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
 def _drop_foreign_key(conn: Session, key: ForeignKey) -> None:
     """Left on the old table it would break "delete the order, then its customer" (C15)."""
     conn.execute(
-        sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(sql.Identifier(key.schema, key.table), sql.Identifier(key.name))
+        sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
+            sql.Identifier(key.schema, key.table), sql.Identifier(key.name)
+        )
     )
 
 
 def _move(conn: Session, table: TableRow) -> None:
-    """Old away, copy in. Indexes, constraints, types and owned sequences go with their table under their names (C21)."""
+    """Old away, copy in. Indexes, constraints, types and owned sequences go along under their names (C21)."""
     live, copy_name = sql.Identifier(table.schema, table.name), table.plan.copy
     home, old = sql.Identifier(table.schema), sql.Identifier(old_schema(table.schema))
     copy_schema = table.plan.copy_schema

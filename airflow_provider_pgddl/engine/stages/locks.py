@@ -1,4 +1,5 @@
-"""Strong locks, briefly: a short timeout and many tries with jitter, so that writers never queue behind us for long (C15)."""
+"""Strong locks, briefly: a short timeout and many tries with jitter, so that writers never queue behind us for long
+(C15)."""
 
 from __future__ import annotations
 
@@ -39,5 +40,6 @@ def with_tries(swap: Swap, what: str, attempt: Callable[[], T]) -> T:
     raise Retry(
         f"{what}: the locks were not to be had in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
         todo="end the long transactions that use the tables, or raise swap.lock_timeout; then run the stage again",
-        sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity WHERE xact_start < now() - interval '1 s' ORDER BY 3;",
+        sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity "
+        "WHERE xact_start < now() - interval '1 s' ORDER BY 3;",
     )

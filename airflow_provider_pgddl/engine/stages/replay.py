@@ -48,7 +48,8 @@ def ready(context: Context) -> list[TableRow]:
 
 
 def note_lost_windows(context: Context) -> None:
-    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can tell."""
+    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
+    tell."""
     acknowledged = change_log.window_no(context.source, context.name)
     row = context.row()
     if acknowledged is not None and acknowledged > row.window_no:
@@ -73,7 +74,8 @@ def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool 
         windows.append(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
             context.say(
-                f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {done.seconds:.2f} s behind"
+                f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, "
+                f"{done.seconds:.2f} s behind"
             )
         if until_quiet:
             if not done.keys and not done.pending:
@@ -92,9 +94,7 @@ def one_window(
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded."""
     rows = context.pipeline.replay.window_rows
-    done = patiently(
-        context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside)
-    )
+    done = patiently(context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside))
     context.block(done.stopped)
     return done
 

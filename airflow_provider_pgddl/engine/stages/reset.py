@@ -1,4 +1,4 @@
-"""reset: take a pipeline, or some of its tables, away again: copies, capture, journal. Live tables are never touched."""
+"""reset: take a pipeline, or some of its tables, away: copies, capture, journal. Live tables are never touched."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from airflow_provider_pgddl.engine.stages.cleanup import (
 from airflow_provider_pgddl.engine.stages.locks import with_tries
 
 
-def reset(
-    pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """Returns what was taken away. Refused between a swap in place and its cleanup: the old tables are the only way back."""
+def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None) -> dict[str, Any]:
+    """Returns what was taken away. Refused between a swap in place and its cleanup: the old tables are the only way
+    back."""
     name = pipeline.pipeline
     with ExitStack() as stack:
         source = stack.enter_context(connect(source_dsn, purpose="reset", pipeline=name))
-        target = source if pipeline.in_place else stack.enter_context(connect(target_dsn, purpose="reset", pipeline=name))
+        target = (
+            source if pipeline.in_place else stack.enter_context(connect(target_dsn, purpose="reset", pipeline=name))
+        )
         held = stack.enter_context(Lease(target_dsn, name, "reset", None))
         journal = Journal(target, name)
         row = journal.find()
@@ -58,7 +59,7 @@ def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[Tab
     wanted = {table_name(n) for n in names}
     unknown = wanted - {(t.schema, t.name) for t in tables}
     if unknown:
-        raise UsageError(f"{'.'.join(sorted(unknown)[0])} is not a table of this pipeline", todo="see `pgddl status`")
+        raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
     return [t for t in tables if (t.schema, t.name) in wanted]
 
 
@@ -122,7 +123,8 @@ def _drop_capture(
 
 
 def _undo(journal: Journal, run: int) -> list[str]:
-    """Drops on the target what the pipeline made there, last first; what else came to depend on it keeps it, with an error."""
+    """Drops on the target what the pipeline made there, last first; what else came to depend on it keeps it, with an
+    error."""
     dropped = []
     for event_id, event in journal.applied_events(run):
         statement = undo(DdlEvent.from_json(event))

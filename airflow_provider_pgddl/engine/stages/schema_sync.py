@@ -1,4 +1,5 @@
-"""schema_sync: ingest, so that what is left is a subset of one consistent state; then indexes and constraints; then the verdict."""
+"""schema_sync: ingest, so that what is left is a subset of one consistent state; then indexes and constraints; then
+the verdict."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     total = sum(len(p.events) for p in parts)
     context.say(f"{total} indexes and constraints on {len(parts)} tables")
 
-    def line(seconds: float) -> str:
+    def line(_: float) -> str:
         return f"{done[0]}/{len(parts)} tables indexed"
 
     _, _, _, size, _ = context.journal.chunk_progress([t.id for t in tables])

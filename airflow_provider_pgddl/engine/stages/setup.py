@@ -1,4 +1,5 @@
-"""setup: preflight, migrations, capture. When it is done every later write is in the change log, and no row has been read yet."""
+"""setup: preflight, migrations, capture. When it is done every later write is in the change log, and no row has been
+read yet."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import time
 from contextlib import ExitStack
 
 from psycopg import errors as pg
+from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
@@ -84,7 +86,8 @@ def _record_pipeline(context: Context) -> None:
 
 
 def _start_capture(context: Context) -> int:
-    """Capture of each table in a transaction of its own; a table that a killed run had captured already is only recorded."""
+    """Capture of each table in a transaction of its own; a table that a killed run had captured already is only
+    recorded."""
     journal, run = context.journal, context.row().run
     known = {(t.schema, t.name) for t in journal.tables(run)}
     logs = change_log.captured_roots(context.source, context.name)
@@ -120,8 +123,12 @@ def _capture_patiently(context: Context, oid: int) -> tuple[Table, str]:
     raise Retry(
         f"the table with oid {oid} could not be locked in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
         todo="end the long transaction that holds it, then run setup again",
-        sql=f"SELECT pid, state, xact_start, query FROM pg_stat_activity WHERE pid IN "
-        f"(SELECT pid FROM pg_locks WHERE relation = {oid});",
+        sql=sql.SQL(
+            "SELECT pid, state, xact_start, query FROM pg_stat_activity\n"
+            "WHERE pid IN (SELECT pid FROM pg_locks WHERE relation = {});"
+        )
+        .format(oid)
+        .as_string(),
     )
 
 
@@ -161,7 +168,9 @@ def _wait_for_older_transactions(context: Context) -> None:
         older = source.execute(queries("catalog")["transactions_before"], {"snapshot": row[0]}).fetchall()
         if not older:
             return
-        who = ", ".join(f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}" for _, pid, user, gid in older)
+        who = ", ".join(
+            f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}" for _, pid, user, gid in older
+        )
         if not said:
             context.say(f"waiting for transactions that are older than capture: {who}")
             said = True
@@ -171,5 +180,3 @@ def _wait_for_older_transactions(context: Context) -> None:
                 todo="commit, roll back or end them; then run setup again (capture goes on meanwhile, nothing is lost)",
             )
         time.sleep(0.1)
-
-

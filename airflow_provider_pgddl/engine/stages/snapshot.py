@@ -1,4 +1,5 @@
-"""snapshot: pg_dump at one snapshot → DDL events → the copies. Indexes, constraints, triggers and grants wait for their stage."""
+"""snapshot: pg_dump at one snapshot → DDL events → the copies. Indexes, constraints, triggers and grants wait for
+their stage."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def _steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step
     blocked = {(t.schema, t.name) for t in context.tables()} - {
         (t.schema, t.name) for t in context.healthy(context.tables())
     }
-    kept, out = without(events, {*left_out, *blocked})
+    _, out = without(events, {*left_out, *blocked})
     notes = {e.seq: "it belongs to a table that the pipeline leaves out or that is blocked" for e in out}
     roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     for event in events:
@@ -162,11 +163,11 @@ def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> 
 
 
 def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
-    """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE TABLE.
+    """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE
+    TABLE.
 
-    What acts on writers, and the owner, comes after the move, with its original text (C21). A serial's sequence is kept and goes on
-    under the new table; foreign keys of both directions are read from the catalog at the swap.
-    """
+    What acts on writers, and the owner, comes after the move, with its original text (C21). A serial's sequence is
+    kept and goes on under the new table; foreign keys of both directions are read from the catalog at the swap. """
     tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
     names = moving(events, tables)
     for schema in sorted({s for s, _ in tables}):
@@ -204,7 +205,15 @@ def _alter(context: Context, created: DdlEvent) -> Iterable[Step]:
 
 def _ours(statement: str, tag: str, schema: str) -> DdlEvent:
     return DdlEvent(
-        seq=0, tag=tag, kind="schema", section=None, phase="create", statement=statement, schema=schema, name=None, table=None
+        seq=0,
+        tag=tag,
+        kind="schema",
+        section=None,
+        phase="create",
+        statement=statement,
+        schema=schema,
+        name=None,
+        table=None,
     )
 
 

@@ -12,7 +12,8 @@ from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pend
 
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
-    """Stages, tables with their chunks, pending keys and changes waiting in the log, windows, mismatches, the cut-over."""
+    """Stages, tables with their chunks, pending keys and changes waiting in the log, windows, mismatches, the cut-
+    over."""
     name = pipeline.pipeline
     with (
         connect(source_dsn, purpose="status", pipeline=name) as source,

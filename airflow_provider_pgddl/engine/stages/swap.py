@@ -1,4 +1,5 @@
-"""swap: in place the copy takes the live table's place in one short transaction; across clusters the applications cut over."""
+"""swap: in place the copy takes the live table's place in one short transaction; across clusters the applications cut
+over."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def _refuse_unready(context: Context, tables: list[TableRow]) -> None:
         )  # fmt: skip
     late = [t for t in tables if t.state != "indexed"]
     if late or not tables:
-        raise UsageError(f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first")
+        raise UsageError(
+            f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
+        )
     note_lost_windows(context)
     needed = context.row().verify_needed
     if needed:
@@ -46,7 +49,8 @@ def _refuse_unready(context: Context, tables: list[TableRow]) -> None:
 
 
 def _finish(context: Context) -> int:
-    """After the commit: foreign keys are validated without holding anybody up; what was added stays if this is killed."""
+    """After the commit: foreign keys are validated without holding anybody up; what was added stays if this is
+    killed."""
     run_no = context.row().run
     statements = context.journal.validations_left(run_no)
     for statement in statements:

@@ -1,10 +1,11 @@
-"""verify: counts and checksums, range by range, each at a window's snapshot, at which the copy must equal the source."""
+"""verify: counts and checksums, range by range, each at a window's snapshot, where copy and source must be equal."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from psycopg import sql
@@ -74,12 +75,13 @@ def _cut_ranges(context: Context, tables: Sequence[TableRow]) -> None:
         cuts = boundaries(context.target, table.plan, rows)
         edges = [None, *cuts, None]
         with context.fenced(table):
-            for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+            for number, (low, high) in enumerate(pairwise(edges)):
                 context.journal.add_range(table.id, context.job.id, number, low, high)
 
 
 def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
-    """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared there."""
+    """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
+    there."""
     replica = context.replica()
     journal, job = context.journal, context.job.id
     total = len(journal.ranges_left([t.id for t in tables], job))
@@ -136,7 +138,8 @@ def compare_part(part: Part) -> list[Result]:
 
 
 def _compare(context: Context, replica: Replica, done: Window, todo: Sequence[tuple[Range, Sides]]) -> list[Result]:
-    """As many ranges as fit into this window's time: in place in its own transaction, across databases over Spark if there are many."""
+    """As many ranges as fit into this window's time: in place in its own transaction, across databases over Spark if
+    there are many."""
     size = len(todo) * context.pipeline.backfill.chunk_bytes
     if done.snapshot is None or not worth_spreading(context.pipeline, len(todo), size):
         return _compare_here(replica.source, replica.target, todo, WINDOW_SECONDS)
@@ -152,9 +155,7 @@ def _compare(context: Context, replica: Replica, done: Window, todo: Sequence[tu
     return [result for share in shares for result in share]
 
 
-def _compare_here(
-    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float
-) -> list[Result]:
+def _compare_here(source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float) -> list[Result]:
     deadline, compared = time.monotonic() + seconds, list[Result]()
     for within, sides in todo:
         found = compare(source, copy, sides, within)
@@ -188,6 +189,6 @@ def _raise_difference(context: Context, tables: Sequence[TableRow], differing: d
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),
         todo="do not swap. Find out who else writes to the copy; then `pgddl reset` and start again",
-        sql="SELECT t.schema_name, t.table_name, v.differ FROM pgddl.verifications v JOIN pgddl.tables t ON t.id = v.table_id "
+        sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v JOIN pgddl.tables t ON t.id = v.table_id\n"
         "WHERE v.differ <> '[]' ORDER BY v.id DESC;",
     )
