@@ -72,7 +72,12 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     events = _dump_unchanged(context, late)
     steps = list(_in_place_steps(context, events) if context.in_place else _steps_across(context, events))
     # A partition's statements belong to its root: an index is attached to one that has to be there first.
-    ids = {leaf: t.id for t in context.tables() for leaf in t.plan.copies.values() if t.plan.partitioned}
+    ids = {
+        part: t.id
+        for t in context.tables()
+        if t.plan.partitioned
+        for part in context.source.execute(queries("swap")["partitions_of"], [t.oid]).fetchall()
+    }
     ids |= {(t.schema, t.name): t.id for t in context.tables()}
     run_no = context.row().run
     first = context.journal.next_seq(run_no)
