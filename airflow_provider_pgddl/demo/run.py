@@ -82,6 +82,7 @@ class Screen:
         self.console = console
         self._start = time.monotonic()
         self._writers: Writers | None = None
+        self._last = ("", "")
 
     @property
     def seconds(self) -> float:
@@ -94,6 +95,9 @@ class Screen:
         self.console.print(f"\n[bold]{text}[/]")
 
     def say(self, label: str, text: str, style: str = "") -> None:
+        if (label, text) == self._last:
+            return  # nothing has moved
+        self._last = (label, text)
         minutes, seconds = divmod(int(self.seconds), 60)
         body = f"[{style}]{escape(text)}[/]" if style else escape(text)
         self.console.print(f"[dim]{minutes}:{seconds:02}[/]  [cyan]{label:<12}[/] {body}", soft_wrap=True)
@@ -110,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="pgddl demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and progress on stderr")
-    parser.add_argument("--scale", type=int, default=shop.DEFAULT_SCALE, help="size of the shop (default %(default)s)")
+    parser.add_argument(
+        "--scale", type=_positive, default=shop.DEFAULT_SCALE, help="size of the shop (default %(default)s)"
+    )
     parser.add_argument("--seed", type=int, help="what the writers draw their choices from")
     parser.add_argument("--keep", action="store_true", help="at the end, leave the servers up until Ctrl-C")
     args = parser.parse_args(argv)
@@ -127,6 +133,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (DagFailed, ClusterFailed) as failure:
             screen.console.print(f"[red]{escape(str(failure))}[/]", soft_wrap=True)
             return 1
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError(text)
+    return value
 
 
 def _demo(args: argparse.Namespace, screen: Screen) -> int:
@@ -147,10 +159,10 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
             seed=args.seed,
             pipeline=MIGRATE,
             journal=target,
-            on_cut_over=lambda: crossing.at_the_cut_over(),
         )
         crossing = Crossing(source, target, writers)
         stack.callback(crossing.close)
+        writers.on_cut_over = crossing.at_the_cut_over
         screen.follow(writers.start())
         stack.callback(writers.stop)
         stack.callback(airflow.end)  # first of all: a writer may be waiting for a lock that it holds

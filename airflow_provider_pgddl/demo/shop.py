@@ -14,7 +14,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 APP_ROLE = "shop_app"
 SCHEMAS = ("public", "shop")
 DATABASE = "shop"
-DEFAULT_SCALE = 5  # 500,000 accounts, 100,000 orders with 250,000 lines: some 1.1 million rows in all
+# 1,000,000 accounts, 200,000 orders with 500,000 lines: 2 million rows, 300 MB, enough for Spark to have work to spread.
+DEFAULT_SCALE = 10
 
 
 def create_database(cluster: Cluster, database: str = DATABASE) -> str:

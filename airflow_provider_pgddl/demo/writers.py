@@ -107,7 +107,7 @@ class Traffic:
         self._rate = rate / threads
         self._pipeline = pipeline
         self._journal = journal or self._dsns[-1]
-        self._on_cut_over = on_cut_over
+        self.on_cut_over = on_cut_over
         self._tolerate_lost = tolerate_lost
         self._threads = [
             threading.Thread(target=self._write, args=(number,), name=f"writer {number}", daemon=True)
@@ -302,8 +302,8 @@ class Traffic:
             while not self._stopping.is_set():
                 self._fenced.wait()
                 if self._is_cut_over():
-                    if self._on_cut_over is not None:
-                        self._on_cut_over()
+                    if self.on_cut_over is not None:
+                        self.on_cut_over()
                     self._current = 1
                     self._switched.set()
                     return

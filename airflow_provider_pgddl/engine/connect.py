@@ -7,9 +7,11 @@ from typing import Any
 import psycopg
 from psycopg import Connection, conninfo
 
-from airflow_provider_pgddl.engine.errors import PgddlError, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.pooler import shares_sessions
 
 CONNECT_TIMEOUT = 10  # seconds
+OLDEST_MAJOR = 14
 
 # What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
 # noticed.
@@ -70,6 +72,11 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, repli
     except psycopg.ProgrammingError as error:
         raise PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}") from None
     try:
+        _refuse_unfit(conn, dsn)
+    except BaseException:
+        conn.close()
+        raise
+    try:
         pins = PINNED | ({"session_replication_role": "replica"} if replica_role else {})
         conn.execute(
             "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
@@ -79,6 +86,21 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, repli
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
     return conn
+
+
+def _refuse_unfit(conn: Session, dsn: str) -> None:
+    """Before anything is set: an old server does not know our settings, and through a transaction-mode pooler they,
+    and our locks, would end up with somebody else."""
+    major = conn.info.server_version // 10_000
+    if major < OLDEST_MAJOR:
+        raise PreflightRefused(
+            f"{describe(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed", todo="upgrade this server first"
+        )
+    if shares_sessions(conn):
+        raise PreflightRefused(
+            f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
+            todo="connect to the server itself, or to a pooler in session mode",
+        )
 
 
 def describe(dsn: str) -> str:

@@ -12,17 +12,21 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.sql import queries
 
 
-def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow) -> None:
+def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, copies_only: bool = False) -> None:
     """Runs one statement and marks it applied in the same transaction.
 
+    `copies_only`: in place, a statement that would act on a live table after all is rolled back (C8).
     What cannot succeed is marked failed, with the server's words, and raised; what a retry may cure stays pending.
     """
     journal = Journal(conn, pipeline)
     try:
         with conn.transaction():
             conn.execute(event.statement)
+            if copies_only:
+                _refuse_locks_outside(conn, event)
             journal.event_status(event.id, "applied")
             lease.check(conn, fence)
     except pg.DuplicateSchema:
@@ -42,8 +46,22 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow) -> 
         ) from None
 
 
-def apply_events(conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow]) -> int:
+def _refuse_locks_outside(conn: Session, event: EventRow) -> None:
+    """What a statement locked says what it acted on, whatever its text says."""
+    touched = conn.execute(queries("catalog")["strong_locks_outside"]).fetchone()
+    if touched is not None:
+        raise StageFailed(
+            "a statement for the copy would act on this live relation; it was rolled back",
+            table=".".join(touched),
+            todo="leave the table out, or drop what makes its definition reach beyond it",
+            sql=event.statement,
+        )
+
+
+def apply_events(
+    conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow], *, copies_only: bool = False
+) -> int:
     """Applies events in their order; returns how many."""
     for event in events:
-        apply_event(conn, pipeline, fence, event)
+        apply_event(conn, pipeline, fence, event, copies_only=copies_only)
     return len(events)

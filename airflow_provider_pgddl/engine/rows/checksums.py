@@ -2,7 +2,7 @@
 
 The checksum is a sum (XOR cancels duplicates) of hashtextextended over each row's text, which both sides print alike
 because every session pins what printing depends on. Types that cannot be hashed (json, xml, point) print all the
-same. """
+same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Chunks: block ranges of the source, claimed one by one by workers, each copied exactly once.
 
 A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across
-databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server. """
+databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Plan:
 
     `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains
     resolved and no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and
-    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side. """
+    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side."""
 
     schema: str
     name: str

@@ -1,7 +1,7 @@
 """Bytes from `COPY … TO STDOUT` to `COPY … FROM STDIN`: they never become Python values.
 
 Measured on two cores, 5 M rows, 598 MB: `psql | psql` binary 8.7 s, psycopg's Copy objects 13.7 s (7.4 s CPU),
-psycopg.pq with joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq. """
+psycopg.pq with joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copy_between(source: Session, target: Session, read: sql.Composable, write: 
 
     Memory is one buffer, whatever the size. Errors of either side come up as psycopg errors; after one, both sessions
     have to be rolled back by the caller (the target's COPY is ended with an error, never with what had arrived so
-    far). """
+    far)."""
     reader, writer = source.pgconn, target.pgconn
     _start(source, read, ExecStatus.COPY_OUT)
     try:

@@ -4,12 +4,13 @@ Ingest: every key that the change log shows under T is deleted from the copy and
 exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and
 after any number of half-done windows, the copy is a subset of the source at T, so no unique index on it can fail;
 with nothing pending it equals the source at T. Doing any part twice does no harm, and the order of changes never
-matters. """
+matters."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -37,7 +38,7 @@ class Window:
     """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept.
 
     `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
-    are done. """
+    are done."""
 
     taken_at: datetime
     snapshot: str | None = None
@@ -95,7 +96,7 @@ def window(
     """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only).
 
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
-    target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that. """
+    target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that."""
     started = time.monotonic()
     relations = [table.oid for table in tables]
     with replica.source.transaction():
@@ -280,11 +281,24 @@ def fill_part(part: FillPart) -> int:
     token = part.fence.token
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
-    with source, target, source.transaction():
-        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(part.snapshot)))
-        lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for _, plan in part.tables])
+    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
+    plans = [plan for _, plan in part.tables]
+    with source, target, watcher, at_snapshot(source, watcher, part.snapshot, plans):
         return _fill(source, target, part.fence, part.tables, part.limit)
+
+
+@contextmanager
+def at_snapshot(source: Session, watcher: Session, snapshot: str, plans: Sequence[Plan]) -> Iterator[None]:
+    """A transaction at a window's exported snapshot, in which the tables are locked without waiting, and let go of as
+    soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
+    out."""
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        with Watch(source, watcher, [plan.oid for plan in plans]) as watch:
+            lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for plan in plans])
+            yield
+        watch.check()
 
 
 def _wait_flushed(source: Session, lsn: str) -> None:
@@ -335,7 +349,7 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
 
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
-    acknowledge. """
+    acknowledge."""
     log = change_log.log_table(table.log_table)
     summary = _log_summaries(conn, [table])[table.id]
     count, lost_track, truncated = summary

@@ -2,7 +2,7 @@
 
 Postgres sees a wait of one of our sessions, not that our sessions wait for each other. So whoever holds a lock on the
 source while it moves rows is watched from a second session, and its statement is cancelled once anyone queues behind
-it. """
+it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class Patience:
                 f"could not get at the table for {self._limit:.0f} s: {error.what}",
                 table=error.table,
                 todo="see who holds it, then run the stage again",
-                sql="SELECT pid, usename, query FROM pg_stat_activity WHERE pid IN (SELECT pid FROM pg_locks WHERE granted);",
+                sql="SELECT pid, usename, query FROM pg_stat_activity\n"
+                "WHERE pid IN (SELECT pid FROM pg_locks WHERE granted);",
             )
         time.sleep(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(self._pause * 2, 5.0)

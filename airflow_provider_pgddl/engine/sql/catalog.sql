@@ -118,6 +118,17 @@ WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_cata
   AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
 ORDER BY 1, 2
 
+-- name: strong_locks_outside
+-- Relations of users, outside our own schemas, that this transaction holds more on than a reader's or a row locker's lock.
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_locks l
+JOIN pg_catalog.pg_class c ON c.oid = l.relation
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+  AND n.nspname <> 'pgddl' AND n.nspname !~ '^(pg_|pgddl_copy_|information_schema$)'
+
 -- name: waiting_behind
 -- Is anybody waiting for a lock on these relations behind us?
 SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l

@@ -10,6 +10,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.gate import gate
@@ -52,7 +53,8 @@ def _context(job: Job, stack: ExitStack) -> Context:
     if row is None:
         raise UsageError(f"pipeline {name!r} has not been set up here", todo="run stage setup first")
     require_same_config(job.pipeline, row.config)
-    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, job.tables))
+    tables = None if job.tables is None else [".".join(table_name(t)) for t in job.tables]
+    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, tables))
     held.take()
     context = Context(job, held, stack)
     _refuse_other_source(context)

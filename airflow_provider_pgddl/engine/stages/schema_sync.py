@@ -55,13 +55,14 @@ class TableBuild:
     pipeline: str
     fence: Fence
     events: tuple[EventRow, ...]
+    copies_only: bool
     analyze: sql.Composed | None
 
 
 def build(part: TableBuild) -> int:
     """Without CONCURRENTLY: nothing but us uses the copy."""
     with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
-        applied = apply_events(conn, part.pipeline, part.fence, part.events)
+        applied = apply_events(conn, part.pipeline, part.fence, part.events, copies_only=part.copies_only)
         if part.analyze is not None:
             conn.execute(part.analyze)
     return applied
@@ -74,7 +75,7 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     for table in tables:
         own = tuple(e for e in events if e.table_id == table.id)
         analyze = sql.SQL("ANALYZE {}").format(table.plan.copy)
-        parts.append(TableBuild(context.target_dsn, context.name, context.fence(table), own, analyze))
+        parts.append(TableBuild(context.target_dsn, context.name, context.fence(table), own, context.in_place, analyze))
     done = [0]
     total = sum(len(p.events) for p in parts)
     context.say(f"{total} indexes and constraints on {len(parts)} tables")

@@ -172,7 +172,7 @@ def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[St
     TABLE.
 
     What acts on writers, and the owner, comes after the move, with its original text (C21). A serial's sequence is
-    kept and goes on under the new table; foreign keys of both directions are read from the catalog at the swap. """
+    kept and goes on under the new table; foreign keys of both directions are read from the catalog at the swap."""
     tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
     names = moving(events, tables)
     for schema in sorted({s for s, _ in tables}):
@@ -229,7 +229,7 @@ def _apply(context: Context) -> int:
     run_no = context.row().run
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     events = [e for e in context.journal.events(run_no, ["create"]) if e.table_id not in blocked]
-    return apply_events(context.target, context.name, context.fence(), events)
+    return apply_events(context.target, context.name, context.fence(), events, copies_only=context.in_place)
 
 
 def _check_copy(context: Context, table: TableRow) -> None:

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from psycopg import sql
-
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, compare
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window
-from airflow_provider_pgddl.engine.rows.yielding import lock_nowait
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window, at_snapshot
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.replay import one_window, ready
 
@@ -129,11 +126,9 @@ def compare_part(part: Part) -> list[Result]:
     """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
     source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
-    with source, copy, source.transaction():
-        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(part.snapshot)))
-        names = {(s.plan.schema, s.plan.name) for _, s in part.ranges}
-        lock_nowait(source, [sql.Identifier(*name) for name in sorted(names)])
+    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
+    plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
+    with source, copy, watcher, at_snapshot(source, watcher, part.snapshot, plans):
         return _compare_here(source, copy, part.ranges, part.seconds)
 
 
@@ -189,6 +184,7 @@ def _raise_difference(context: Context, tables: Sequence[TableRow], differing: d
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),
         todo="do not swap. Find out who else writes to the copy; then `pgddl reset` and start again",
-        sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v JOIN pgddl.tables t ON t.id = v.table_id\n"
+        sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v\n"
+        "JOIN pgddl.tables t ON t.id = v.table_id\n"
         "WHERE v.differ <> '[]' ORDER BY v.id DESC;",
     )
