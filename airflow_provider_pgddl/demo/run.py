@@ -136,9 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above zero")
+    return int(text)
 
 
 def _demo(args: argparse.Namespace, screen: Screen) -> int:

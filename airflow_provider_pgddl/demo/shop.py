@@ -14,7 +14,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 APP_ROLE = "shop_app"
 SCHEMAS = ("public", "shop")
 DATABASE = "shop"
-# 1,000,000 accounts, 200,000 orders with 500,000 lines: 2 million rows, 300 MB, enough for Spark to have work to spread.
+# 1,000,000 accounts, 200,000 orders with 500,000 lines: 2 million rows, 300 MB: work enough for Spark to spread.
 DEFAULT_SCALE = 10
 
 
