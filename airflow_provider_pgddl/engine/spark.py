@@ -70,6 +70,11 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
     return [one.value for one in ended if isinstance(one, _Done)]
 
 
+def start(app: str, *, workers: int) -> None:
+    """Starts the session now, so that what is spread later need not wait for it while it holds something."""
+    _context(app, workers)
+
+
 def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> _Done[R] | _Failed:
     # A raised exception would reach the driver as text inside a Java stack trace.
     try:

@@ -48,7 +48,8 @@ def migrate_under_writers(
         for stage in STAGES[:-2]:
             assert not move.run(stage).blocked
             before = writers.notes.committed.total()
-            wait_until(lambda before=before: writers.notes.committed.total() > before + 20)
+            wait_until(lambda before=before: writers.notes.failures or writers.notes.committed.total() > before + 20)
+            assert writers.notes.failures == [], f"during {stage}"
         move.run("swap")
         wait_until(writers.accepted.is_set)
         move.run("cleanup")

@@ -100,14 +100,17 @@ def one_window(
 
 
 def _fill_over_spark(context: Context) -> FillElsewhere:
-    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> int:
-        from airflow_provider_pgddl.engine.spark import spread
+    """Its session is started here, before a window holds a snapshot."""
+    from airflow_provider_pgddl.engine.spark import spread, start
 
-        workers = context.pipeline.backfill.workers
+    app, workers = f"pgddl replay {context.name}", context.pipeline.backfill.workers
+    start(app, workers=workers)
+
+    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> int:
         part = FillPart(
             context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
             tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
         )  # fmt: skip
-        return sum(spread(fill_part, [part] * workers, workers=workers, app=f"pgddl replay {context.name}"))
+        return sum(spread(fill_part, [part] * workers, workers=workers, app=app))
 
     return fill

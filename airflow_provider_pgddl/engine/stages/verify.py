@@ -83,6 +83,7 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
     journal, job = context.journal, context.job.id
     total = len(journal.ranges_left([t.id for t in tables], job))
     sides = {t.id: _sides(context, t) for t in tables}
+    spread = _spread(context, tables, total)
     while True:
         tables = context.healthy(tables)
         left = journal.ranges_left([t.id for t in tables], job)
@@ -94,7 +95,10 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
             compared.clear()
             if not done.pending:  # else some keys are still to be read; the next window has fewer
                 todo = [(Range(*r), sides[table]) for r, table in _ranges(left) if table not in done.stopped]
-                compared += _compare(context, replica, done, todo)
+                if spread and done.snapshot:
+                    compared += _compare_over_spark(context, done.snapshot, todo)
+                else:
+                    compared += _compare_here(replica.source, replica.target, todo, WINDOW_SECONDS)
 
         one_window(context, replica, tables, inside=inside)
         with context.fenced():
@@ -132,17 +136,24 @@ def compare_part(part: Part) -> list[Result]:
         return _compare_here(source, copy, part.ranges, part.seconds)
 
 
-def _compare(context: Context, replica: Replica, done: Window, todo: Sequence[tuple[Range, Sides]]) -> list[Result]:
-    """As many ranges as fit into this window's time: in place in its own transaction, across databases over Spark if
-    there are many."""
-    size = len(todo) * context.pipeline.backfill.chunk_bytes
-    if done.snapshot is None or not worth_spreading(context.pipeline, len(todo), size):
-        return _compare_here(replica.source, replica.target, todo, WINDOW_SECONDS)
+def _spread(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
+    """Whether to compare over Spark: across databases, where there is much. Its session is started here, before a
+    window holds a snapshot."""
+    size = context.journal.chunk_progress([t.id for t in tables])[3]
+    if context.in_place or not worth_spreading(context.pipeline, ranges, size):
+        return False
+    from airflow_provider_pgddl.engine.spark import start
+
+    start(f"pgddl verify {context.name}", workers=context.pipeline.backfill.workers)
+    return True
+
+
+def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]]) -> list[Result]:
     from airflow_provider_pgddl.engine.spark import spread
 
     workers = context.pipeline.backfill.workers
     parts = [
-        Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, done.snapshot,
+        Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
              tuple(todo[n::workers]), WINDOW_SECONDS)
         for n in range(workers)
     ]  # fmt: skip

@@ -1,0 +1,111 @@
+"""Sessions beside ours, and stages under way: what concurrency is told with, by conditions and never by time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import psycopg
+
+from tests.integration.lifecycle import wait_until
+
+T = TypeVar("T")
+
+
+class Underway(Generic[T]):
+    """Something that runs in a thread of its own; `finish()` gives its result, or raises what it raised."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._outcome: tuple[T] | BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._outcome = (self._work(),)
+        except BaseException as error:  # noqa: BLE001 - raised again by `finish`
+            self._outcome = error
+
+    @property
+    def over(self) -> bool:
+        return self._outcome is not None
+
+    def finish(self, seconds: float = 60) -> T:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "still under way"
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome[0]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self._thread.join(30)
+
+
+def one(dsn: str, query: str, *args: Any) -> Any:
+    """The only value of a query."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        row = conn.execute(query.encode(), args or None).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def do(dsn: str, *statements: str) -> None:
+    """Statements as an application runs them, each in a transaction of its own."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+
+
+@contextmanager
+def in_transaction(dsn: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
+    """An application's transaction that stays open for the block, or until it is committed there."""
+    with psycopg.connect(dsn) as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+        yield conn
+
+
+def waits(dsn: str, mode: str, relation: str) -> bool:
+    """Whether somebody waits for this lock (`AccessExclusiveLock`) on this relation."""
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = %s AND relation = to_regclass(%s)"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+    )
+    return bool(one(dsn, query, mode, relation))
+
+
+def holds(dsn: str, relation: str, mode: str = "AccessShareLock") -> bool:
+    """Whether one of our sessions holds this lock on this relation."""
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.granted AND l.mode = %s"
+        " AND l.relation = to_regclass(%s) AND a.application_name LIKE 'pgddl:%%' AND a.datname = current_database())"
+    )
+    return bool(one(dsn, query, mode, relation))
+
+
+def wait_for(condition: Callable[[], object], underway: Underway[Any] | None = None, seconds: float = 30) -> None:
+    """Until it is so; at once an error where what should bring it about has ended without it."""
+
+    def true() -> bool:
+        ended = underway is not None and underway.over
+        if condition():
+            return True
+        if ended and underway is not None:
+            underway.finish()
+            raise AssertionError("it ended, and it never came to that")
+        return False
+
+    wait_until(true, seconds)
