@@ -833,16 +833,17 @@ class Table:
             return
         column = chance.choice(columns)
         name, own = sql.Identifier(column.name), sql.Identifier(column.name)
+        # As text: not every value has a counterpart here.
         rows = conn.execute(
             sql.SQL(
-                "SELECT {0} FROM {1} WHERE {0} IN (SELECT {0} FROM {2} ORDER BY random() LIMIT 2) FOR UPDATE"
+                "SELECT {0}::text FROM {1} WHERE {0} IN (SELECT {0} FROM {2} ORDER BY random() LIMIT 2) FOR UPDATE"
             ).format(name, self.name, self._some())
         ).fetchall()
-        if len(rows) < 2:
+        if len(rows) != 2:  # children of the table may have the same values again
             return
         (one,), (other,) = rows
+        spare = _row(conn.execute(sql.SQL("SELECT ({})::text").format(column.fresh)))[0]
         set_value = sql.SQL("UPDATE {} SET {} = {} WHERE {} = {}")
-        spare = _row(conn.execute(sql.SQL("SELECT {}").format(column.fresh)))[0]
         kind = sql.SQL("%s::" + column.type)
         for value, previous in ((spare, one), (one, other), (other, spare)):
             conn.execute(set_value.format(self.name, name, kind, own, kind), [value, previous])

@@ -49,7 +49,7 @@ def migrate_under_writers(
             assert not move.run(stage).blocked
             before = writers.notes.committed.total()
             wait_until(lambda before=before: writers.notes.failures or writers.notes.committed.total() > before + 20)
-            assert writers.notes.failures == [], f"during {stage}"
+            assert not writers.notes.failures, f"during {stage}: {writers.notes.failures}"
         move.run("swap")
         wait_until(writers.accepted.is_set)
         move.run("cleanup")

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, compare
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window, at_snapshot
+from airflow_provider_pgddl.engine.rows.windows import Window, at_snapshot
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.replay import one_window, ready
 
