@@ -29,8 +29,10 @@ def run(context: Context) -> StageResult:
     tables = ready(context)
     windows = catch_up(context, tables)
     last = windows[-1]
+    moved = any(w.keys or w.rows for w in windows)
+    state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
     return context.result(
-        "done", {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
+        state, {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
         keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
         lag_seconds=round(last.seconds, 3),
     )  # fmt: skip
