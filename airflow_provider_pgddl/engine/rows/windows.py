@@ -19,7 +19,6 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -29,7 +28,6 @@ from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
-FLUSH_WAIT = 30.0  # seconds; the WAL writer flushes asynchronous commits within three times wal_writer_delay
 LOGS_A_QUERY = 100  # log tables summed up in one query
 
 
@@ -176,7 +174,7 @@ def _across(
                 done.rows += fill_across(source, target, table.plan, table.id, fill)[1]
             waiting = {}
         done.pending = sum(waiting.values())
-        _wait_flushed(source, lsn)
+        _flush(replica.watcher, lsn)
         done.number = journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, taken_at)
         lease.check(target, replica.fence)
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
@@ -301,19 +299,15 @@ def at_snapshot(source: Session, watcher: Session, snapshot: str, plans: Sequenc
         watch.check()
 
 
-def _wait_flushed(source: Session, lsn: str) -> None:
-    """Until what the snapshot may show is on the source's disk: a commit with synchronous_commit=off is visible
-    before (C11)."""
-    deadline = time.monotonic() + FLUSH_WAIT
-    while True:
-        row = source.execute(_Q["flushed"], [lsn]).fetchone()
-        if row and row[0]:
-            return
-        if time.monotonic() > deadline:
-            raise Retry(
-                f"the source did not flush its WAL up to {lsn} within {FLUSH_WAIT:.0f} s", todo="look at its disk"
-            )
-        time.sleep(0.01)
+def _flush(source: Session, lsn: str) -> None:
+    """Flushes on the source what the snapshot may show: an asynchronous commit can be seen before it is on disk (C11).
+
+    By a commit of ours behind it, since the WAL writer leaves a page that is not full as it is for as long as nobody
+    commits. On a session of its own, as the window's holds the snapshot.
+    """
+    row = source.execute(_Q["flushed"], [lsn]).fetchone()
+    if not (row and row[0]):
+        source.execute(_Q["flush"])
 
 
 # --- in place -------------------------------------------------------------------------------------------------------
