@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
@@ -74,19 +75,34 @@ def _to_copy(context: Context, table: TableRow) -> TableToCopy:
 
 
 def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
+    """Round after round until no chunk is left to claim: one that a dead worker's session still holds is passed over,
+    and comes back once the server has noticed."""
+    patience, finished, todo = Patience(context.pipeline.ddl.retry_for), list[Done](), list(tables)
+    progress: Journal | None = None
+    while left := context.journal.chunks_left([t.id for t in todo]):
+        chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
+        if chunks == 0:
+            break
+        progress = progress or Journal(context.session("target", "progress"), context.name)
+        done = _one_round(context, progress, todo, chunks, size)
+        finished += done
+        over = {table for d in done for table in (*d.stopped, *d.rewritten)}
+        todo = [t for t in todo if t.id not in over]
+        if any(d.chunks for d in done):
+            patience.succeeded()
+        else:
+            patience.wait(GaveWay("chunks are held by sessions that another run has left behind"))
+    return finished
+
+
+def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int) -> list[Done]:
     """In this process where there is little to copy, over Spark where there is much."""
-    ids = [t.id for t in tables]
-    left = context.journal.chunks_left(ids)
-    chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
-    if chunks == 0:
-        return []
     work = Work(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for,
     )  # fmt: skip
-    progress = Journal(context.session("target", "progress"), context.name)
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    with reporting("backfill", _progress_line(progress, ids)):
+    with reporting("backfill", _progress_line(progress, [t.id for t in tables])):
         if worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 
