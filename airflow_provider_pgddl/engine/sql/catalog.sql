@@ -1,7 +1,9 @@
 -- name: server
+-- The timeline of what is written now: the control file names that of the last checkpoint, minutes behind a failover.
 SELECT pg_catalog.current_setting('server_version_num')::int,
        (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
-       (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())
+            ELSE ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int END,
        pg_catalog.current_database(),
        pg_catalog.current_setting('block_size')::int,
        (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())

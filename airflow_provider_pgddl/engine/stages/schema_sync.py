@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.gate import judge
+from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
 
 
 def run(context: Context) -> StageResult:
@@ -40,6 +41,7 @@ def run(context: Context) -> StageResult:
 
 def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
+    note_lost_windows(context)
     replica = context.replica()
     done = patiently(context, lambda: window(replica, tables, fill=0))
     context.block(done.stopped)
