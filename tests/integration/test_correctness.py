@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
@@ -19,11 +20,10 @@ from airflow_provider_pgddl.engine import connect as connecting
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.rows import chunks, windows
-from airflow_provider_pgddl.engine.stages import backfill, schema_sync
-from tests.conftest import Database
+from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
@@ -72,6 +72,12 @@ def after_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Call
     return calls
 
 
+def log_of(pipeline: Lifecycle, table: str) -> str:
+    """The change log of a table."""
+    (row,) = pipeline.journal("SELECT log_table FROM pgddl.tables WHERE table_name = %s", [table])
+    return f"pgddl.{row[0]}"
+
+
 def once(*statements: str, dsn: str, at: int = 1) -> Callable[[int], None]:
     """For the two above: these statements, in a session of their own, at the given call."""
     return lambda number: do(dsn, *statements) if number == at else None
@@ -106,74 +112,88 @@ def test_c02_setup_waits_for_every_transaction_that_is_older_than_capture(items:
             assert not setup.over
             older.execute("INSERT INTO items VALUES (1002, 'older', 'x')")
             older.commit()
-    items.run_all(after="setup", until="swap")
-    assert differences(items.source, items.target, [("public", "items")]) == []
-    assert one(items.target, "SELECT count(*) FROM items WHERE id = 1002") == 1
+    assert items.on_source(f"SELECT new_1 FROM {log_of(items, 'items')}") == [(1002,)]
 
 
 # --- C3: lock before snapshot -----------------------------------------------------------------------------------------
 
+# How a table comes by a new file; `{}` is the table.
 NEW_FILES = {
-    "truncated": ["TRUNCATE items", "INSERT INTO items SELECT n, 'new ' || n, 'y' FROM generate_series(1, 50) n"],
-    "emptied and vacuumed": ["DELETE FROM items WHERE id % 3 > 0", "VACUUM FULL items"],
-    "clustered": ["UPDATE items SET filler = repeat('z', 300) WHERE id % 7 = 0", "CLUSTER items USING items_pkey"],
+    "truncated": ["TRUNCATE {0}", "INSERT INTO {0} SELECT n, 'new ' || n, 'y' FROM generate_series(1, 50) n"],
+    "vacuumed": ["DELETE FROM {0} WHERE id % 3 > 0", "VACUUM FULL {0}"],
+    "clustered": ["UPDATE {0} SET filler = repeat('z', 300) WHERE id % 7 = 0", "CLUSTER {0} USING {0}_code_key"],
 }
 
 
-@pytest.mark.parametrize("how", NEW_FILES)
-@pytest.mark.parametrize("moment", ["between planning and copying", "between two chunks"])
+def replaced(how: str, table: str) -> list[str]:
+    return [statement.format(table) for statement in NEW_FILES[how]]
+
+
 def test_c03_a_table_whose_file_is_replaced_is_copied_again(
-    items: Lifecycle, monkeypatch: pytest.MonkeyPatch, how: str, moment: str
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    items.run_all(until="snapshot")
-    happens = once(*NEW_FILES[how], dsn=items.source, at=1 if moment.endswith("copying") else 3)
-    calls = before_each(monkeypatch, chunks._Worker, "_copy", happens)
-    items.run_all(after="snapshot", until="swap")
-    assert len(calls) > 3
-    assert differences(items.source, items.target) == []
+    """Right before its first chunk (planned before) and between two of its chunks."""
+    moments = {f"{how}_before_{chunk}": (how, chunk) for how in NEW_FILES for chunk in (1, 3)}
+    do(source_dsn, *(ITEMS.replace("items", table) for table in moments))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="snapshot")
+    chunks_of: Counter[str] = Counter()
+    copy = chunks._Worker._copy
+
+    def replace_and_copy(worker: chunks._Worker, table: chunks.TableToCopy, *rest: Any) -> Any:
+        name = table.plan.name
+        chunks_of[name] += 1
+        how, chunk = moments[name]
+        if chunks_of[name] == chunk:
+            do(source_dsn, *replaced(how, name))
+        return copy(worker, table, *rest)
+
+    monkeypatch.setattr(chunks._Worker, "_copy", replace_and_copy)
+    move.run_all(after="snapshot", until="swap")
+    said = capsys.readouterr().out
+    assert [name for name in moments if f"{name}: its file was replaced meanwhile" not in said] == []
+    assert differences(source_dsn, target_dsn) == []
 
 
-def test_c03_without_looking_at_the_file_rows_would_be_lost(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests above are good for: only the comparison of files keeps those rows."""
+def test_c03_without_looking_at_the_file_rows_are_lost(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above is good for: nothing else would have noticed but verify."""
     items.run_all(until="snapshot")
-    before_each(monkeypatch, chunks._Worker, "_copy", once(*NEW_FILES["clustered"], dsn=items.source, at=3))
+    before_each(monkeypatch, chunks._Worker, "_copy", once(*replaced("vacuumed", "items"), dsn=items.source, at=3))
     monkeypatch.setattr(chunks._Worker, "_lock_and_compare", lambda *_: None)
-    # Chunks done from the old file, the others from the new one: rows of the one are met again in the other.
-    do(items.source, "CREATE INDEX by_code ON items (md5(code))", "CLUSTER items USING by_code")
-    monkeypatch.setitem(NEW_FILES, "clustered", NEW_FILES["clustered"])
-    with pytest.raises(PgddlError):
-        items.run_all(after="snapshot", until="verify")
+    items.run_all(after="snapshot", until="replay")
+    (lost,) = differences(items.source, items.target)
+    assert lost.only_source > 50
+    assert "rows differ" in str(items.refused("verify", StageFailed))
 
 
-def test_c03_a_window_locks_before_it_has_a_snapshot(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
-    items.run_all(until="schema_sync")
-    do(items.source, "UPDATE items SET code = 'changed ' || id WHERE id <= 30")
-    snapshots: list[Any] = []
+def test_c03_a_window_locks_before_it_has_a_snapshot(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are replaced at the last moment at which they still can be, with keys pending from the window before."""
+    do(source_dsn, *(ITEMS.replace("items", table) for table in NEW_FILES))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="schema_sync")
+    do(source_dsn, *(f"UPDATE {table} SET code = 'changed ' || id WHERE id <= 100" for table in NEW_FILES))
+    snapshots: list[str] = []
     lock = windows._lock
 
     def lock_and_look(replica: windows.Replica, tables: Any) -> None:
-        if not snapshots:
-            # The last moment at which the table can still be replaced.
-            do(items.source, "TRUNCATE items", "INSERT INTO items SELECT n, 'new ' || n, 'y' FROM generate_series(1, 50) n")
+        if len(snapshots) == 2:
+            for how in NEW_FILES:
+                do(source_dsn, *replaced(how, how))
         lock(replica, tables)
         query = "SELECT coalesce(backend_xmin::text, 'none') FROM pg_stat_activity WHERE pid = %s"
-        snapshots.append(one(items.source, query, replica.source.info.backend_pid))
+        snapshots.append(one(source_dsn, query, replica.source.info.backend_pid))
 
     monkeypatch.setattr(windows, "_lock", lock_and_look)
-    items.run_all(after="schema_sync", until="swap")
+    move.run_all(after="schema_sync", until="swap")
+    assert len(snapshots) > 5
     assert set(snapshots) == {"none"}
-    assert differences(items.source, items.target) == []
-
-
-@pytest.mark.parametrize("how", NEW_FILES)
-def test_c03_a_table_is_replaced_during_replay(items: Lifecycle, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    items.run_all(until="schema_sync")
-    do(items.source, "UPDATE items SET code = 'changed ' || id WHERE id <= 200")
-    # 200 keys are several windows of 40: in between, some are pending while the file is replaced.
-    calls = before_each(monkeypatch, windows, "_lock", once(*NEW_FILES[how], dsn=items.source, at=3))
-    items.run_all(after="schema_sync", until="swap")
-    assert len(calls) > 3
-    assert differences(items.source, items.target) == []
+    assert differences(source_dsn, target_dsn) == []
 
 
 def test_c03_in_place_a_table_is_replaced_while_it_is_copied(
@@ -182,9 +202,398 @@ def test_c03_in_place_a_table_is_replaced_while_it_is_copied(
     do(source_dsn, ITEMS)
     rewrite = lifecycle(source_dsn, rewrite={"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
     rewrite.run_all(until="snapshot")
-    happens = once(*NEW_FILES["emptied and vacuumed"], dsn=source_dsn, at=3)
-    before_each(monkeypatch, chunks._Worker, "_copy", happens)
+    before_each(monkeypatch, chunks._Worker, "_copy", once(*replaced("vacuumed", "items"), dsn=source_dsn, at=3))
     rewrite.run_all(after="snapshot", until="swap")
-    left = "SELECT count(*) FROM pgddl_old_public.items o FULL JOIN public.items n ON o::text = n::text WHERE o.id IS NULL OR n.id IS NULL"
-    assert one(source_dsn, left) == 0
+    unequal = (
+        "SELECT count(*) FROM pgddl_old_public.items o FULL JOIN public.items n ON o::text = n::text"
+        " WHERE o.id IS NULL OR n.id IS NULL"
+    )
+    assert one(source_dsn, unequal) == 0
     assert one(source_dsn, "SELECT count(*) FROM items") == 200
+
+
+# --- C4: partitions and inheritance -----------------------------------------------------------------------------------
+
+FAMILIES = """
+    CREATE TABLE readings (id int, at date, v text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+    CREATE TABLE january PARTITION OF readings FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+    CREATE TABLE february (junk int, v text, at date NOT NULL, id int NOT NULL);
+    ALTER TABLE february DROP COLUMN junk;
+    ALTER TABLE readings ATTACH PARTITION february FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');
+    CREATE TABLE later PARTITION OF readings DEFAULT PARTITION BY HASH (id);
+    CREATE TABLE later_0 PARTITION OF later FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+    CREATE TABLE later_1 PARTITION OF later FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+    INSERT INTO readings SELECT n, date '2026-01-01' + n % 120, repeat('r', 300) FROM generate_series(1, 1200) n;
+    CREATE TABLE animals (id int PRIMARY KEY, name text);
+    CREATE TABLE dogs (tricks text, PRIMARY KEY (id)) INHERITS (animals);
+    INSERT INTO animals SELECT n, 'animal ' || n || repeat('.', 300) FROM generate_series(1, 400) n;
+    INSERT INTO dogs SELECT n, 'dog ' || n || repeat('.', 300), 'sit' FROM generate_series(201, 600) n;
+    CREATE TABLE meters (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+    CREATE TABLE meters_1 PARTITION OF meters FOR VALUES FROM (1) TO (100);
+    INSERT INTO meters SELECT n, 'm' FROM generate_series(1, 99) n
+"""
+
+
+@pytest.fixture
+def families(source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
+    """A migration of partitions, sub-partitions, a default partition, and a child that inherits."""
+    do(source_dsn, FAMILIES)
+    return lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+
+
+def test_c04_rows_move_between_partitions_and_leaves_are_truncated(
+    families: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.run_all(until="snapshot")
+    moves = [
+        # From leaves not read yet to ones that are done, and the other way round.
+        "UPDATE readings SET at = at - 40, v = 'moved' WHERE at BETWEEN '2026-02-10' AND '2026-02-20'",
+        "UPDATE readings SET at = at + 90, v = 'moved' WHERE at BETWEEN '2026-01-10' AND '2026-01-20'",
+        "UPDATE animals SET name = 'both of them' WHERE id BETWEEN 190 AND 210",
+    ]
+    calls = before_each(monkeypatch, chunks._Worker, "_copy", once(*moves, dsn=families.source, at=6))
+    families.run_all(after="snapshot", until="schema_sync")
+    assert len(calls) > 10
+    do(
+        families.source,
+        "TRUNCATE february",
+        "INSERT INTO february (id, at, v) VALUES (1, '2026-02-02', 'through the leaf')",
+        "TRUNCATE later",
+        "INSERT INTO readings VALUES (2, '2026-07-07', 'after its truncation')",
+        "TRUNCATE ONLY animals",
+        "INSERT INTO animals VALUES (205, 'its child has this key as well')",
+        "DELETE FROM ONLY animals WHERE id = 205",
+        "INSERT INTO animals VALUES (205, 'again')",
+        "UPDATE animals SET id = id + 5000 WHERE id = 300",
+    )
+    families.run_all(after="schema_sync", until="swap")
+    assert differences(families.source, families.target) == []
+    assert one(families.target, "SELECT count(*) FROM february") == 1
+    assert one(families.target, "SELECT name FROM ONLY animals") == "again"
+    assert one(families.target, "SELECT count(*) FROM dogs") == 400
+
+
+def test_c04_a_partition_attached_under_our_locks_stops_its_table_only(
+    families: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.run_all(until="schema_sync")
+    attach = once(
+        "CREATE TABLE meters_2 AS SELECT n AS id, 'm2' AS v FROM generate_series(100, 150) n",
+        "ALTER TABLE meters_2 ADD PRIMARY KEY (id)",
+        "ALTER TABLE meters ATTACH PARTITION meters_2 FOR VALUES FROM (100) TO (200)",
+        "INSERT INTO meters VALUES (160, 'nobody logs this')",
+        "UPDATE readings SET v = 'others go on' WHERE id = 7",
+        dsn=families.source,
+    )
+    after_each(monkeypatch, windows, "_lock", attach)
+    replayed = families.run("replay")
+    (blocked,) = replayed.blocked
+    assert blocked["table"] == "public.meters"
+    assert "partition public.meters_2 was created or attached" in blocked["reason"]
+    families.run("replay")
+    assert [d.table for d in differences(families.source, families.target)] == ["meters"]
+    assert "is blocked" in str(families.refused("swap", PreflightRefused))
+
+
+# --- C7: row security -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def role(cluster: Cluster, dsn: str, name: str) -> Iterator[str]:
+    """A role that may do what a role without BYPASSRLS can be allowed; yields its connection string."""
+    database = conninfo_to_dict(dsn)["dbname"]
+    do(dsn, f"CREATE ROLE {name} LOGIN PASSWORD 'secret'", f"GRANT CREATE ON DATABASE {database} TO {name}")
+    try:
+        yield make_conninfo(dsn, user=name, password="secret")
+    finally:
+        do(dsn, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
+
+
+HIDING = """
+    ALTER TABLE items OWNER TO {0}; GRANT ALL ON SCHEMA public TO {0};
+    CREATE POLICY even ON items USING (id % 2 = 0);
+    ALTER TABLE items ENABLE ROW LEVEL SECURITY
+"""
+
+
+def test_c07_row_security_that_would_hide_rows_is_refused(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    do(source_dsn, ITEMS)
+    with role(pg16, source_dsn, "c07_forced") as dsn:
+        do(source_dsn, HIDING.format("c07_forced"), "ALTER TABLE items FORCE ROW LEVEL SECURITY")
+        move = lifecycle(dsn, target_dsn, tables={"include": ["public.items"]}, **SMALL)
+        error = move.refused("setup", PreflightRefused)
+        assert error.exit_code == EXIT_REFUSED
+        assert "row security would hide rows from role c07_forced" in str(error)
+        assert "BYPASSRLS" in str(error)
+        assert left_behind(source_dsn) == left_behind(target_dsn) == []
+
+
+def test_c07_row_security_that_comes_during_the_run_is_an_error_and_hides_nothing(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(source_dsn, ITEMS)
+    with role(pg16, source_dsn, "c07_later") as dsn:
+        do(source_dsn, HIDING.format("c07_later"))
+        move = lifecycle(dsn, target_dsn, tables={"include": ["public.items"]}, **SMALL)
+        move.run_all(until="snapshot")
+        do(source_dsn, "ALTER TABLE items FORCE ROW LEVEL SECURITY")
+        assert "row-level security" in str(move.refused("backfill"))
+        with monkeypatch.context() as naive:
+            naive.setitem(connecting.PINNED, "row_security", "on")
+            with connect(dsn, purpose="naive") as conn:
+                assert conn.execute("SELECT count(*) FROM public.items").fetchone() == (300,)
+        do(source_dsn, "ALTER TABLE items NO FORCE ROW LEVEL SECURITY")
+        move.run_all(after="snapshot", until="verify")
+        assert differences(source_dsn, target_dsn) == []
+
+
+# --- C11: zombies and durability --------------------------------------------------------------------------------------
+
+
+class Paused:
+    """Stops one of our transactions right before it looks at its token for the last time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, purpose: str) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        check = lease.check
+
+        def wait_and_check(conn: Any, fence: lease.Fence) -> None:
+            name = conn.info.get_parameters().get("application_name", "")
+            if name.endswith(purpose) and not self.reached.is_set():
+                self.reached.set()
+                assert self.go_on.wait(60)
+            check(conn, fence)
+
+        monkeypatch.setattr(lease, "check", wait_and_check)
+
+
+def end_driver(pipeline: Lifecycle) -> None:
+    """What is left of a run whose driver died while its worker lives on: everything but the lock."""
+    end = (
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
+        " WHERE application_name = %s AND datname = current_database()"
+    )
+    assert one(pipeline.target, end, f"pgddl:{pipeline.name}:0:lease") == 1
+
+
+def sessions_of(pipeline: Lifecycle, dsn: str) -> set[int]:
+    """The tokens that our sessions in a database work with."""
+    query = (
+        "SELECT split_part(application_name, ':', 3)::int FROM pg_stat_activity"
+        " WHERE application_name LIKE %s AND datname = current_database()"
+    )
+    with psycopg.connect(dsn) as conn:
+        return {token for (token,) in conn.execute(query, [f"pgddl:{pipeline.name}:%"])} - {0}
+
+
+def test_c11_a_zombie_of_an_old_window_cannot_commit(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where its backends live on: what an old snapshot shows must not overwrite what a newer run has read."""
+    items.run_all(until="schema_sync")
+    do(items.source, "UPDATE items SET code = 'old' WHERE id = 1")
+    paused = Paused(monkeypatch, "window")
+    with Underway(lambda: items.run("replay")) as zombie:
+        wait_for(paused.reached.is_set, zombie)
+        do(items.source, "UPDATE items SET code = 'new' WHERE id = 1")
+        monkeypatch.setattr(Lease, "terminate_stale", lambda *_: 0)
+        end_driver(items)
+        with Underway(lambda: items.run("replay")) as retry:
+            blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            wait_for(lambda: one(items.target, blocked), retry)
+            paused.go_on.set()
+            with pytest.raises(Fenced):
+                zombie.finish()
+            retry.finish()
+        zombie._outcome = (None,)  # type: ignore[assignment]
+    assert one(items.target, "SELECT code FROM items WHERE id = 1") == "new"
+    assert differences(items.source, items.target) == []
+
+
+def test_c11_the_next_run_ends_the_backends_that_an_older_one_left(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items.run_all(until="snapshot")
+    paused = Paused(monkeypatch, "copy")
+    with Underway(lambda: items.run("backfill")) as zombie:
+        wait_for(paused.reached.is_set, zombie)
+        (old,) = sessions_of(items, items.source)
+        end_driver(items)
+        items.run("backfill")
+        assert old not in sessions_of(items, items.source) | sessions_of(items, items.target)
+        paused.go_on.set()
+        with pytest.raises(PgddlError):
+            zombie.finish()
+        zombie._outcome = (None,)  # type: ignore[assignment]
+    items.run_all(after="backfill", until="verify")
+    assert differences(items.source, items.target) == []
+
+
+def test_c11_a_takeover_waits_for_a_transaction_that_has_looked_at_its_token(items: Lifecycle) -> None:
+    items.run("setup")
+    with Lease(items.target, items.name, "first", None) as first:
+        first.take()
+        with connect(items.target, purpose="copy", pipeline=items.name, token=first.token) as worker:
+            with worker.transaction():
+                lease.check(worker, first.fence)
+                first.close()
+                with Lease(items.target, items.name, "second", None) as second, Underway(second.take) as taking:
+                    blocked = (
+                        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                        " AND datname = current_database()"
+                    )
+                    wait_for(lambda: one(items.target, blocked), taking)
+                    worker.execute("COMMIT")
+                    taking.finish()
+                    with pytest.raises(Fenced):
+                        lease.check(worker, first.fence)
+
+
+@contextmanager
+def without_wal_writer(dsn: str) -> Iterator[None]:
+    """Nobody but a committing session flushes; a checkpoint does, but there is none within a test."""
+    pid = one(dsn, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_c11_a_commit_that_can_still_be_lost_is_not_copied(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """synchronous_commit = off can be seen before it is on disk; without the guard the target had it first."""
+    items.run_all(until="schema_sync")
+    flushed: list[bool] = []
+    acknowledge = change_log.acknowledge
+
+    def look_and_acknowledge(*args: Any) -> None:
+        if one(items.target, "SELECT count(*) FROM items WHERE code = 'asynchronous'"):
+            flushed.append(one(items.source, "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", lsn))
+        acknowledge(*args)
+
+    monkeypatch.setattr(change_log, "acknowledge", look_and_acknowledge)
+    if not guarded:
+        monkeypatch.setattr(windows, "_flush", lambda *_: None)
+    with without_wal_writer(items.source):
+        do(items.source, "SET synchronous_commit = off; UPDATE items SET code = 'asynchronous' WHERE id = 1")
+        lsn = one(items.source, "SELECT pg_current_wal_insert_lsn()::text")
+        items.run("replay")
+    assert flushed[:1] == [guarded]
+
+
+def test_c11_a_window_flushes_what_nobody_else_would(items: Lifecycle) -> None:
+    """A page of WAL that is not full stays in memory while nobody commits: a window must not wait for others."""
+    items.run_all(until="schema_sync")
+    with without_wal_writer(items.source):
+        do(items.source, "SET synchronous_commit = off; UPDATE items SET code = 'asynchronous' WHERE id = 1")
+        assert items.run("replay").figures["keys"] == 1
+
+
+@pytest.fixture
+def restore(pg18: Cluster, database: Database) -> Callable[[str, str], None]:
+    """``restore(dsn, backup)``: the database is what its backup was, as after a failover that lost some."""
+
+    def bring_back(dsn: str, backup: str) -> None:
+        name, older = database_name(dsn), database_name(backup)
+        do(pg18.conninfo(), f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name} TEMPLATE {older}")
+
+    return bring_back
+
+
+@pytest.mark.parametrize("lost", ["schema_sync", "replay"])
+def test_c11_a_target_restored_to_an_older_state_has_to_be_verified(
+    pg18: Cluster, items: Lifecycle, database: Database, restore: Callable[[str, str], None], lost: str
+) -> None:
+    items.content["verify"] = {"before_swap": False}
+    items.run_all(until={"schema_sync": "backfill", "replay": "schema_sync"}[lost])
+    backup = database(pg18, template=database_name(items.target))
+    do(items.source, "UPDATE items SET filler = 'in a window that gets lost' WHERE id <= 3")
+    items.run(lost)
+    restore(items.target, backup)
+    items.run_all(after={"schema_sync": "backfill", "replay": "schema_sync"}[lost], until="replay")
+    assert "failed over to an older state" in str(items.refused("swap", PreflightRefused))
+    assert "rows differ" in str(items.refused("verify", StageFailed))
+    assert "failed over to an older state" in str(items.refused("swap", PreflightRefused))
+
+
+def test_c11_a_source_that_was_failed_over_has_to_be_verified(items: Lifecycle) -> None:
+    items.content["verify"] = {"before_swap": False}
+    items.run_all(until="replay")
+    timeline = one(items.source, "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int")
+    assert items.journal("SELECT source_timeline FROM pgddl.pipelines") == [(timeline,)]
+    items.journal("UPDATE pgddl.pipelines SET source_timeline = %s", [timeline - 1])
+    assert f"timeline {timeline - 1} → {timeline}" in str(items.refused("swap", PreflightRefused))
+    items.run("replay")
+    assert "failed over" in str(items.refused("swap", PreflightRefused))
+    items.run("verify")
+    items.run("swap")
+
+
+# --- C14: binary or text ----------------------------------------------------------------------------------------------
+
+TYPES = r"""
+    CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+    CREATE TYPE point3 AS (x int, m mood, t text);
+    CREATE TYPE span AS RANGE (subtype = bigint, multirange_type_name = spans);
+    CREATE DOMAIN moods AS mood[];
+    CREATE DOMAIN price AS numeric(10, 2) CHECK (VALUE >= 0);
+    CREATE DOMAIN place AS point3;
+    CREATE DOMAIN kind AS regtype;
+
+    CREATE TABLE plain (id bigint PRIMARY KEY, m mood, p price, n numeric, d double precision, b bytea, j jsonb,
+        t timestamptz, a int[], r int4range, s text, u uuid, i interval);
+    CREATE TABLE enum_keys (id mood PRIMARY KEY, v text);
+    CREATE TABLE regs (id int PRIMARY KEY, c regclass, t regtype, n regnamespace, p regprocedure, o regoperator,
+        r regrole, k kind, a regclass[]);
+    CREATE TABLE enums (id int PRIMARY KEY, ms mood[], d moods);
+    CREATE TABLE composites (id int PRIMARY KEY, p point3, ps point3[], d place);
+    CREATE TABLE ranges (id int PRIMARY KEY, s span, ss span[], m spans);
+    CREATE TABLE composite_keys (id point3 PRIMARY KEY, v text);
+    CREATE TABLE array_keys (id mood[] PRIMARY KEY, v text);
+
+    INSERT INTO plain SELECT n, 'ok', 1.5, '123456789012345678901234567890.000100', 'NaN', '\x00ff5c',
+        '{"a": "\u00e9"}', 'infinity', '[-1:1]={1,NULL,3}', '[1,5)', E'tab\t, \\N, \\., \r\n', gen_random_uuid(),
+        '1 mon -3 days 00:00:00.000001' FROM generate_series(1, 5) n;
+    INSERT INTO plain (id, n, d, t, a, s) VALUES (6, 'NaN', '-Infinity', '0044-03-15 00:00:00 BC', '{}', '\N'),
+        (7, 'Infinity', -0.0, '294276-12-31 23:59:59.999999', NULL, NULL);
+    INSERT INTO enum_keys VALUES ('sad', 'a'), ('happy', 'b');
+    INSERT INTO regs VALUES (2, 'pg_class', 'int', NULL, NULL, NULL, NULL, NULL, NULL), (1, 'plain', 'mood', 'public',
+        'lower(text)', '+(int,int)', 'postgres', 'mood[]', '{plain,NULL,regs}');
+    INSERT INTO enums VALUES (1, '{sad,NULL,happy}', '{ok}'), (2, '{}', NULL);
+    INSERT INTO composites VALUES (2, ROW(NULL, NULL, NULL), '{}', NULL), (3, NULL, NULL, NULL),
+        (1, ROW(1, 'sad', 'a "quoted", (text)'), ARRAY[ROW(NULL, 'ok', ''), NULL]::point3[], ROW(2, NULL, NULL));
+    INSERT INTO ranges VALUES (1, '[1,10)', '{"[1,2)",empty}', '{[1,2),[5,)}');
+    INSERT INTO composite_keys VALUES (ROW(1, 'sad', 'x'), 'a'), (ROW(2, 'ok', 'y, "z"'), 'b');
+    INSERT INTO array_keys VALUES ('{sad,ok}', 'a'), ('{happy}', 'b')
+"""
+
+
+def test_c14_what_carries_oids_travels_as_text(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, TYPES)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="schema_sync")
+    do(
+        source_dsn,
+        "INSERT INTO regs SELECT id + 10, 'enums', t, n, p, o, r, k, a FROM regs",
+        "UPDATE enum_keys SET id = 'ok' WHERE id = 'sad'",
+        "UPDATE enums SET ms = ms || 'ok'::mood",
+        "UPDATE composites SET p.x = 7",
+        "UPDATE ranges SET s = '(,5)'",
+        "UPDATE composite_keys SET id.x = 9 WHERE v = 'a'",
+        "DELETE FROM composite_keys WHERE v = 'b'",
+        "UPDATE array_keys SET id = id || 'ok'::mood",
+        "UPDATE plain SET id = id + 100",
+    )
+    move.run_all(after="schema_sync", until="swap")
+    oid = "SELECT 'public.mood'::regtype::oid::int"
+    assert one(source_dsn, oid) != one(target_dsn, oid), "equal oids would prove nothing"
+    assert differences(source_dsn, target_dsn) == []
+    query = "SELECT table_name, (plan ->> 'binary')::bool, (plan ->> 'key_binary')::bool FROM pgddl.tables"
+    assert {table: (rows, keys) for table, rows, keys in move.journal(query)} == {
+        **dict.fromkeys(["plain", "enum_keys"], (True, True)),
+        **dict.fromkeys(["regs", "enums", "composites", "ranges"], (False, True)),
+        **dict.fromkeys(["composite_keys", "array_keys"], (False, False)),
+    }
