@@ -91,9 +91,9 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow]) -> di
             _drop_foreign_key(conn, key)
         for table in tables:
             _move(conn, table)
-        _finish(journal, conn, tables, events)
         for key in keys:
             _add_foreign_key(context, journal, key)
+        _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
