@@ -40,7 +40,6 @@ def run(context: Context) -> StageResult:
             f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
         )
     done = _mark_finished(context)
-    _require_all(context)
     progress = context.journal.chunk_progress([t.id for t in context.tables()])
     return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
                           chunks=progress[1], rows_now=rows, bytes_now=size)  # fmt: skip
@@ -133,16 +132,6 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
         with context.fenced(table):
             context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
             context.journal.unplan(table.id)
-
-
-def _require_all(context: Context) -> None:
-    """A chunk that somebody still holds is passed over by everybody else."""
-    left = context.healthy(context.tables(), "created")
-    if left:
-        raise Retry(
-            f"a worker of an earlier run still holds chunks of {', '.join(t.qualified for t in left)}",
-            todo="run the stage again: the server lets go of them once it notices that the worker is gone",
-        )
 
 
 def _mark_finished(context: Context) -> list[TableRow]:
