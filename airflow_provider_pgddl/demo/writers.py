@@ -832,7 +832,7 @@ class Table:
         if not columns:
             return
         column = chance.choice(columns)
-        name, own = sql.Identifier(column.name), sql.Identifier(column.name)
+        name = sql.Identifier(column.name)
         # As text: not every value has a counterpart here.
         rows = conn.execute(
             sql.SQL(
@@ -843,10 +843,11 @@ class Table:
             return
         (one,), (other,) = rows
         spare = _row(conn.execute(sql.SQL("SELECT ({})::text").format(column.fresh)))[0]
-        set_value = sql.SQL("UPDATE {} SET {} = {} WHERE {} = {}")
-        kind = sql.SQL("%s::" + column.type)
+        statement = sql.SQL("UPDATE {} SET {} = {}::{} WHERE {} = {}::{}")
+        kind = sql.SQL(column.type)
         for value, previous in ((spare, one), (one, other), (other, spare)):
-            conn.execute(set_value.format(self.name, name, kind, own, kind), [value, previous])
+            # Literals, since a name may have a percent sign in it.
+            conn.execute(statement.format(self.name, name, sql.Literal(value), kind, name, sql.Literal(previous), kind))
 
     def truncate(self, conn: Connection, chance: random.Random) -> None:  # noqa: ARG002
         conn.execute(sql.SQL("TRUNCATE {}").format(self.name))

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, left_behind, load_real, psql, wait_until
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
-SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
+SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 150}}
 
 
 def tables_of(dsn: str) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def tables_of(dsn: str) -> list[tuple[str, str]]:
 
 
 def migrate_under_writers(
-    move: Lifecycle, *, truncate: Sequence[tuple[str, str]] = (), rate: float = 200
+    move: Lifecycle, *, truncate: Sequence[tuple[str, str]] = (), rate: float = 150
 ) -> TableWriters:
     """The whole lifecycle with writers on every table; compares at the cut-over, and the structure at the end."""
     source, target = move.source, move.target
@@ -85,4 +85,4 @@ def test_values_keys_names_and_shapes_arrive_as_they_are(
     psql(pg16, source_dsn, (Path(__file__).parent / "values.sql").read_text(encoding="utf-8"))
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"}, **SMALL)
     truncate = [("v", "k_numeric"), ("v", "hashed"), ("v", "hashed_1"), ("v", "event_2024"), ("v", "puppy")]
-    migrate_under_writers(move, truncate=truncate, rate=300)
+    migrate_under_writers(move, truncate=truncate, rate=60)
