@@ -87,6 +87,8 @@ def _context(app: str, workers: int) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # PySpark asks for pandas when it first talks to the JVM: more than a second, and a warning, for nothing here.
+        sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
         SparkContext._ensure_initialized()
         conf = SparkConf()  # what spark-submit was given
     else:
