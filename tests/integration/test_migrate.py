@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from airflow_provider_pgddl.demo.compare import (
     user_tables,
 )
 from airflow_provider_pgddl.demo.writers import TableWriters
+from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.stages import STAGES
-from tests.integration.lifecycle import Lifecycle, left_behind, load_real, psql, wait_until
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, load_real, psql, wait_until
+from tests.integration.test_dump import NASTY, make_roles
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
 SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 150}}
@@ -86,3 +89,125 @@ def test_values_keys_names_and_shapes_arrive_as_they_are(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"}, **SMALL)
     truncate = [("v", "k_numeric"), ("v", "hashed"), ("v", "hashed_1"), ("v", "event_2024"), ("v", "puppy")]
     migrate_under_writers(move, truncate=truncate, rate=60)
+
+
+EVERYTHING = """
+SET session_replication_role = replica; -- an owner without rights on its own table fails foreign keys
+INSERT INTO shop.customers (email, place, parent_id, tags)
+    SELECT i || '@example.org', ROW('street', NULL, 'zip@x')::shop.address, CASE WHEN i > 1 THEN 7 END, '{a,NULL}'
+      FROM generate_series(1, 40) i;
+INSERT INTO shop.orders (customer_id, note, price, amount, valid)
+    SELECT 7 + 3 * (i % 40), 'note ' || i, i, 2, format('[%s,%s)', i, i + 1)::shop.span FROM generate_series(0, 99) i;
+UPDATE shop.customers SET favourite_order = id % 50 + 1;
+INSERT INTO shop.events SELECT i, '2023-12-01+00'::timestamptz + i * interval '1 day', chr(97 + i % 4), i % 90 + 1
+    FROM generate_series(1, 100) i;
+INSERT INTO shop.hashed SELECT i, i FROM generate_series(1, 50) i;
+INSERT INTO shop.animal SELECT i, 'animal' FROM generate_series(1, 30) i;
+INSERT INTO shop.dog SELECT i, 'dog' FROM generate_series(1, 30) i;
+INSERT INTO shop.typed SELECT i, 'city', i || '@x' FROM generate_series(1, 30) i;
+INSERT INTO shop.virtual_key SELECT i, i, i FROM generate_series(1, 30) i;
+REFRESH MATERIALIZED VIEW shop.cached;
+"""
+
+
+def test_a_schema_of_everything_moves(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    for cluster in (pg16, pg18):
+        make_roles(cluster)
+    psql(pg16, source_dsn, NASTY.read_text(encoding="utf-8") + EVERYTHING)
+    chosen = {"include": ["*.*"], "schema_only": ["shop.virtual_key"]}
+    move = lifecycle(source_dsn, target_dsn, tables=chosen, swap={"fence": "read_only"}, **SMALL)
+    structure = catalog_lines(source_dsn)
+    move.run_all(until="swap")
+    assert {d.table for d in differences(source_dsn, target_dsn)} == {"virtual_key"}
+    assert compare_sequences(source_dsn, target_dsn) == []
+    assert diff_catalogs(structure, catalog_lines(target_dsn), ignore=["publication"]) == []
+    cached = "SELECT * FROM shop.cached ORDER BY id"
+    assert move.journal(cached) == move.on_source(cached) != []
+
+
+SMALL_SHOP = """
+CREATE TABLE customer (id integer PRIMARY KEY, name text UNIQUE, secret text DEFAULT 'none');
+CREATE TABLE purchase (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer integer REFERENCES customer,
+    total numeric);
+CREATE TABLE part (at date, id integer, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);
+CREATE TABLE part_2024 PARTITION OF part FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+CREATE TABLE part_rest PARTITION OF part DEFAULT;
+INSERT INTO customer SELECT i, 'name ' || i, 'secret ' || i FROM generate_series(1, 500) i;
+INSERT INTO purchase (customer, total) SELECT i % 500 + 1, i FROM generate_series(1, 2000) i;
+INSERT INTO part SELECT '2023-07-01'::date + i, i FROM generate_series(1, 700) i;
+"""
+
+
+def test_a_second_run_of_each_stage_finds_nothing_to_do(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, SMALL_SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"}, **SMALL)
+    for stage in STAGES:
+        if stage in ("replay", "verify"):
+            execute(source_dsn, f"UPDATE customer SET secret = '{stage}' WHERE id % 10 = 0")
+        assert move.run(stage).state == "done"
+        began = time.monotonic()
+        again = move.run(stage)
+        assert (again.state, again.blocked) == ("nothing_to_do", []), stage
+        assert time.monotonic() - began < 5
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_stages_out_of_order_are_refused_and_change_nothing(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, SMALL_SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, **SMALL)
+    for stage in STAGES[1:]:
+        assert "set up" in move.refused(stage, UsageError).what
+    assert (left_behind(source_dsn), left_behind(target_dsn)) == ([], [])
+    for done, stage in enumerate(STAGES[:-1]):
+        move.run(stage)
+        for early in STAGES[done + 2 :]:
+            if (stage, early) != ("schema_sync", "verify"):  # which has windows of its own
+                error = move.refused(early)
+                assert (error.todo or "").startswith("run stage"), f"{early} after {stage}: {error}"
+    assert "swap.keep_old" in move.refused("cleanup", UsageError, swap={"keep_old": False}).what
+    assert move.run("cleanup").state == "done"
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_without_a_fence_late_writes_are_counted_and_cleanup_refuses_to_lose_them(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, SMALL_SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "none"}, **SMALL)
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    execute(source_dsn, "UPDATE customer SET secret = 'late' WHERE id < 4; DELETE FROM part WHERE id = 5")
+    error = move.refused("cleanup", StageFailed)
+    assert "public.customer: 3" in error.what and "public.part: 1" in error.what
+    assert error.sql is not None
+    execute(source_dsn, error.sql)
+    assert move.run("cleanup").state == "done"
+    assert left_behind(source_dsn) == []
+
+
+def test_what_is_left_out_stays_out(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    execute(
+        source_dsn,
+        SMALL_SHOP + "CREATE TABLE tmp_1 (x integer); CREATE TABLE audit_1 (id integer PRIMARY KEY); "
+        "INSERT INTO audit_1 VALUES (1)",
+    )
+    chosen = {
+        "include": ["public.*"],
+        "exclude": ["public.tmp_*"],
+        "schema_only": ["public.audit_*"],
+        "skip_columns": {"public.customer": ["secret"]},
+    }
+    move = lifecycle(source_dsn, target_dsn, tables=chosen, **SMALL)
+    move.run_all(until="snapshot")
+    execute(source_dsn, "UPDATE customer SET secret = 'new' WHERE id < 100")
+    move.run_all(after="snapshot")
+    assert [d.table for d in differences(source_dsn, target_dsn)] == ["audit_1", "customer", "tmp_1"]
+    assert move.journal("SELECT DISTINCT secret FROM customer") == [("none",)]
+    assert differences(source_dsn, target_dsn, [("public", "purchase"), ("public", "part")]) == []
+    assert move.journal("SELECT to_regclass('tmp_1'), count(*) FROM audit_1") == [(None, 0)]
