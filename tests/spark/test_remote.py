@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark
 
-MASTER = "local-cluster[2,1,512]"
+MASTER = "local-cluster[1,2,512]"
 
 
 def test_workers_elsewhere_get_the_engine_with_its_sql(tmp_path: Path) -> None:

@@ -1,0 +1,247 @@
+"""kill -9 anywhere, then the same command again: the same end, row by row, while the shop's applications write.
+
+Every stage runs as people run it, `pgddl run STAGE` and real spark-submit, with chunks and windows so small that
+Spark's workers take part and there is a middle to be killed in. The moments are drawn at random; the seed is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo import compare, shop
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
+from tests.conftest import drop_database
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
+
+SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 2}, "replay": {"window_rows": 500}}
+# For what runs in this process, between the kills: without Spark.
+HERE: dict[str, Any] = {"backfill": SMALL["backfill"] | {"workers": 1}}
+
+LIVE = [("shop", "orders"), ("public", "pgbench_accounts")]
+
+# How far a stage has come, as its journal says.
+CHUNKS_DONE = "SELECT count(done_at) FROM pgddl.chunks"
+WINDOWS_DONE = "SELECT window_no FROM pgddl.pipelines"
+BEGUN = "SELECT count(*) FROM pgddl.stage_runs WHERE stage = '{stage}'"
+
+
+class Killed:
+    """A pipeline whose stages are killed: `kill("backfill", "driver", CHUNKS_DONE, range(10, 300))`."""
+
+    def __init__(self, move: Lifecycle, folder: Path, chance: random.Random) -> None:
+        self._move, self._folder, self._chance = move, folder, chance
+        self._file = folder / "pipeline.yaml"
+        self._file.write_text(json.dumps(move.content))
+        self._number = 0
+        self._processes: list[psutil.Process] = []
+
+    @contextmanager
+    def _running(self, stage: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", stage, "-p", str(self._file)]
+        self._number += 1
+        with (
+            (self._folder / f"{self._number}.log").open("wb") as log,
+            subprocess.Popen(command, env=os.environ, stdout=log, stderr=subprocess.STDOUT) as shell,
+        ):
+            try:
+                yield shell
+            finally:
+                shell.kill()
+
+    def _said(self) -> str:
+        return (self._folder / f"{self._number}.log").read_text()
+
+    def run(self, stage: str) -> None:
+        """The plain retry."""
+        with self._running(stage) as shell:
+            assert shell.wait(120) == 0, self._said()
+        assert f"pgddl: {stage} of {self._move.name}: done" in self._said()
+        print(self._said())
+
+    def kill(self, stage: str, victim: str, progress: str, amount: range) -> None:
+        """Runs the stage until it has come so much further, then some milliseconds more, and kills `victim`.
+
+        A lost worker is made good by Spark; of a lost JVM or driver the shell says that it is worth retrying."""
+        progress = progress.format(stage=stage)
+        before, goal = self._count(progress), self._chance.choice(amount)
+        with self._running(stage) as shell:
+            wait_until(lambda: self._count(progress) >= before + goal or shell.poll() is not None, 60)
+            time.sleep(self._chance.uniform(0, 0.1))
+            assert shell.poll() is None, f"{stage} was over before it could be killed:\n{self._said()}"
+            family = psutil.Process(shell.pid).children(recursive=True)
+            self._processes += family
+            self._chance.choice(_victims(victim, stage, family)).kill()
+            print(f"killed the {victim} in {stage} after {self._count(progress) - before} of it")
+            code = shell.wait(120)
+        assert code == (0 if victim == "worker" else 5), self._said()
+        assert "Traceback" not in self._said() or victim == "worker", self._said()
+        print(self._said())
+
+    def _count(self, query: str) -> int:
+        return int(self._move.journal(query)[0][0])
+
+    def assert_nothing_runs(self) -> None:
+        """Neither processes nor, on either server, sessions."""
+        for dsn in (self._move.source, self._move.target):
+            assert not [line for line in left_behind(dsn) if line.startswith("session")]
+        wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in self._processes))
+
+
+def _victims(kind: str, stage: str, family: list[psutil.Process]) -> list[psutil.Process]:
+    """JVM: spark-submit itself; driver: the application; worker: one of those that Spark's Python daemon has forked."""
+    found: dict[str, list[psutil.Process]] = {"jvm": [], "driver": [], "worker": []}
+    known = [(p, command, p.ppid()) for p in family if (command := _command(p))]
+    daemons = {p.pid for p, command, _ in known if "pyspark.daemon" in command}
+    for process, command, parent in known:
+        if Path(command[0]).name == "java":
+            found["jvm"].append(process)
+        elif parent in daemons:
+            found["worker"].append(process)
+        elif any(part.endswith(f"{stage}.py") for part in command):
+            found["driver"].append(process)
+    assert found[kind], f"there is no {kind} among {known}"
+    return found[kind]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Empty where it has ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):  # and so ZombieProcess
+        return process.cmdline()
+    return []
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def shops(pg16: Cluster, pg18: Cluster) -> Iterator[tuple[str, str]]:
+    """A loaded shop on 16, and an empty database of that name on 18."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    yield shop.load(pg16, name, scale=1), shop.create_database(pg18, name)
+    for cluster in (pg16, pg18):
+        drop_database(cluster, name)
+
+
+def change_accounts(dsn: str, rows: int) -> None:
+    """Much to replay at once."""
+    execute(dsn, f"UPDATE public.pgbench_accounts SET filler = 'changed' WHERE aid <= {rows}")
+
+
+def test_a_migration_ends_the_same_whatever_is_killed(
+    shops: tuple[str, str], lifecycle: Callable[..., Lifecycle], tmp_path: Path, chance: random.Random
+) -> None:
+    source, target = shops
+    tables = {"include": ["shop.*", "public.*"]}
+    move = lifecycle(source, target, tables=tables, swap={"fence": "read_only"}, **SMALL)
+    killed = Killed(move, tmp_path, chance)
+    at_the_cut_over: list[object] = []
+
+    def compare_both() -> None:
+        at_the_cut_over.extend(compare.differences(source, target))
+        at_the_cut_over.extend(compare.compare_sequences(source, target, ahead=True))
+
+    writers = Writers(shops, pipeline=move.name, on_cut_over=compare_both, rate=60, seed=chance.getrandbits(32))
+    with writers:
+        move.run_all(until="snapshot")
+        killed.kill("backfill", "driver", CHUNKS_DONE, range(10, 200))
+        killed.kill("backfill", "jvm", CHUNKS_DONE, range(10, 200))
+        killed.kill("backfill", "worker", CHUNKS_DONE, range(10, 200))
+        assert move.run("backfill").state == "nothing_to_do"
+        change_accounts(source, 3_000)
+        killed.kill("schema_sync", "driver", BEGUN, range(1, 2))
+        move.run("schema_sync", **HERE)
+        killed.kill("replay", "driver", WINDOWS_DONE, range(1, 5))
+        change_accounts(source, 3_000)
+        killed.kill("replay", "jvm", WINDOWS_DONE, range(1, 5))
+        killed.kill("replay", "worker", WINDOWS_DONE, range(1, 5))
+        move.run("verify", **HERE)
+        killed.kill("swap", "driver", BEGUN, range(1, 2))
+        killed.run("swap")
+        wait_until(writers.accepted.is_set)
+        move.run("cleanup")
+    killed.assert_nothing_runs()
+    assert at_the_cut_over == []
+    assert writers.notes.failures == []
+    with psycopg.connect(target) as conn:
+        assert writers.ledger.check(conn) == []
+    assert broken_invariants(target) == []
+
+
+def test_a_rewrite_ends_the_same_whatever_is_killed(
+    pg18: Cluster, lifecycle: Callable[..., Lifecycle], tmp_path: Path, chance: random.Random
+) -> None:
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    dsn = shop.load(pg18, name, scale=1)
+    orders = {"shop.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}, "public.pgbench_accounts": {}}
+    move = lifecycle(dsn, rewrite=orders, **SMALL)
+    killed = Killed(move, tmp_path, chance)
+    with Writers([dsn], rate=60, seed=chance.getrandbits(32)) as writers:
+        move.run_all(until="snapshot")
+        killed.kill("backfill", "driver", CHUNKS_DONE, range(10, 200))
+        move.run("backfill", **HERE)
+        change_accounts(dsn, 20_000)
+        move.run("schema_sync", **HERE)
+        killed.kill("replay", "driver", WINDOWS_DONE, range(1, 10))
+        killed.run("replay")
+        with writers.quiet():
+            move.run("replay")
+            copies = {table: (f"pgddl_copy_{table[0]}", table[1]) for table in LIVE}
+            assert [str(d) for d in compare.compare(dsn, dsn, LIVE, renamed=copies) if d.differs] == []
+        move.run("verify", **HERE)
+        killed.kill("swap", "driver", BEGUN, range(1, 2))
+        move.run("swap")
+        move.run("cleanup")
+    killed.assert_nothing_runs()
+    assert left_behind(dsn) == ["schema pgddl"]
+    assert writers.notes.failures == []
+    with psycopg.connect(dsn) as conn:
+        assert writers.ledger.check(conn) == []
+    assert broken_invariants(dsn) == []
+    drop_database(pg18, name)
+
+
+def test_a_chunk_that_a_dead_worker_still_holds_is_waited_for(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, "CREATE TABLE public.t (id int PRIMARY KEY); INSERT INTO public.t SELECT generate_series(1, 9)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="backfill")
+    # As a killed run leaves it: laid out, not copied, and claimed by a session that the server takes for alive.
+    execute(target_dsn, "UPDATE pgddl.chunks SET done_at = NULL; UPDATE pgddl.tables SET state = 'created'")
+    execute(target_dsn, "TRUNCATE public.t")
+    workers: set[int] = set()
+
+    def another_worker_came() -> bool:
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s"
+        workers.update(pid for (pid,) in move.journal(query, [f"pgddl:{move.name}:%:copy"]))
+        return len(workers) > 1
+
+    with psycopg.connect(target_dsn) as dead, ThreadPoolExecutor() as pool:
+        dead.execute("SELECT FROM pgddl.chunks FOR UPDATE")
+        result = pool.submit(move.run, "backfill")
+        wait_until(another_worker_came)
+        dead.rollback()
+        assert result.result(30).figures["rows_now"] == 9
+    assert move.journal("SELECT count(*) FROM public.t") == [(9,)]
