@@ -134,8 +134,9 @@ class _Worker:
             chunk_id, table_id, leaf_oid, schema, name, filenode, first, end = row
             table = self._tables[table_id]
             leaf = sql.Identifier(schema, name)
+            others = () if self._work.in_place else (self._target,)
             try:
-                with Watch(self._source, self._watcher, [leaf_oid, table.plan.oid]) as watch:
+                with Watch(self._source, self._watcher, *others) as watch:
                     rows, size = self._copy(table, leaf_oid, leaf, filenode, first, end)
                 watch.check()
             except GaveWay as error:

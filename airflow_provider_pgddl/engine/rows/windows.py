@@ -96,10 +96,10 @@ def window(
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
     target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that."""
     started = time.monotonic()
-    relations = [table.oid for table in tables]
+    others = () if replica.in_place else (replica.target,)
     with replica.source.transaction():
         replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with Watch(replica.source, replica.watcher, relations) as watch:
+        with Watch(replica.source, replica.watcher, *others) as watch:
             _lock(replica, tables)
             if replica.in_place:
                 done = _in_place(replica, tables, fill)
@@ -281,19 +281,21 @@ def fill_part(part: FillPart) -> int:
     target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
     plans = [plan for _, plan in part.tables]
-    with source, target, watcher, at_snapshot(source, watcher, part.snapshot, plans):
+    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):
         return _fill(source, target, part.fence, part.tables, part.limit)
 
 
 @contextmanager
-def at_snapshot(source: Session, watcher: Session, snapshot: str, plans: Sequence[Plan]) -> Iterator[None]:
+def at_snapshot(
+    source: Session, watcher: Session, target: Session, snapshot: str, plans: Sequence[Plan]
+) -> Iterator[None]:
     """A transaction at a window's exported snapshot, in which the tables are locked without waiting, and let go of as
     soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
     out."""
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        with Watch(source, watcher, [plan.oid for plan in plans]) as watch:
+        with Watch(source, watcher, target) as watch:
             lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for plan in plans])
             yield
         watch.check()

@@ -10,11 +10,13 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import GaveWay
@@ -24,13 +26,15 @@ LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond th
 
 
 class Watch:
-    """While active, cancels `holder`'s statement when somebody waits behind it for one of `relations`.
+    """While active, cancels what we do when somebody waits behind `holder` for a table, a leaf or an index.
 
-    `with Watch(holder, watcher, oids) as watch: …`; a QueryCanceled inside becomes GaveWay if it was ours.
+    `with Watch(holder, watcher, target) as watch: …`; a QueryCanceled inside becomes GaveWay if it was ours. `others`
+    are sessions that the holder waits for: a server that sends rows nobody takes does not listen to a cancellation,
+    and one that is idle while the target works has nothing to cancel.
     """
 
-    def __init__(self, holder: Session, watcher: Session, relations: Sequence[int]):
-        self._holder, self._watcher, self._relations = holder, watcher, list(relations)
+    def __init__(self, holder: Session, watcher: Session, *others: Session):
+        self._holder, self._watcher, self._others = holder, watcher, others
         self._pid = holder.info.backend_pid
         self._over = threading.Event()
         self.gave_way = False
@@ -44,6 +48,7 @@ class Watch:
         self._over.set()
         self._thread.join()
         if self.gave_way and isinstance(error, pg.QueryCanceled):
+            self._leave_no_transaction()
             raise GaveWay(
                 "gave way to a session that waits for the table", todo="nothing: this part is tried again"
             ) from None
@@ -54,16 +59,24 @@ class Watch:
             raise GaveWay("gave way to a session that waits for the table", todo="nothing: this part is tried again")
 
     def _look(self) -> None:
-        query, args = queries("catalog")["waiting_behind"], {"relations": self._relations, "pid": self._pid}
+        query = queries("catalog")["waiting_behind"]
         while not self._over.wait(LOOK_EVERY):
             try:
-                row = self._watcher.execute(query, args).fetchone()
+                row = self._watcher.execute(query, [self._pid]).fetchone()
             except psycopg.Error:
                 return  # the watcher's session is gone; the holder's next statement meets the same trouble
             if row and row[0]:
+                # First the holder, where it works; if that has not helped by the next look, whom it waits for as well.
+                for session in (self._holder, *(self._others if self.gave_way else ())):
+                    session.cancel_safe()
                 self.gave_way = True
-                self._holder.cancel_safe()
-                return
+
+    def _leave_no_transaction(self) -> None:
+        """A cancellation that met the ROLLBACK itself has left the transaction open."""
+        for session in (self._holder, *self._others):
+            if session.info.transaction_status == TransactionStatus.INERROR:
+                with suppress(psycopg.ProgrammingError):  # it is in the hands of a block further out
+                    session.rollback()
 
 
 def lock_nowait(conn: Session, relations: Sequence[sql.Composable]) -> None:

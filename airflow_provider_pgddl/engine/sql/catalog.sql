@@ -132,10 +132,9 @@ WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
   AND n.nspname <> 'pgddl' AND n.nspname !~ '^(pg_|pgddl_copy_|information_schema$)'
 
 -- name: waiting_behind
--- Is anybody waiting for a lock on these relations behind us?
+-- Is anybody waiting behind this session for a relation: a table, one of its leaves, an index?
 SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
-               WHERE NOT l.granted AND l.locktype = 'relation' AND l.relation = ANY(%(relations)s::oid[])
-                 AND %(pid)s = ANY(pg_catalog.pg_blocking_pids(l.pid)))
+               WHERE NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid)))
 
 -- name: terminate_stale
 -- Backends of this pipeline whose token is not (or no longer) a live one.

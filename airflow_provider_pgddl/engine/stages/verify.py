@@ -132,7 +132,7 @@ def compare_part(part: Part) -> list[Result]:
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
     plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
-    with source, copy, watcher, at_snapshot(source, watcher, part.snapshot, plans):
+    with source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
         return _compare_here(source, copy, part.ranges, part.seconds)
 
 
