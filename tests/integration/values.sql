@@ -122,6 +122,8 @@ CREATE TABLE v.k_composite (k v.point3 PRIMARY KEY, x integer);
 INSERT INTO v.k_composite VALUES (ROW(1, 1.0, 'a'), 1), (ROW(NULL, NULL, NULL), 2);
 CREATE TABLE v.k_jsonb (k jsonb PRIMARY KEY, x integer);
 INSERT INTO v.k_jsonb VALUES ('{"a": 1.0}', 1), ('null', 2), ('[]', 3);
+CREATE TABLE v.k_generated (a integer, k text GENERATED ALWAYS AS ('k' || a) STORED PRIMARY KEY, x integer);
+INSERT INTO v.k_generated (a, x) SELECT i, i FROM generate_series(1, 100) i;
 CREATE TABLE v.k_regclass (k regclass PRIMARY KEY, x integer);
 INSERT INTO v.k_regclass VALUES ('v.scalars', 1), ('v."k_regclass"', 2), ('pg_class', 3);
 CREATE TABLE v.k_unique (id integer, code text COLLATE "C" NOT NULL, x integer, CONSTRAINT code_once UNIQUE (code) INCLUDE (x));

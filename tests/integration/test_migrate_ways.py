@@ -1,0 +1,316 @@
+"""Other ways of migrating, and what happens when it does not go as planned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.stages import cut_over, swap
+from tests.conftest import Database
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+
+Lifecycles = Callable[..., Lifecycle]
+
+
+def test_an_ordinary_role_can_do_it(
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    dsns = []
+    for dsn in (source_dsn, target_dsn):
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            if conn.execute("SELECT FROM pg_roles WHERE rolname = 'pgddl_mover'").fetchone() is None:
+                conn.execute("CREATE ROLE pgddl_mover LOGIN PASSWORD 'mover'")
+            conn.execute(sql.SQL("ALTER DATABASE {} OWNER TO pgddl_mover").format(sql.Identifier(conn.info.dbname)))
+        dsns.append(make_conninfo(dsn, user="pgddl_mover", password="mover"))
+    execute(
+        dsns[0],
+        """
+        CREATE SCHEMA s;
+        CREATE TYPE s.mood AS ENUM ('sad', 'ok');
+        CREATE TABLE s.a (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, m s.mood, n serial);
+        CREATE TABLE s.b (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), a integer REFERENCES s.a);
+        CREATE TABLE s.p (id integer, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+        CREATE TABLE s.p1 PARTITION OF s.p DEFAULT;
+        CREATE INDEX ON s.b (a);
+        CREATE VIEW s.v AS SELECT * FROM s.a;
+        CREATE FUNCTION s.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER t BEFORE UPDATE ON s.a FOR EACH ROW EXECUTE FUNCTION s.f();
+        GRANT SELECT ON s.a TO PUBLIC;
+        COMMENT ON TABLE s.b IS 'b';
+        INSERT INTO s.a (m) SELECT 'ok' FROM generate_series(1, 1000);
+        INSERT INTO s.b (a) SELECT id FROM s.a;
+        INSERT INTO s.p SELECT i, '2024-01-01'::date + i FROM generate_series(1, 100) i;
+        """,
+    )
+    structure = catalog_lines(source_dsn)
+    move = lifecycle(*dsns, tables={"include": ["s.*"]}, swap={"fence": "read_only"})
+    move.run_all(until="backfill")
+    execute(dsns[0], "UPDATE s.a SET m = 'sad' WHERE id < 50; TRUNCATE s.p; INSERT INTO s.p VALUES (1, '2024-01-01')")
+    move.run_all(after="backfill")
+    assert differences(source_dsn, target_dsn) == []
+    assert compare_sequences(source_dsn, target_dsn) == []
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
+
+
+def test_tables_go_one_by_one_and_beside_each_other(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
+    names = [f"public.t{i}" for i in range(4)]
+    for name in names:
+        execute(source_dsn, f"CREATE TABLE {name} (id integer PRIMARY KEY, x integer UNIQUE)")
+        execute(source_dsn, f"INSERT INTO {name} SELECT i, i FROM generate_series(1, 2000) i")
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["*.*"]}, backfill={"chunk_bytes": "32kB", "workers": 1}
+    )
+    move.run_all(until="snapshot")
+
+    def one(name: str) -> None:
+        for stage in ("backfill", "schema_sync", "replay", "verify"):
+            result = move.run(stage, tables=[name])
+            assert set(result.tables) == {name}
+            assert result.state == "done" or stage == "replay"
+            execute(source_dsn, f"UPDATE {name} SET x = -x WHERE id % 100 = 0; DELETE FROM {name} WHERE id % 100 = 1")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, names))
+    assert "verif" in str(move.run_all(after="replay", until="verify"))
+    move.run_all(after="verify")
+    assert differences(source_dsn, target_dsn) == []
+    assert left_behind(source_dsn) == []
+
+
+def test_what_refers_to_a_table_that_stays_behind_is_noted_not_lost_track_of(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE TABLE stays (id integer PRIMARY KEY);
+        CREATE TABLE goes (id integer PRIMARY KEY, s integer REFERENCES stays, d integer);
+        CREATE VIEW both_of_them AS SELECT * FROM stays JOIN goes USING (id);
+        CREATE VIEW on_view AS SELECT count(*) FROM both_of_them;
+        CREATE VIEW goes_only AS SELECT * FROM goes;
+        CREATE FUNCTION of_stays(stays) RETURNS integer LANGUAGE sql AS 'SELECT $1.id';
+        CREATE SEQUENCE stays_seq OWNED BY stays.id;
+        CREATE TABLE also_goes (id integer PRIMARY KEY DEFAULT nextval('stays_seq'));
+        INSERT INTO stays VALUES (1);
+        INSERT INTO goes VALUES (1, 1, 1);
+        INSERT INTO also_goes DEFAULT VALUES;
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"], "exclude": ["public.stays"]})
+    move.run_all()
+    assert differences(source_dsn, target_dsn, [("public", "goes"), ("public", "also_goes")]) == []
+    assert move.journal("SELECT to_regclass('goes_only') IS NULL, to_regclass('on_view') IS NULL") == [(False, True)]
+    skipped = move.journal(
+        "SELECT DISTINCT event ->> 'name', note IS NULL FROM pgddl.ddl_events WHERE status = 'skipped' ORDER BY 1"
+    )
+    assert skipped == [(n, False) for n in ("both_of_them", "goes_s_fkey", "of_stays", "on_view")]
+
+
+def test_extensions_come_along(pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE SCHEMA ext;
+        CREATE EXTENSION vector SCHEMA ext;
+        CREATE TABLE embedding (id integer PRIMARY KEY, v ext.vector(3), vs ext.vector[], h ext.halfvec(2));
+        CREATE TABLE by_vector (v ext.vector(2) PRIMARY KEY, x integer);
+        CREATE INDEX ON embedding USING hnsw (v ext.vector_l2_ops);
+        INSERT INTO embedding SELECT i, format('[%s,1,1e-3]', i)::ext.vector, ARRAY[format('[%s]', i)]::ext.vector[],
+            '[1,2]' FROM generate_series(1, 500) i;
+        INSERT INTO by_vector SELECT format('[%s,1]', i)::ext.vector, i FROM generate_series(1, 100) i;
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"})
+    structure = catalog_lines(source_dsn)
+    move.run_all(until="snapshot")
+    execute(source_dsn, "UPDATE by_vector SET x = -x, v = v OPERATOR(ext.+) '[1000,0]' WHERE x % 3 = 0")
+    move.run_all(after="snapshot")
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
+
+
+def test_types_of_contrib_and_of_other_builds(pg15: Cluster, database: Database, lifecycle: Lifecycles) -> None:
+    source, target = database(pg15), database(pg15)
+    execute(
+        source,
+        """
+        CREATE SCHEMA ext;
+        CREATE EXTENSION citext SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; CREATE EXTENSION ltree SCHEMA ext;
+        CREATE EXTENSION btree_gist SCHEMA ext; CREATE EXTENSION "uuid-ossp" SCHEMA ext; CREATE EXTENSION pg_trgm;
+        CREATE TABLE person (mail ext.citext PRIMARY KEY, attributes ext.hstore, path ext.ltree, x xml, n integer);
+        CREATE TABLE booking (id uuid PRIMARY KEY DEFAULT ext.uuid_generate_v4(), room integer, during tsrange,
+            EXCLUDE USING gist (room ext.gist_int4_ops WITH OPERATOR(pg_catalog.=), during WITH &&));
+        CREATE TABLE tree (path ext.ltree PRIMARY KEY, x integer);
+        CREATE INDEX ON person USING gin (attributes);
+        CREATE INDEX ON person USING gist (path);
+        CREATE INDEX ON person USING gin ((mail::text) gin_trgm_ops);
+        INSERT INTO person SELECT 'Some' || i || '@Example.org', 'a=>1, "b c"=>NULL', ('Top.A' || i)::ext.ltree,
+            '<a b="c">&lt;</a>', i FROM generate_series(1, 300) i;
+        INSERT INTO booking (room, during) SELECT i % 10, tsrange('2024-01-01'::timestamp + i * interval '1 h',
+            '2024-01-01'::timestamp + (i + 1) * interval '1 h') FROM generate_series(1, 300) i;
+        INSERT INTO tree SELECT ('Top.B' || i)::ext.ltree, i FROM generate_series(1, 100) i;
+        """,
+    )
+    structure = catalog_lines(source)
+    move = lifecycle(source, target, tables={"include": ["*.*"]}, swap={"fence": "read_only"})
+    move.run_all(until="backfill")
+    execute(source, "UPDATE person SET mail = upper(mail::text)::ext.citext, n = -n WHERE n % 2 = 0")
+    execute(
+        source,
+        "DELETE FROM person WHERE n % 7 = 0; UPDATE booking SET during = NULL WHERE room = 3;"
+        "DELETE FROM tree WHERE x < 9",
+    )
+    move.run_all(after="backfill")
+    assert differences(source, target) == []
+    assert diff_catalogs(structure, catalog_lines(target)) == []
+
+
+def test_rows_that_the_copy_does_not_take_stop_their_table_alone(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE TYPE mood AS ENUM ('sad', 'ok');
+        CREATE TABLE labelled (id integer PRIMARY KEY, m mood);
+        CREATE TABLE checked (id integer PRIMARY KEY, n integer CONSTRAINT small CHECK (n < 10));
+        CREATE TABLE once (id integer PRIMARY KEY, n integer CONSTRAINT unique_n UNIQUE);
+        CREATE TABLE fine (id integer PRIMARY KEY, n integer);
+        INSERT INTO labelled VALUES (1, 'ok'), (2, 'ok');
+        INSERT INTO checked VALUES (1, 1), (2, 2);
+        INSERT INTO once VALUES (1, 1), (2, 2);
+        INSERT INTO fine VALUES (1, 1), (2, 2);
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]})
+    move.run_all(until="schema_sync")
+    execute(source_dsn, "ALTER TYPE mood ADD VALUE 'happy'; ALTER TABLE checked DROP CONSTRAINT small")
+    execute(source_dsn, "ALTER TABLE once DROP CONSTRAINT unique_n")
+    execute(source_dsn, "UPDATE labelled SET m = 'happy' WHERE id = 1; UPDATE checked SET n = 11 WHERE id = 1")
+    execute(source_dsn, "UPDATE once SET n = 2 WHERE id = 1; UPDATE fine SET n = 5 WHERE id = 1")
+    for _ in range(2):
+        result = move.run("replay")
+        assert {b["table"] for b in result.blocked} == {"public.labelled", "public.checked", "public.once"}
+        assert result.exit_code == 3
+        assert differences(source_dsn, target_dsn, [("public", "fine")]) == []
+    print(result.blocked)
+    assert "is blocked" in str(move.refused("swap"))
+
+
+def test_verify_finds_what_differs_and_swap_refuses_it(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE TABLE a (id integer PRIMARY KEY, n integer, x text);
+        CREATE TABLE b (k text, k2 date, n numeric, PRIMARY KEY (k, k2));
+        INSERT INTO a SELECT i, i, i FROM generate_series(1, 3000) i;
+        INSERT INTO b SELECT i, '2024-01-01'::date + i, i FROM generate_series(1, 1000) i;
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]})
+    move.run_all(until="replay")
+    assert "verif" in str(move.refused("swap"))
+    damage = (
+        "DELETE FROM a WHERE id = 17",
+        "UPDATE a SET x = '' WHERE id = 2999",
+        "INSERT INTO a VALUES (-5)",
+        "UPDATE b SET n = 5.0 WHERE k = '5'",
+    )
+    execute(target_dsn, ";".join(damage))
+    error = move.refused("verify")
+    assert "public.a: 3 rows differ" in error.what and "public.b: 1 rows differ" in error.what
+    for key in ("(17)", "(2999)", "(-5)", "(5,2024-01-06)"):
+        assert key in error.what
+    assert "rows differ" in str(move.refused("swap"))
+    execute(target_dsn, "DELETE FROM a WHERE id = -5")
+    execute(source_dsn, "UPDATE a SET n = n WHERE id IN (17, 2999); UPDATE b SET n = n WHERE k = '5'")
+    move.run_all(after="replay")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_a_fence_that_waits_lets_nothing_through_unseen(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(source_dsn, "CREATE TABLE a (id integer PRIMARY KEY, n integer); INSERT INTO a VALUES (1, 0), (2, 0)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "lock"})
+    move.run_all(until="verify")
+    over = threading.Event()
+
+    def write() -> int:
+        done = 0
+        with psycopg.connect(source_dsn, autocommit=True) as conn:
+            while not over.is_set():
+                conn.execute("UPDATE a SET n = n + 1 WHERE id = 1")
+                done += 1
+        return done
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        wait_until(lambda: move.on_source("SELECT n FROM a WHERE id = 1") > [(20,)])
+        move.run("swap")
+        over.set()
+        total = written.result()
+    [(arrived,)] = move.journal("SELECT n FROM a WHERE id = 1")
+    [(late,)] = move.on_source("SELECT count(*) FROM pgddl." + move.journal("SELECT log_table FROM pgddl.tables")[0][0])
+    assert arrived + late == total
+    assert arrived > 20
+
+
+def test_databases_may_have_any_name(pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Lifecycles) -> None:
+    source, target = (database(c, name=f'O\'Brien \\ "x"=%s {{0}} {c.version}') for c in (pg16, pg18))
+    execute(source, "CREATE TABLE a (id integer PRIMARY KEY); INSERT INTO a VALUES (1)")
+    lifecycle(source, target, tables={"include": ["*.*"]}).run_all()
+    assert differences(source, target) == []
+
+
+@pytest.mark.parametrize(
+    "where", ["_raise_fence", "_set_sequences", "_add_foreign_keys", "apply_events", "set_cut_over", "after"]
+)
+def test_a_cut_over_that_dies_is_finished_by_a_retry(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE TABLE a (id serial PRIMARY KEY, n integer);
+        CREATE TABLE b (id integer PRIMARY KEY, a integer REFERENCES a);
+        CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE TRIGGER t BEFORE INSERT ON a FOR EACH ROW EXECUTE FUNCTION f();
+        INSERT INTO a (n) SELECT 1 FROM generate_series(1, 10);
+        INSERT INTO b SELECT i, i FROM generate_series(1, 10) i;
+        """,
+    )
+    structure = catalog_lines(source_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    execute(source_dsn, "INSERT INTO a (n) VALUES (2)")
+    with monkeypatch.context() as patch:
+        owner = Journal if where == "set_cut_over" else swap if where == "after" else cut_over
+        name = "_finish" if where == "after" else where
+        real = getattr(owner, name)
+
+        def die(*args: object) -> None:
+            real(*args)
+            raise Killed
+
+        patch.setattr(owner, name, die)
+        with pytest.raises(Killed):
+            move.run("swap")
+    move.run_all(after="verify")
+    assert differences(source_dsn, target_dsn) == []
+    assert compare_sequences(source_dsn, target_dsn) == []
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
+    assert move.journal("SELECT conname FROM pg_constraint WHERE NOT convalidated") == []
+
+
+class Killed(BaseException):
+    """No error handler of ours sees it coming."""
