@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.sql import queries
@@ -139,6 +139,8 @@ class _Worker:
                 with Watch(self._source, self._watcher, *others) as watch:
                     rows, size = self._copy(table, leaf_oid, leaf, filenode, first, end)
                 watch.check()
+            except REFUSALS as error:
+                raise _Changed(table_id, [refusal(error)]) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
             self._target.execute(_Q["chunk_done"], [rows, chunk_id])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import select
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import Connection, errors, sql
 from psycopg import errors as pg
 from psycopg.pq import ExecStatus
@@ -18,6 +19,19 @@ from airflow_provider_pgddl.engine.connect import Session
 # Rows come one a call; they are joined to this size before they are handed on, as one send a row costs more than the
 # copying.
 BUFFER = 256 * 1024
+
+
+# What a server says when the copy does not take a row that the source has: an enum label, a constraint or an object
+# that a value names is not the same on both sides. Anything else concerns the whole run.
+REFUSALS = (psycopg.IntegrityError, psycopg.DataError, pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedObject)
+
+
+def refusal(error: psycopg.Error) -> str:
+    """A REFUSALS error as a finding."""
+    return (
+        f"the copy refused a row of the source ({error.diag.message_primary}): give the copy what changed on the "
+        "source, or `pgddl reset --tables` this table, then run from setup"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
@@ -62,8 +62,10 @@ class Replica:
     in_place: bool
 
 
-# Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere; returns the rows.
-FillElsewhere = Callable[[str, Sequence[TableRow], int], int]
+# What a fill did: rows, and why tables whose copy refused one have to stop.
+Filled = tuple[int, dict[int, list[str]]]
+# Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere.
+FillElsewhere = Callable[[str, Sequence[TableRow], int], Filled]
 
 
 def pending_table(table_id: int) -> sql.Identifier:
@@ -170,8 +172,9 @@ def _across(
         changed = _ingest_across(replica, healthy, done)
         waiting = count_pending(target, healthy)
         if fill > 0 and sum(waiting.values()) <= fill:
-            for table in (t for t in healthy if waiting.get(t.id)):
-                done.rows += fill_across(source, target, table.plan, table.id, fill)[1]
+            rows, refused = _fill(source, target, [(t.id, t.plan) for t in healthy if waiting.get(t.id)], fill)
+            done.rows += rows
+            done.stopped |= refused
             waiting = {}
         done.pending = sum(waiting.values())
         _flush(replica.watcher, lsn)
@@ -180,10 +183,11 @@ def _across(
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
     if fill and waiting:
         todo = [t for t in healthy if waiting.get(t.id)]
-        if fill_elsewhere:
-            done.rows += fill_elsewhere(snapshot, todo, fill)
-        else:
-            done.rows += _fill_here(replica, todo, fill)
+        fill_now = fill_elsewhere or _fill_here(replica)
+        rows, refused = fill_now(snapshot, todo, fill)
+        done.rows += rows
+        done.stopped |= refused
+        healthy = [t for t in healthy if t.id not in refused]
         done.pending = sum(count_pending(target, healthy).values())
     if inside:
         inside(done)
@@ -243,22 +247,37 @@ def fill_across(source: Session, target: Session, plan: Plan, table_id: int, lim
     return keys, rows
 
 
-def _fill_here(replica: Replica, tables: Sequence[TableRow], limit: int) -> int:
+def _fill_here(replica: Replica) -> FillElsewhere:
     """Fills in this process."""
-    shares = [(t.id, t.plan) for t in tables]
-    return _fill(replica.source, replica.target, replica.fence, shares, limit)
+
+    def fill(_: str, tables: Sequence[TableRow], limit: int) -> Filled:
+        shares = [(t.id, t.plan) for t in tables]
+        return _fill(replica.source, replica.target, shares, limit, replica.fence)
+
+    return fill
 
 
-def _fill(source: Session, target: Session, fence: Fence, tables: Sequence[tuple[int, Plan]], limit: int) -> int:
-    """Fills one table after the other, a transaction each, until `limit` keys are used up."""
-    filled = 0
+def _fill(
+    source: Session, target: Session, tables: Sequence[tuple[int, Plan]], limit: int, fence: Fence | None = None
+) -> Filled:
+    """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each.
+
+    A table whose copy refuses a row keeps its pending keys, and the others go on.
+    """
+    filled: int = 0
+    refused: dict[int, list[str]] = {}
     for table_id, plan in tables:
-        if limit > 0:
-            with lease.fenced(target, fence):
+        if limit <= 0:
+            break
+        try:
+            with source.transaction(), lease.fenced(target, fence) if fence else target.transaction():
                 keys, rows = fill_across(source, target, plan, table_id, limit)
-            limit -= keys
-            filled += rows
-    return filled
+        except REFUSALS as error:
+            refused[table_id] = [refusal(error)]
+            continue
+        limit -= keys
+        filled += rows
+    return filled, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +293,15 @@ class FillPart:
     limit: int
 
 
-def fill_part(part: FillPart) -> int:
-    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills; returns the rows."""
+def fill_part(part: FillPart) -> Filled:
+    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills."""
     token = part.fence.token
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
     plans = [plan for _, plan in part.tables]
     with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):
-        return _fill(source, target, part.fence, part.tables, part.limit)
+        return _fill(source, target, part.tables, part.limit, part.fence)
 
 
 @contextmanager
@@ -328,6 +347,9 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
                 keys, rows = drain(conn, table, fill)
         except LostTrack as lost:
             done.stopped[table.id] = [str(lost)]
+            continue
+        except REFUSALS as error:
+            done.stopped[table.id] = [refusal(error)]
             continue
         done.keys += keys
         done.rows += rows

@@ -8,6 +8,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.windows import (
+    Filled,
     FillElsewhere,
     FillPart,
     Replica,
@@ -64,7 +65,7 @@ def note_lost_windows(context: Context) -> None:
 
 def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool = False) -> list[Window]:
     """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence)."""
-    replica = context.replica()
+    replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, tables).values())
     spread = waiting > SPREAD_WINDOWS * settings.window_rows and context.pipeline.backfill.workers > 1
@@ -108,11 +109,12 @@ def _fill_over_spark(context: Context) -> FillElsewhere:
     app, workers = f"pgddl replay {context.name}", context.pipeline.backfill.workers
     start(app, workers=workers)
 
-    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> int:
+    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
         part = FillPart(
             context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
             tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
         )  # fmt: skip
-        return sum(spread(fill_part, [part] * workers, workers=workers, app=app))
+        done = spread(fill_part, [part] * workers, workers=workers, app=app)
+        return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
 
     return fill
