@@ -819,7 +819,7 @@ class Table:
             self._set(conn, chance.sample(columns, min(len(columns), chance.randint(1, 3))))
 
     def rekey(self, conn: Connection, chance: random.Random) -> None:
-        columns = [c for c in self.key if not c.always]
+        columns = [c for c in self.key if not (c.always or c.generated)]
         if columns:
             self._set(conn, [chance.choice(columns)])
 
