@@ -197,6 +197,15 @@ class Journal:
         """(id, event) of what was applied, last first."""
         return self.conn.execute(_Q["applied_events"], [self.pipeline, run]).fetchall()
 
+    def all_events(self, run: int) -> list[tuple[int, int | None, dict[str, Any], str, str | None]]:
+        """(id, table id, event, status, note) of the run, first to last."""
+        return self.conn.execute(_Q["all_events"], [self.pipeline, run]).fetchall()
+
+    def queue_behind(self, run: int, first: int, last: int) -> None:
+        """Puts what was pending before event number `first` behind `last`, in its order."""
+        args = {"pipeline": self.pipeline, "run": run, "first": first, "by": last + 1}
+        self.conn.execute(_Q["queue_behind"], args)
+
     def tables_with_events(self, run: int) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}
 
@@ -278,5 +287,9 @@ class Journal:
         for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_validations",
                      "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
+        return self.others()
+
+    def others(self) -> int:
+        """How many pipelines are left in this journal, once this one is not in it."""
         row = self.conn.execute(_Q["pipelines_left"]).fetchone()
         return int(row[0]) if row else 0

@@ -124,6 +124,13 @@ WHERE id = %s
 -- name: applied_events
 SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC
 
+-- name: all_events
+SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s ORDER BY seq
+
+-- name: queue_behind
+UPDATE pgddl.ddl_events SET seq = seq + %(by)s
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s
+
 -- name: tables_with_events
 SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL
 

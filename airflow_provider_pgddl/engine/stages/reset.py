@@ -7,26 +7,31 @@ from contextlib import ExitStack
 from typing import Any
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
 from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.journal import exists as journal_exists
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.rows.windows import drop_pending
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
     forget_capture,
-    lower_fences,
     stop_capture_of,
 )
-from airflow_provider_pgddl.engine.stages.locks import with_tries
+
+Applied = tuple[int, DdlEvent]  # with the event's id in the journal
+
+# Something else has to go first: an object that depends on it, the index or constraint that it is a part of.
+_NOT_YET = (pg.DependentObjectsStillExist, pg.InvalidTableDefinition)
 
 
 def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         journal = Journal(target, name)
         row = journal.find()
         if row is None:
-            return {"pipeline": name, "dropped": _drop_capture(pipeline, source, [], None)}
+            return {"pipeline": name, "dropped": _sweep(pipeline, source, target)}
         held.take()
         held.terminate_stale(*{id(s): s for s in (source, target)}.values())
         if pipeline.in_place and row.cut_over_at and not row.finished_at:
@@ -51,6 +56,15 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
+
+
+def _sweep(pipeline: Pipeline, source: Session, target: Session) -> list[str]:
+    """What a setup or a reset that was killed leaves behind: the sets of migrations, without the pipeline in them."""
+    dropped = _drop_capture(pipeline, source, [], None)
+    forget_capture(source, pipeline.pipeline)
+    if journal_exists(target) and Journal(target, pipeline.pipeline).others() == 0:
+        migrations.revert(target, "journal")
+    return dropped
 
 
 def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[TableRow]:
@@ -69,7 +83,9 @@ def _reset_tables(
     """The next setup captures these anew, the next snapshot makes their copies again; the others go on."""
     if row.cut_over_at:
         raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
+    standing = [] if pipeline.in_place else _standing_on(journal, row.run, tables)
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
+    dropped += _undo(journal, standing)
     for table in tables:
         with journal.conn.transaction():
             journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
@@ -77,6 +93,25 @@ def _reset_tables(
             journal.forget_table(table)
         dropped.append(f"copy of {table.qualified}")
     return dropped
+
+
+def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[Applied]:
+    """What was applied of these tables' events and of all that cannot be there without them: views, functions over
+    their rows. The latter are pending again, and wait for the next snapshot."""
+    events = [(i, table_id, DdlEvent.from_json(e), status) for i, table_id, e, status, _ in journal.all_events(run)]
+    chosen = {t.id for t in tables}
+    names = {event.table for _, table_id, event, _ in events if table_id in chosen and event.table}
+    _, gone = without([e for _, _, e, _ in events], names)
+    gone_ids = {id(e) for e in gone}
+    found = [x for x in events if id(x[2]) in gone_ids and x[3] == "applied"]
+    by_id = {t.id: t for t in journal.tables(run)}
+    for _, table_id, event, _ in found:
+        if event.tag == "CREATE TABLE" and table_id in by_id and table_id not in chosen:
+            raise UsageError(
+                f"{by_id[table_id].qualified} cannot be there without what is to be reset",
+                todo=f"name {by_id[table_id].qualified} as well",
+            )
+    return [(i, event) for i, _, event, _ in reversed(found)]
 
 
 def _reset_all(
@@ -91,7 +126,8 @@ def _reset_all(
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 dropped.append(f"copy of {table.qualified}")
         else:
-            dropped += _undo(journal, row.run)
+            applied = [(i, DdlEvent.from_json(event)) for i, event in journal.applied_events(row.run)]
+            dropped += _undo(journal, applied)
     for table in tables:
         drop_pending(journal.conn, table)
     if pipeline.in_place:
@@ -118,23 +154,40 @@ def _drop_capture(
             stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence == "read_only":
-        with_tries(swap, "lowering the fence", lambda: lower_fences(source, name, tables, swap.lock_timeout))
+        lower_fence(source, pipeline, tables)
     return dropped
 
 
-def _undo(journal: Journal, run: int) -> list[str]:
-    """Drops on the target what the pipeline made there, last first; what else came to depend on it keeps it, with an
-    error."""
-    dropped = []
-    for event_id, event in journal.applied_events(run):
-        statement = undo(DdlEvent.from_json(event))
-        if statement is None:
-            continue
-        try:
-            with journal.conn.transaction():
-                journal.conn.execute(statement)
-                journal.event_status(event_id, "pending")
-        except psycopg.Error as error:
-            raise from_postgres(error, doing=f"undoing with {statement}") from None
-        dropped.append(statement)
+def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
+    """Takes away on the target what the pipeline made there, last first, and again while that makes room for more.
+
+    What else came to depend on it keeps it, with an error."""
+    todo, dropped = _undoings(events), list[str]()
+    while todo:
+        kept: list[tuple[int, str]] = []
+        for event_id, statement in todo:
+            try:
+                with journal.conn.transaction():
+                    journal.conn.execute(statement)
+                    journal.event_status(event_id, "pending")
+                dropped.append(statement)
+            except _NOT_YET as error:
+                kept.append((event_id, statement))
+                why = from_postgres(error, doing=f"undoing with {statement}")
+            except psycopg.Error as error:
+                raise from_postgres(error, doing=f"undoing with {statement}") from None
+        if len(kept) == len(todo):
+            why.todo = "see what was made on the target beside this pipeline, drop it or move it; then reset again"
+            raise why
+        todo = kept
     return dropped
+
+
+def _undoings(events: Sequence[Applied]) -> list[tuple[int, str]]:
+    found = []
+    for n, (event_id, event) in enumerate(events):
+        earlier = (e for _, e in events[n + 1 :] if (e.tag, e.schema, e.name) == (event.tag, event.schema, event.name))
+        statement = undo(event, next(earlier, None) if event.tag == "CREATE VIEW" else None)
+        if statement is not None:
+            found.append((event_id, statement))
+    return found

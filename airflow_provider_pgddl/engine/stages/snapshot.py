@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 
 DUMP_TRIES = 3
+ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 
 Name = tuple[str, str]
 
@@ -90,6 +91,21 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
                 for n, s in enumerate(steps, first)
             ],
         )  # fmt: skip
+        if late is not None:
+            # What stands on these tables (a view that was taken away or skipped with them) comes after them.
+            _revive(context)
+            context.journal.queue_behind(run_no, first, first + len(steps))
+
+
+def _revive(context: Context) -> None:
+    """What was skipped on account of a table that is no longer blocked is to be done after all."""
+    recorded = context.journal.all_events(context.row().run)
+    events = {event_id: DdlEvent.from_json(event) for event_id, _, event, _, _ in recorded}
+    _, out = without(events.values(), _absent(context))
+    still = {id(event) for event in out}
+    for event_id, _, _, status, note in recorded:
+        if status == "skipped" and note == ABSENT and id(events[event_id]) not in still:
+            context.journal.event_status(event_id, "pending")
 
 
 def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
@@ -103,7 +119,7 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             assert row is not None
             before = _fingerprints(source)
             tables = context.healthy(context.tables() if late is None else late)
-            only = [(t.schema, t.name) for t in tables] if context.in_place or late is not None else None
+            only = _with_parts(source, tables) if context.in_place or late is not None else None
             exclude = _left_out(context, source) if only is None else []
             pre, post = (
                 dump_schema(context.source_dsn, section=section, snapshot=row[0], only=only, exclude=exclude)
@@ -115,6 +131,15 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             return events_from_dump(pre, post)
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+
+
+def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
+    """The tables and all their partitions, which pg_dump --table does not take along."""
+    names: list[Name] = []
+    for table in tables:
+        parts = source.execute(queries("swap")["partitions_of"], [table.oid]).fetchall()
+        names += parts or [(table.schema, table.name)]
+    return names
 
 
 def _fingerprints(source: Session) -> dict[Name, str]:
@@ -133,12 +158,10 @@ def _left_out(context: Context, source: Session) -> list[Name]:
 
 
 def _steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
-    left_out = _left_out(context, context.source)
-    blocked = {(t.schema, t.name) for t in context.tables()} - {
-        (t.schema, t.name) for t in context.healthy(context.tables())
-    }
-    _, out = without(events, {*left_out, *blocked})
-    notes = {e.seq: "it belongs to a table that the pipeline leaves out or that is blocked" for e in out}
+    _, out = without(events, _absent(context))
+    notes = {e.seq: ABSENT for e in out}
+    # What is there already is not ours to make, nor to take away again.
+    extensions = {row[0] for row in context.target.execute("SELECT extname FROM pg_catalog.pg_extension")}
     roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     for event in events:
         if event.phase == "noise":
@@ -146,10 +169,19 @@ def _steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step
         missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
         if event.seq in notes:
             yield Step(event, event.statement, "skipped", notes[event.seq])
+        elif event.kind == "extension" and event.name in extensions:
+            yield Step(event, event.statement, "skipped", "the target has this extension already")
         elif missing:
             yield _missing_role(context, event, missing)
         else:
             yield Step(event, event.statement)
+
+
+def _absent(context: Context) -> set[Name]:
+    blocked = {(t.schema, t.name) for t in context.tables()} - {
+        (t.schema, t.name) for t in context.healthy(context.tables())
+    }
+    return {*_left_out(context, context.source), *blocked}
 
 
 def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> Step:
