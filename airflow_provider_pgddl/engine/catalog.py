@@ -39,6 +39,7 @@ class Column:
     type: str
     type_oid: int
     base_type: str
+    domain: bool
     binary: bool
     not_null: bool
     default: str | None
@@ -157,7 +158,10 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
          not_null, default, generated, identity, collation) in conn.execute(_Q["columns"], args):  # fmt: skip
         binary = _binary_safe(base, base_oid, typtype, builtin, elem_kind, elem_builtin)
         columns.setdefault(relid, []).append(
-            Column(attnum, name, type_, type_oid, base, binary, not_null, default, generated, identity, collation)
+            Column(
+                attnum, name, type_, type_oid, base, type_oid != base_oid, binary, not_null, default, generated,
+                identity, collation,
+            )
         )
     names = {(relid, c.attnum): c.name for relid, cs in columns.items() for c in cs}
     keys = {

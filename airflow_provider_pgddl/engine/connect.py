@@ -39,6 +39,11 @@ PINNED = {
     "check_function_bodies": "off",
     "default_table_access_method": "heap",
     "default_tablespace": "",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "xmloption": "content",
+    "idle_session_timeout": "0",
     "jit": "off",
     "pgddl.skip": "on",
 }
@@ -51,8 +56,8 @@ def application_name(pipeline: str, token: int, purpose: str) -> str:
     return f"pgddl:{pipeline}:{token}:{purpose}"[:63]
 
 
-def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, replica_role: bool = False) -> Session:
-    """A pinned autocommit session; `replica_role` keeps triggers and foreign keys from firing for our writes.
+def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Session:
+    """A pinned autocommit session.
 
     Unreachable where no server answers, StageFailed where it refuses us.
     """
@@ -77,7 +82,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0, repli
         conn.close()
         raise
     try:
-        pins = PINNED | ({"session_replication_role": "replica"} if replica_role else {})
+        pins = PINNED | ({"transaction_timeout": "0"} if conn.info.server_version >= 170_000 else {})
         conn.execute(
             "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
             [list(pins), list(pins.values())],

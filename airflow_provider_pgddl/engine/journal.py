@@ -206,6 +206,10 @@ class Journal:
         args = {"pipeline": self.pipeline, "run": run, "first": first, "by": last + 1}
         self.conn.execute(_Q["queue_behind"], args)
 
+    def dumped_statements(self, run: int) -> list[str]:
+        """The statements of the source that the snapshot recorded, as they stood there."""
+        return [row[0] for row in self.conn.execute(_Q["dumped_statements"], [self.pipeline, run])]
+
     def tables_with_events(self, run: int) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}
 
@@ -269,22 +273,22 @@ class Journal:
         row = self.conn.execute(_Q["differing"], [table_id]).fetchone()
         return row[0] if row and row[0] else []
 
-    # --- foreign keys to validate -------------------------------------------------------------------------------
+    # --- what follows a swap -------------------------------------------------------------------------------
 
-    def add_validation(self, run: int, statement: str) -> None:
-        self.conn.execute(_Q["insert_validation"], [self.pipeline, run, statement])
+    def add_follow_up(self, run: int, statement: str) -> None:
+        self.conn.execute(_Q["insert_follow_up"], [self.pipeline, run, statement])
 
-    def validations_left(self, run: int) -> list[str]:
-        return [row[0] for row in self.conn.execute(_Q["validations_left"], [self.pipeline, run])]
+    def follow_ups_left(self, run: int) -> list[str]:
+        return [row[0] for row in self.conn.execute(_Q["follow_ups_left"], [self.pipeline, run])]
 
-    def validation_done(self, run: int, statement: str) -> None:
-        self.conn.execute(_Q["validation_done"], [self.pipeline, run, statement])
+    def follow_up_done(self, run: int, statement: str) -> None:
+        self.conn.execute(_Q["follow_up_done"], [self.pipeline, run, statement])
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
-        for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_validations",
+        for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_follow_ups",
                      "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()

@@ -30,14 +30,14 @@ class Fence:
     """What a transaction checks before it commits; travels to executors. Scope '' is the whole pipeline."""
 
     pipeline: str
-    scope: str
+    scopes: tuple[str, ...]
     token: int
 
 
 def check(conn: Session, fence: Fence) -> None:
     """The last statement of a transaction on the journal's database. Fenced if a newer run has taken over."""
-    row = conn.execute(_Q["check"], [fence.pipeline, fence.scope]).fetchone()
-    if row is None or row[0] != fence.token:
+    tokens = conn.execute(_Q["check"], [fence.pipeline, list(fence.scopes)]).fetchall()
+    if len(tokens) != len(fence.scopes) or any(token != fence.token for (token,) in tokens):
         raise Fenced(
             f"pipeline {fence.pipeline!r}: a newer run took over (token {fence.token} is no longer valid)",
             todo="nothing: this transaction was rolled back, and the newer run does the work",
@@ -115,11 +115,11 @@ class Lease:
 
     @property
     def fence(self) -> Fence:
-        """For what concerns the run as a whole; a run over tables is fenced by its first."""
-        return Fence(self.pipeline, self.tables[0] if self.tables else "", self.token)
+        """For what concerns the run as a whole: every scope that it took is still its own."""
+        return Fence(self.pipeline, self.tables or ("",), self.token)
 
     def fence_for(self, table: str) -> Fence:
-        return Fence(self.pipeline, table if self.tables is not None else "", self.token)
+        return Fence(self.pipeline, (table if self.tables is not None else "",), self.token)
 
     def close(self) -> None:
         self._conn.close()

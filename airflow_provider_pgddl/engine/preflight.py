@@ -64,6 +64,12 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
     return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
 
 
+def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
+    """A check to be called under the swap's lock: what depends on the tables by then. Prepared before it."""
+    check = Preflight(pipeline, [Side("source", conn)], tables)
+    return lambda: [*check.dependents(), *check.published()]
+
+
 def refuse(findings: Iterable[Finding]) -> None:
     """Raises PreflightRefused with all errors and their fixes, if there are any."""
     errors = [finding for finding in findings if finding.severity == "error"]

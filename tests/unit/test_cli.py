@@ -92,6 +92,12 @@ def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[s
     assert done.stderr == ""
 
 
+def test_a_rehearsal_is_refused_and_does_nothing(pipeline: Path) -> None:
+    done = pgddl("run", "swap", "--dry-run", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert done.returncode == 2
+    assert "--dry-run is not built yet" in done.stderr
+
+
 @pytest.mark.spark
 def test_an_unreachable_server_found_by_a_stage_is_worth_retrying(pipeline: Path) -> None:
     done = pgddl("run", "setup", "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.schema.match import mismatches
 
 
 def column(name: str, number: int, type_: str = "integer", **changes: object) -> Column:
-    plain = Column(number, name, type_, 23, type_, True, False, None, "", "", None)
+    plain = Column(number, name, type_, 23, type_, False, True, False, None, "", "", None)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

@@ -2,23 +2,26 @@
 
 Row triggers on every leaf (a statement on a leaf does not fire its parent's), ENABLE ALWAYS so that sessions in
 replica role are seen too, and one for TRUNCATE. A log row holds the key before and after; a window deletes exactly
-the log rows that its snapshot shows, so there is no position to keep and no order to rely on. """
+the log rows that its snapshot shows, so there is no position to keep and no order to rely on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.catalog import Leaf, Table
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
 SCHEMA = "pgddl"
+
+
+class LateChanges(Exception):
+    """A log that was to be dropped still holds changes."""
 
 
 def trigger_names(pipeline: str) -> tuple[str, str]:
@@ -32,6 +35,10 @@ def fence_name(pipeline: str) -> str:
 
 def log_name(pipeline: str, root: int) -> str:
     return f"log_{pipeline}_{root}"
+
+
+def function_name(pipeline: str, leaf: int) -> str:
+    return f"capture_{pipeline}_{leaf}"
 
 
 def log_table(name: str) -> sql.Identifier:
@@ -50,8 +57,28 @@ def acknowledge(source: Session, pipeline: str, number: int, logs: Sequence[str]
     source.execute(_Q["set_window_no"], [number, pipeline])
 
 
-def register_pipeline(source: Session, pipeline: str) -> None:
-    source.execute(_Q["register_pipeline"], [pipeline])
+def register_pipeline(source: Session, pipeline: str, journal: str) -> None:
+    """Claims the pipeline's name on the source for one journal (see `journal_name`).
+
+    A change log is taken away as it is read, so two targets that read one log would lose rows to each other.
+    """
+    source.execute(_Q["register_pipeline"], [pipeline, journal])
+    refuse_other_journal(source, pipeline, journal)
+
+
+def refuse_other_journal(source: Session, pipeline: str, journal: str) -> None:
+    exists = source.execute("SELECT pg_catalog.to_regclass('pgddl.captures') IS NOT NULL").fetchone()
+    row = source.execute(_Q["journal_of"], [pipeline]).fetchone() if exists and exists[0] else None
+    if row is not None and row[0] != journal:
+        raise UsageError(
+            f"a pipeline named {pipeline!r} captures on this source for another target already",
+            todo="give this pipeline another name, or `pgddl reset` the other one with its own target first",
+        )
+
+
+def journal_name(target: catalog.Server) -> str:
+    """What tells one journal's database from every other."""
+    return f"{target.system}/{target.database_oid}"
 
 
 def captured_roots(source: Session, pipeline: str) -> dict[int, str]:
@@ -59,34 +86,41 @@ def captured_roots(source: Session, pipeline: str) -> dict[int, str]:
     return {root: log for root, _, log, _ in source.execute(_Q["captured"], [pipeline])}
 
 
-def start(source: Session, pipeline: str, oid: int, lock_timeout: float) -> tuple[Table, str]:
-    """Starts capture of one table in one transaction; returns the table as described under the same lock, and its log.
-
-    CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the
-    chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
-    out. """
+def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
+    """Makes the log and the trigger functions of one table, in one transaction and without a lock that writers meet;
+    returns the table as they were made for, and its log."""
     with source.transaction():
-        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
-        table = _locked(source, pipeline, oid)
-        log = log_name(pipeline, oid)
+        described = catalog.describe(source, [oid])
+        if oid not in described:
+            raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+        table, log = described[oid], log_name(pipeline, oid)
         _create_log(source, table, log)
+        # A leaf may have its columns at other positions than its root.
+        as_leaves = catalog.describe(source, [leaf.oid for leaf in table.leaves])
         for leaf in table.leaves:
-            _create_triggers(source, pipeline, table, leaf, log)
-        (table,) = catalog.describe(source, [oid], trigger_names(pipeline)).values()
+            _create_function(source, pipeline, table, as_leaves[leaf.oid], log)
     return table, log
 
 
-def _locked(source: Session, pipeline: str, oid: int) -> Table:
-    """The table, described after its leaves are locked against writers and DDL."""
-    name = source.execute(_Q["relation_name"], [oid]).fetchone()
-    if name is None:
-        raise StageFailed(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
-    # A table that was renamed in between makes this fail with UndefinedTable, which a retry resolves.
-    source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(*name)))
-    described = catalog.describe(source, [oid], trigger_names(pipeline))
-    if oid not in described:
-        raise StageFailed("was dropped meanwhile", table=".".join(name), todo="run setup again")
-    return described[oid]
+def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) -> Table:
+    """Creates the triggers in one transaction; returns the table as described under their lock.
+
+    CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the
+    chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
+    out. Retry where the table is no longer what the functions were made for.
+    """
+    names = trigger_names(pipeline)
+    with source.transaction():
+        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
+        source.execute(
+            sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(prepared.schema, prepared.name))
+        )
+        now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
+        if now is None or now.structure() != prepared.structure():
+            raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        for leaf in now.leaves:
+            _create_triggers(source, names, leaf, function_name(pipeline, leaf.oid))
+        return catalog.describe(source, [prepared.oid], names)[prepared.oid]
 
 
 def _create_log(source: Session, table: Table, log: str) -> None:
@@ -101,11 +135,9 @@ def _create_log(source: Session, table: Table, log: str) -> None:
     source.execute(sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)))
 
 
-def _create_triggers(source: Session, pipeline: str, table: Table, leaf: Leaf, log: str) -> None:
+def _create_function(source: Session, pipeline: str, table: Table, leaf: Table, log: str) -> None:
     assert table.key is not None
-    # A leaf may have its columns at other positions than its root.
-    (as_leaf,) = catalog.describe(source, [leaf.oid]).values()
-    by_name = {c.name: c for c in as_leaf.columns}
+    by_name = {c.name: c for c in leaf.columns}
     keys = [by_name[k] for k in table.key.columns]
     numbers = range(1, len(keys) + 1)
 
@@ -125,17 +157,24 @@ def _create_triggers(source: Session, pipeline: str, table: Table, leaf: Leaf, l
         log=log_table(log), guard=guard, old_columns=names("old_"), new_columns=names("new_"),
         old_values=values("OLD"), new_values=values("NEW"),
     )  # fmt: skip
-    function = f"capture_{pipeline}_{leaf.oid}"
-    relation = sql.Identifier(leaf.schema, leaf.name)
-    parts: dict[str, Any] = {"relation": relation, "function": sql.Identifier(SCHEMA, function)}
-    source.execute(sql.SQL(_Q["function"]).format(body=sql.Literal(body.as_string(source)), **parts))
-    for kind, trigger in zip(("row_trigger", "truncate_trigger"), trigger_names(pipeline), strict=True):
-        source.execute(sql.SQL(_Q[kind]).format(trigger=sql.Identifier(trigger), **parts))
-        source.execute(sql.SQL(_Q["enable_always"]).format(trigger=sql.Identifier(trigger), relation=relation))
+    function = function_name(pipeline, leaf.oid)
+    source.execute(
+        sql.SQL(_Q["function"]).format(
+            function=sql.Identifier(SCHEMA, function), body=sql.Literal(body.as_string(source))
+        )
+    )
     source.execute(_Q["register"], [pipeline, table.oid, leaf.oid, log, function])
 
 
-def stop(source: Session, pipeline: str, root: int) -> None:
+def _create_triggers(source: Session, names: tuple[str, str], leaf: Leaf, function: str) -> None:
+    relation = sql.Identifier(leaf.schema, leaf.name)
+    for kind, trigger in zip(("row_trigger", "truncate_trigger"), names, strict=True):
+        parts = {"trigger": sql.Identifier(trigger), "relation": relation}
+        source.execute(sql.SQL(_Q[kind]).format(function=sql.Identifier(SCHEMA, function), **parts))
+        source.execute(sql.SQL(_Q["enable_always"]).format(**parts))
+
+
+def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = False) -> None:
     """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the
     wait."""
     captured = [row for row in source.execute(_Q["captured"], [pipeline]) if row[0] == root]
@@ -148,6 +187,9 @@ def stop(source: Session, pipeline: str, root: int) -> None:
                 )
         source.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SCHEMA, function)))
     for log in {row[2] for row in captured}:
+        # With the triggers gone under their lock, nothing can be written to the log any more.
+        if only_if_empty and source.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(log_table(log))).fetchone():
+            raise LateChanges(log)
         source.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log)))
     source.execute(_Q["forget"], [pipeline, root])
 
@@ -165,6 +207,11 @@ def raise_fence(source: Session, pipeline: str, schema: str, name: str) -> None:
     parts = {"trigger": sql.Identifier(fence_name(pipeline)), "relation": sql.Identifier(schema, name)}
     source.execute(sql.SQL(_Q["fence"]).format(pipeline=sql.Literal(pipeline), **parts))
     source.execute(sql.SQL(_Q["enable_always"]).format(**parts))
+
+
+def is_fenced(source: Session, pipeline: str, relation: tuple[str, str]) -> bool:
+    row = source.execute(_Q["is_fenced"], [*relation, fence_name(pipeline)]).fetchone()
+    return bool(row and row[0])
 
 
 def lower_fence(source: Session, pipeline: str, schema: str, name: str) -> None:

@@ -35,15 +35,20 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, 
         remedy = remedy_for(error)
         if remedy is not None and remedy.retryable:
             raise
-        message = from_postgres(error, doing=f"applying {event.event['tag']}")
-        journal.event_status(event.id, "failed", message.what)
-        table = event.event.get("table")
-        raise StageFailed(
-            message.what,
-            table=".".join(table) if table else None,
-            todo="make the statement possible on the target (or drop what stands in its way), then run the stage again",
-            sql=event.statement,
-        ) from None
+        failure = _cannot_apply(event, error)
+        journal.event_status(event.id, "failed", failure.what)
+        raise failure from None
+
+
+def _cannot_apply(event: EventRow, error: psycopg.Error) -> StageFailed:
+    message = from_postgres(error, doing=f"applying {event.event['tag']}")
+    table = event.event.get("table")
+    return StageFailed(
+        message.what,
+        table=".".join(table) if table else None,
+        todo="make the statement possible on the target (or drop what stands in its way), then run the stage again",
+        sql=event.statement,
+    )
 
 
 def _refuse_locks_outside(conn: Session, event: EventRow) -> None:
@@ -56,6 +61,20 @@ def _refuse_locks_outside(conn: Session, event: EventRow) -> None:
             todo="leave the table out, or drop what makes its definition reach beyond it",
             sql=event.statement,
         )
+
+
+def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow]) -> None:
+    """Applies events in the caller's transaction: all or none, with what else it does."""
+    journal = Journal(conn, pipeline)
+    for event in events:
+        try:
+            conn.execute(event.statement)
+        except psycopg.Error as error:
+            remedy = remedy_for(error)
+            if remedy is not None and remedy.retryable:
+                raise
+            raise _cannot_apply(event, error) from None
+        journal.event_status(event.id, "applied")
 
 
 def apply_events(

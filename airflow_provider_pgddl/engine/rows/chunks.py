@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
@@ -164,6 +165,8 @@ class _Worker:
                 read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
                 write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
             )
+            lsn = insert_lsn(self._source)
+        flush(self._watcher, lsn)
         return copied.rows, copied.bytes
 
     def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:

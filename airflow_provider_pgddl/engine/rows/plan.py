@@ -32,6 +32,7 @@ class Plan:
     key: tuple[str, ...]
     key_types: tuple[str, ...]
     key_operators: tuple[str, ...]
+    key_domains: tuple[bool, ...]
     key_binary: bool
     copies: dict[str, tuple[str, str]]
 
@@ -77,10 +78,17 @@ class Plan:
         )
 
     def key_join(self, row: str, keys: str) -> sql.Composed:
-        """`row.id = keys.k1 AND …` with the key's own equality."""
+        """`row.id = keys.k1 AND …` with the key's own equality; a domain is compared as what it is stored as."""
         return sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(sql.Identifier(row, c), sql.SQL(op), sql.Identifier(keys, f"k{i}"))
-            for i, (c, op) in enumerate(zip(self.key, self.key_operators, strict=True), 1)
+            sql.SQL("{}{} {} {}").format(
+                sql.Identifier(row, c),
+                sql.SQL("::" + type_ if domain else ""),
+                sql.SQL(op),
+                sql.Identifier(keys, f"k{i}"),
+            )
+            for i, (c, type_, domain, op) in enumerate(
+                zip(self.key, self.key_types, self.key_domains, self.key_operators, strict=True), 1
+            )
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +96,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        tuples = ("columns", "expressions", "key", "key_types", "key_operators")
+        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains")
         fields = dict(value) | {name: tuple(value[name]) for name in tuples}
         return cls(**fields | {"copies": {k: tuple(v) for k, v in value["copies"].items()}})
 
@@ -140,6 +148,7 @@ def make_plan(
         key=table.key.columns,
         key_types=tuple(c.base_type for c in key),
         key_operators=table.key.operators,
+        key_domains=tuple(c.domain for c in key),
         key_binary=all(c.binary for c in key),
         copies={str(leaf.oid): (copy_schema if table.kind != "p" else leaf.schema, leaf.name) for leaf in table.leaves},
     )

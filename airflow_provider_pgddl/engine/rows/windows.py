@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
@@ -177,7 +178,7 @@ def _across(
             done.stopped |= refused
             waiting = {}
         done.pending = sum(waiting.values())
-        _flush(replica.watcher, lsn)
+        flush(replica.watcher, lsn)
         done.number = journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, taken_at)
         lease.check(target, replica.fence)
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
@@ -318,17 +319,6 @@ def at_snapshot(
             lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for plan in plans])
             yield
         watch.check()
-
-
-def _flush(source: Session, lsn: str) -> None:
-    """Flushes on the source what the snapshot may show: an asynchronous commit can be seen before it is on disk (C11).
-
-    By a commit of ours behind it, since the WAL writer leaves a page that is not full as it is for as long as nobody
-    commits. On a session of its own, as the window's holds the snapshot.
-    """
-    row = source.execute(_Q["flushed"], [lsn]).fetchone()
-    if not (row and row[0]):
-        source.execute(_Q["flush"])
 
 
 # --- in place -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 -- name: register_pipeline
-INSERT INTO pgddl.captures (pipeline) VALUES (%s) ON CONFLICT DO NOTHING
+INSERT INTO pgddl.captures (pipeline, journal) VALUES (%s, %s) ON CONFLICT DO NOTHING
+
+-- name: journal_of
+SELECT journal FROM pgddl.captures WHERE pipeline = %s
 
 -- name: window_no
 SELECT window_no FROM pgddl.captures WHERE pipeline = %s
@@ -29,6 +32,11 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_depend d
                WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
                  AND d.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass
                  AND n.nspname = 'pgddl' AND p.proname = 'fence')
+
+-- name: is_fenced
+SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger t
+               JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = %s AND c.relname = %s AND t.tgname = %s)
 
 -- name: relation_name
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s

@@ -152,3 +152,44 @@ LEFT JOIN pg_catalog.pg_stat_activity a ON a.backend_xid = x.xid::pg_catalog.xid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.xid::pg_catalog.xid
 WHERE NOT pg_catalog.pg_visible_in_snapshot(x.xid, pg_catalog.pg_current_snapshot())
   AND coalesce(a.datname, p.database, pg_catalog.current_database()) = pg_catalog.current_database()
+
+-- name: schema_digest
+-- A digest that any change of a schema changes: of these tables and what belongs to them, or (oids null) of everything. Cheaper
+-- than a dump; a REINDEX CONCURRENTLY changes it too, so a difference means "look closer". Our own objects are left out.
+WITH rel AS (
+    SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
+      AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
+      AND (%(oids)s::oid[] IS NULL OR c.oid = ANY(%(oids)s::oid[]))
+), spaces AS (
+    SELECT oid FROM pg_catalog.pg_namespace
+    WHERE %(oids)s::oid[] IS NULL AND nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~ '^(pg_|pgddl)'
+)
+SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM (
+    SELECT pg_catalog.concat_ws(':', 'class', c.oid, c.relname, c.relnamespace, c.relowner, c.relkind, c.relacl::text,
+        c.reloptions::text, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.reltablespace, c.relpersistence, c.relam)
+    FROM pg_catalog.pg_class c JOIN rel ON rel.oid = c.oid
+    UNION ALL SELECT 'column:' || a.attrelid || ':' || a.attnum || ':' || a.xmin::text
+    FROM pg_catalog.pg_attribute a JOIN rel ON rel.oid = a.attrelid WHERE a.attnum > 0
+    UNION ALL SELECT 'trigger:' || t.oid || ':' || t.xmin::text
+    FROM pg_catalog.pg_trigger t JOIN rel ON rel.oid = t.tgrelid WHERE NOT t.tgisinternal AND t.tgname !~ '^pgddl_'
+    UNION ALL SELECT 'constraint:' || c.oid || ':' || c.xmin::text
+    FROM pg_catalog.pg_constraint c
+    WHERE c.contype <> 't' AND (EXISTS (SELECT FROM rel WHERE rel.oid = c.conrelid) OR EXISTS (SELECT FROM rel WHERE rel.oid = c.confrelid))
+    UNION ALL SELECT 'index:' || i.indexrelid || ':' || i.xmin::text FROM pg_catalog.pg_index i JOIN rel ON rel.oid = i.indrelid
+    UNION ALL SELECT 'default:' || d.oid || ':' || d.xmin::text FROM pg_catalog.pg_attrdef d JOIN rel ON rel.oid = d.adrelid
+    UNION ALL SELECT 'policy:' || p.oid || ':' || p.xmin::text FROM pg_catalog.pg_policy p JOIN rel ON rel.oid = p.polrelid
+    UNION ALL SELECT 'rule:' || r.oid || ':' || r.xmin::text FROM pg_catalog.pg_rewrite r JOIN rel ON rel.oid = r.ev_class
+    UNION ALL SELECT 'statistics:' || s.oid || ':' || s.xmin::text
+    FROM pg_catalog.pg_statistic_ext s JOIN rel ON rel.oid = s.stxrelid
+    UNION ALL SELECT 'comment:' || d.classoid || ':' || d.objoid || ':' || d.objsubid || ':' || d.xmin::text
+    FROM pg_catalog.pg_description d JOIN rel ON rel.oid = d.objoid WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass
+    UNION ALL SELECT 'sequence:' || s.seqrelid || ':' || s.xmin::text FROM pg_catalog.pg_sequence s JOIN rel ON rel.oid = s.seqrelid
+    UNION ALL SELECT 'schema:' || n.oid || ':' || n.xmin::text FROM pg_catalog.pg_namespace n JOIN spaces ON spaces.oid = n.oid
+    UNION ALL SELECT 'function:' || p.oid || ':' || p.xmin::text
+    FROM pg_catalog.pg_proc p JOIN spaces ON spaces.oid = p.pronamespace
+    UNION ALL SELECT 'type:' || t.oid || ':' || t.xmin::text
+    FROM pg_catalog.pg_type t JOIN spaces ON spaces.oid = t.typnamespace WHERE t.typrelid = 0 AND t.typelem = 0
+    UNION ALL SELECT 'label:' || e.oid || ':' || e.xmin::text FROM pg_catalog.pg_enum e WHERE %(oids)s::oid[] IS NULL
+    UNION ALL SELECT 'default acl:' || a.oid || ':' || a.xmin::text FROM pg_catalog.pg_default_acl a WHERE %(oids)s::oid[] IS NULL
+) digested(x)

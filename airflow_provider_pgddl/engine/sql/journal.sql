@@ -131,6 +131,10 @@ SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = 
 UPDATE pgddl.ddl_events SET seq = seq + %(by)s
 WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s
 
+-- name: dumped_statements
+SELECT event ->> 'statement' FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND event ->> 'section' IS NOT NULL AND event ->> 'kind' <> 'rewrite'
+
 -- name: tables_with_events
 SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL
 
@@ -185,14 +189,14 @@ SELECT pg_catalog.jsonb_agg(k.key) FROM (
     WHERE v.table_id = %s AND v.job_id = (SELECT job_id FROM pgddl.verifications WHERE table_id = v.table_id ORDER BY id DESC LIMIT 1)
     LIMIT 100) k
 
--- name: insert_validation
-INSERT INTO pgddl.validations (pipeline, run, statement) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+-- name: insert_follow_up
+INSERT INTO pgddl.follow_ups (pipeline, run, statement) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
 
--- name: validations_left
-SELECT statement FROM pgddl.validations WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY statement
+-- name: follow_ups_left
+SELECT statement FROM pgddl.follow_ups WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY id
 
--- name: validation_done
-UPDATE pgddl.validations SET done_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND run = %s AND statement = %s
+-- name: follow_up_done
+UPDATE pgddl.follow_ups SET done_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND run = %s AND statement = %s
 
 -- name: purge
 DELETE FROM pgddl.pipelines WHERE pipeline = %s
@@ -209,8 +213,8 @@ DELETE FROM pgddl.windows WHERE pipeline = %s
 -- name: purge_stage_runs
 DELETE FROM pgddl.stage_runs WHERE pipeline = %s
 
--- name: purge_validations
-DELETE FROM pgddl.validations WHERE pipeline = %s
+-- name: purge_follow_ups
+DELETE FROM pgddl.follow_ups WHERE pipeline = %s
 
 -- name: purge_leases
 DELETE FROM pgddl.leases WHERE pipeline = %s

@@ -32,4 +32,4 @@ SELECT token FROM t
 SELECT DISTINCT token::text FROM pgddl.leases WHERE pipeline = %s
 
 -- name: check
-SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = %s FOR SHARE
+SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = ANY(%s) FOR SHARE

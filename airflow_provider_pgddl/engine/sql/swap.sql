@@ -38,6 +38,22 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refob
 WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
   AND d.refobjid = %s AND d.deptype = 'i' AND a.attname = %s
 
+-- name: old_snapshots
+-- Other sessions of this database that hold a snapshot over statements: an idle one surely, an active one if its transaction is
+-- older than its statement.
+SELECT max(pid) FROM pg_catalog.pg_stat_activity
+WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid() AND backend_xmin IS NOT NULL
+  AND backend_type = 'client backend' AND application_name NOT LIKE 'pgddl:%'
+  AND (state LIKE 'idle in transaction%' OR xact_start < query_start)
+
+-- name: granted_by_default
+SELECT c.oid::pg_catalog.regclass::text, r.rolname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
+LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.grantee
+WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner
+GROUP BY 1, 2
+
 -- name: schema_objects
 SELECT count(*) FROM pg_catalog.pg_depend
 WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass

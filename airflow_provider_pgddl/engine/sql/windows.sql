@@ -1,13 +1,6 @@
 -- name: take_snapshot
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
 
--- name: flushed
-SELECT pg_catalog.pg_current_wal_flush_lsn() >= %s::pg_catalog.pg_lsn
-
--- name: flush
--- A transaction that writes WAL, so that its commit waits for the disk; nothing else is changed by it.
-SELECT pg_catalog.pg_logical_emit_message(true, 'pgddl.flush', '')
-
 -- name: log_summary
 SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')

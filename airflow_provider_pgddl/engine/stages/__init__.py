@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from importlib import import_module
 
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
@@ -65,6 +66,7 @@ def _refuse_other_source(context: Context) -> None:
     """A connection that now leads somewhere else would look like a source that lost every row."""
     from airflow_provider_pgddl.engine.catalog import server
 
+    change_log.refuse_other_journal(context.source, context.name, change_log.journal_name(server(context.target)))
     recorded, now = context.row(), server(context.source)
     if recorded.source_system != now.system:
         raise StageFailed(

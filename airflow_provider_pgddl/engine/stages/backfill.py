@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
+from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
@@ -57,7 +58,10 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     block_size = catalog.server(context.source).block_size
     for table in (t for t in healthy if not t.planned):
         with context.fenced(table):
-            now = catalog.describe(context.source, [table.oid], context.trigger_names)[table.oid]
+            now = catalog.describe(context.source, [table.oid], context.trigger_names).get(table.oid)
+            findings = drift(table.version, table.physical, now)
+            if findings or now is None:
+                raise GaveWay("; ".join(findings), table=table.qualified, todo="run the stage again, which records it")
             plan_chunks(
                 context.target,
                 context.source,

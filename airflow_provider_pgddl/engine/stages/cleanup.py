@@ -10,14 +10,13 @@ from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.rows.windows import count_changes, drop_pending
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.cut_over import fenced_relations
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
 
 _Q = queries("swap")
 
@@ -27,17 +26,22 @@ def run(context: Context) -> StageResult:
         raise UsageError("cleanup is about the whole pipeline", todo="run it without --tables")
     row = context.row()
     if row.finished_at is not None:
+        forget_capture(context.source, context.name)  # where it was killed just before that
         return context.result("nothing_to_do")
     if row.cut_over_at is None:
         raise UsageError(
             "the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away"
         )
-    if context.journal.validations_left(row.run):
-        raise UsageError("foreign keys are not validated yet", todo="run stage swap again, which finishes that")
+    if context.journal.follow_ups_left(row.run):
+        raise UsageError("the swap has not been finished", todo="run stage swap again, which does what is left")
     tables = context.tables()
-    if not context.in_place:
-        _refuse_late_changes(context, tables)
-    stop_capture(context)
+    for name, findings in context.journal.mismatches().items():
+        raise PreflightRefused(
+            f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
+            todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
+        )  # fmt: skip
+    _refuse_late_changes(context, tables)
+    stop_capture(context, tables)
     if context.in_place:
         _drop_old(context, tables)
     with context.fenced():
@@ -52,14 +56,15 @@ def run(context: Context) -> StageResult:
 
 
 def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
-    """Whoever still wrote to the source after the cut-over would lose those rows without a word."""
+    """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
+    rows without a word."""
     logged = set(change_log.captured_roots(context.source, context.name))
     changes = count_changes(context.source, [t for t in tables if t.oid in logged])
     late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
     if late:
         listed = ", ".join(f"{name}: {n}" for name, n in late.items())
         raise StageFailed(
-            f"the source was written to after the cut-over ({listed}); cleaning up would lose those changes",
+            f"the replaced tables were written to after the swap ({listed}); cleaning up would lose those changes",
             todo="carry them over by hand (the change logs name their keys), empty the logs, then run cleanup again",
             sql="\n".join(
                 sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
@@ -69,21 +74,25 @@ def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
         )
 
 
-def stop_capture(context: Context) -> None:
+def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
     """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often."""
     captured = change_log.captured_roots(context.source, context.name)
     for oid in captured:
         context.check_fence()
-        stop_capture_of(context.source, context.pipeline, oid)
+        try:
+            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True)
+        except change_log.LateChanges:
+            _refuse_late_changes(context, tables)
+            raise
 
 
-def stop_capture_of(source: Session, pipeline: Pipeline, oid: int) -> None:
-    """One table's triggers, functions and log."""
+def stop_capture_of(source: Session, pipeline: Pipeline, oid: int, *, only_if_empty: bool = False) -> None:
+    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then."""
 
     def attempt() -> None:
         with source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
-            change_log.stop(source, pipeline.pipeline, oid)
+            change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
 
     with_tries(pipeline.swap, "dropping the capture triggers", attempt)
 
@@ -114,12 +123,3 @@ def forget_capture(source: Session, pipeline: str) -> None:
     if left == 0 and not fences:
         migrations.revert(source, "core")
         migrations.revert(source, "injector")
-
-
-def lower_fences(context_source: Session, pipeline: str, tables: Sequence[TableRow], lock_timeout: float) -> None:
-    """In the caller's tries: all fences of the pipeline in one transaction."""
-    relations = fenced_relations(context_source, tables)
-    with context_source.transaction():
-        lock_all(context_source, relations, "ACCESS EXCLUSIVE", lock_timeout)
-        for schema, name in relations:
-            change_log.lower_fence(context_source, pipeline, schema, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from psycopg import errors as pg
@@ -116,6 +117,7 @@ class Context:
             raise UsageError(f"{schema}.{name} is not a table of pipeline {self.name!r}", todo="see `pgddl status`")
         return [t for t in tables if (t.schema, t.name) in wanted]
 
+    @cached_property
     def replica(self) -> Replica:
         """Sessions for windows: the snapshot's, the writer's (the same in place), and one that watches who waits."""
         row = self.row()

@@ -5,61 +5,114 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.apply import apply_together
 from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_not_valid, not_valid
-from airflow_provider_pgddl.engine.journal import EventRow, TableRow
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
+from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 
 _Q = queries("swap")
 
 
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
-    """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences
-    set."""
-    catch_up(context, tables)
-    started = time.monotonic()
-    with _fence(context, tables):
-        windows = catch_up(context, tables, until_quiet=context.pipeline.swap.fence != "none")
+    """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences set.
+
+    All that writers will meet on the target comes with the note of the cut-over in one transaction: until it commits,
+    the copies are as bare as windows need them, and applications belong on the source.
+    """
+    guard = SchemaGuard(context, tables)
+
+    def attempt() -> dict[str, Any]:
+        guard.refuse_changed()
+        catch_up(context, tables)
+        _refuse_incomplete(context, tables)
+        started = time.monotonic()
+        with _fence(context, tables):
+            windows = catch_up(context, tables, until_quiet=context.pipeline.swap.fence != "none")
+            _refuse_incomplete(context, tables)
+            if not guard.unchanged(context.source):
+                raise _NotYet("the source's schema changed just now")
+            figures = _make_ready(context, tables)
+            figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
+        return figures | {"drained": sum(w.keys for w in windows)}
+
+    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=_NotYet)
+    context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
+    return figures
+
+
+class _NotYet(Exception):
+    """Why this try must not go on."""
+
+
+def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
+    run_no = context.row().run
+    with context.fenced():
         sequences = _set_sequences(context)
         keys = _add_foreign_keys(context)
+        events = context.journal.events(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
-        events = context.journal.events(context.row().run, ["finish"])
-        finish = [e for e in events if e.event["tag"] != "REFRESH MATERIALIZED VIEW"]
-        apply_events(context.target, context.name, context.fence(), finish)
-        with context.fenced():
-            context.journal.set_state("swapped", [t.id for t in tables])
-            context.journal.set_cut_over()
-        fenced_ms = round((time.monotonic() - started) * 1000)
-    context.say(f"cut over: applications belong on the target now ({fenced_ms} ms after the fence went up)")
-    _refresh_views(context)
-    return {
-        "fenced_ms": fenced_ms,
-        "drained": sum(w.keys for w in windows),
-        "sequences": sequences,
-        "foreign_keys": keys,
-    }
+        refreshes = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW"]
+        apply_together(context.target, context.name, [e for e in events if e not in refreshes])
+        for statement in [*(e.statement for e in refreshes), *_refreshes(context)]:
+            context.journal.add_follow_up(run_no, statement)
+        for event in refreshes:
+            context.journal.event_status(event.id, "applied", "after the cut-over")
+        context.journal.set_state("swapped", [t.id for t in tables])
+        context.journal.set_cut_over()
+    return {"sequences": sequences, "foreign_keys": keys}
+
+
+def _refuse_incomplete(context: Context, tables: Sequence[TableRow]) -> None:
+    """All tables together or none: windows may just have blocked one, and new tables may have come."""
+    for name, findings in context.journal.mismatches().items():
+        raise PreflightRefused(
+            f"is blocked: {'; '.join(findings)}", table=name,
+            todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",
+        )  # fmt: skip
+    mine = {(t.schema, t.name) for t in tables}
+    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
+    new = [name for name in selection.rows if name not in mine]
+    if new:
+        raise PreflightRefused(
+            "matches tables.include, came after setup, and would be left behind",
+            table=".".join(new[0]),
+            todo="run again from setup, which takes it along; or exclude it",
+        )
 
 
 @contextmanager
 def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
-    """`read_only`: writes fail from here on, and go on failing. `lock`: writes wait until the target is ready; what
-    then still arrives on the source is counted. `none`: writes go on, and are counted."""
+    """`read_only`: writes fail from here on, and go on failing once we have cut over. `lock`: writes wait until the
+    target is ready; what then still arrives on the source is counted. `none`: writes go on, and are counted.
+
+    Where the cut-over fails, applications get the source back."""
     kind = context.pipeline.swap.fence
     if kind == "read_only":
         with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
-        yield
+        try:
+            yield
+        except BaseException:
+            if _certainly_not_cut_over(context):
+                lower_fence(context.session("source", "fence"), context.pipeline, tables)
+                context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
+            raise
     elif kind == "lock":
         session = context.session("source", "fence")
         with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables))
@@ -69,6 +122,31 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
             session.rollback()
     else:
         yield
+
+
+def _certainly_not_cut_over(context: Context) -> bool:
+    """Asked anew: a commit whose answer was lost may have happened. While nobody can tell, the fence stays up."""
+    try:
+        return Journal(context.session("target", "look"), context.name).row().cut_over_at is None
+    except (PgddlError, psycopg.Error):
+        context.say("whether the cut-over happened is not known: the fence stays up, run stage swap again")
+        return False
+
+
+def lower_fence(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]) -> None:
+    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none."""
+    name = pipeline.pipeline
+    fenced = [r for r in fenced_relations(source, tables) if change_log.is_fenced(source, name, r)]
+    if not fenced:
+        return
+
+    def attempt() -> None:
+        with source.transaction():
+            lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
+            for schema, table in fenced:
+                change_log.lower_fence(source, name, schema, table)
+
+    with_tries(pipeline.swap, "lowering the fence", attempt)
 
 
 def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
@@ -106,34 +184,34 @@ def _set_sequences(context: Context) -> int:
     here = set(context.target.execute(queries("catalog")["sequences"]).fetchall())
     there = context.source.execute(queries("catalog")["sequences"]).fetchall()
     common = [name for name in there if name in here]
-    with context.fenced():
-        for name in common:
-            row = context.source.execute(
-                sql.SQL("SELECT last_value, is_called FROM {}").format(sql.Identifier(*name))
-            ).fetchone()
-            assert row is not None
-            context.target.execute(
-                "SELECT pg_catalog.setval(%s::pg_catalog.regclass, %s, %s)",
-                [sql.Identifier(*name).as_string(context.target), *row],
-            )
+    for name in common:
+        row = context.source.execute(
+            sql.SQL("SELECT last_value, is_called FROM {}").format(sql.Identifier(*name))
+        ).fetchone()
+        assert row is not None
+        context.target.execute(
+            "SELECT pg_catalog.setval(%s::pg_catalog.regclass, %s, %s)",
+            [sql.Identifier(*name).as_string(context.target), *row],
+        )
     return len(common)
 
 
 def _add_foreign_keys(context: Context) -> int:
     """NOT VALID, which takes no time; they are validated once applications run."""
-    events = context.journal.events(context.row().run, ["foreign_key"])
+    run_no = context.row().run
+    events = context.journal.events(run_no, ["foreign_key"])
     partitioned = _partitioned(context.target, events)
     major = catalog.server(context.target).major
+    changed = []
     for event in events:
         schema, table = event.event["table"]
         # A partitioned table takes NOT VALID foreign keys from 18 on; before, they are checked at once (C23).
         later = major >= 18 or (schema, table) not in partitioned
-        statement = not_valid(event.statement) if later else event.statement
         if later and not is_not_valid(event.statement):
             name = constraint_name(event.statement)
-            context.journal.add_validation(context.row().run, validation(context.target, schema, table, name))
-        changed = EventRow(event.id, event.table_id, event.event, statement)
-        apply_events(context.target, context.name, context.fence(), [changed])
+            context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
+        changed.append(replace(event, statement=not_valid(event.statement) if later else event.statement))
+    apply_together(context.target, context.name, changed)
     return len(events)
 
 
@@ -142,9 +220,12 @@ def _partitioned(target: Session, events: Sequence[EventRow]) -> set[tuple[str, 
     return {tuple(e.event["table"]) for e in events if tables.get(tuple(e.event["table"])) == "p"}
 
 
-def _refresh_views(context: Context) -> None:
-    """Materialized views that had rows on the source get theirs; in the order in which they were made there."""
+def _refreshes(context: Context) -> list[str]:
+    """For materialized views that had rows on the source: in the order in which they were made there."""
     empty = {(schema, name) for schema, name, filled in context.target.execute(_Q["materialized_views"]) if not filled}
-    for schema, name, filled in context.source.execute(_Q["materialized_views"]).fetchall():
-        if filled and (schema, name) in empty:
-            context.target.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(schema, name)))
+    there = context.source.execute(_Q["materialized_views"]).fetchall()
+    return [
+        sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(schema, name)).as_string(context.target)
+        for schema, name, filled in there
+        if filled and (schema, name) in empty
+    ]

@@ -4,7 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,15 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import GaveWay, PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.preflight import Finding, refuse, what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
+from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 
 _Q = queries("swap")
 
@@ -41,26 +43,22 @@ class ForeignKey:
     comment: str | None
 
 
-class _TooMuchLeft(Exception):
-    """More keys came in than may be read under the lock."""
+class _NotYet(Exception):
+    """Why this try must not go on: what to do first is in the loop around it."""
 
 
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     _create_old_schemas(context, tables)
     conn = context.session("source", "swap")
-    figures: dict[str, Any] = {}
+    guard = SchemaGuard(context, tables)
 
-    def attempt() -> None:
-        while True:
-            catch_up(context, tables)
-            try:
-                figures.update(_exchange(context, conn, tables))
-                return
-            except _TooMuchLeft:
-                context.say("too much was written just now: one more window first")
+    def attempt() -> dict[str, Any]:
+        guard.refuse_changed()
+        catch_up(context, tables)
+        return _exchange(context, conn, tables, guard)
 
-    with_tries(context.pipeline.swap, "swap", attempt)
+    figures = with_tries(context.pipeline.swap, "swap", attempt, again=_NotYet)
     context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
     return figures
 
@@ -76,16 +74,20 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
             )
 
 
-def _exchange(context: Context, conn: Session, tables: Sequence[TableRow]) -> dict[str, Any]:
+def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
     keys = _foreign_keys(conn, tables)
+    broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     involved = {(t.schema, t.name) for t in tables}
     involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
     with conn.transaction():
         lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
-        _refuse_changed(conn, journal, tables, keys)
+        _refuse_changed(conn, journal, tables, keys, broken)
+        if not guard.unchanged(conn):
+            raise _NotYet("the schema changed just now")
+        _wait_out_old_snapshots(conn)
         drained = _drain(context, conn, tables)
         for key in keys:
             _drop_foreign_key(conn, key)
@@ -104,8 +106,15 @@ def _foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]
     return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": [t.oid for t in tables]})]
 
 
-def _refuse_changed(conn: Session, journal: Journal, tables: Sequence[TableRow], keys: Sequence[ForeignKey]) -> None:
+def _refuse_changed(
+    conn: Session,
+    journal: Journal,
+    tables: Sequence[TableRow],
+    keys: Sequence[ForeignKey],
+    broken: Callable[[], list[Finding]],
+) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
+    refuse(broken())
     healthy, stopped = stopped_by_drift(conn, journal, tables)
     if stopped:
         table = next(t for t in tables if t.id in stopped)
@@ -113,7 +122,15 @@ def _refuse_changed(conn: Session, journal: Journal, tables: Sequence[TableRow],
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
         )
     if _foreign_keys(conn, healthy) != list(keys):
-        raise GaveWay("foreign keys changed while the locks were taken", todo="nothing: the swap is tried again")
+        raise _NotYet("foreign keys changed while the locks were taken")
+
+
+def _wait_out_old_snapshots(conn: Session) -> None:
+    """A REPEATABLE READ transaction that is older than the swap would find the new table without the rows written since
+    its snapshot. It cannot be told from a statement with a snapshot inside a longer transaction, which ends soon."""
+    row = conn.execute(_Q["old_snapshots"]).fetchone()
+    if row and row[0]:
+        raise _NotYet(f"a transaction with an older snapshot is open (process {row[0]})")
 
 
 def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
@@ -127,9 +144,9 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
             raise StageFailed(str(lost), table=table.qualified) from None
         drained += keys
         if drained >= limit:
-            raise _TooMuchLeft
+            raise _NotYet("too much was written just now")
     if count_pending(conn, tables):
-        raise _TooMuchLeft
+        raise _NotYet("too much was written just now")
     return drained
 
 
@@ -183,9 +200,18 @@ def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], 
         )
 
 
+def _revoke_defaults(conn: Session, table: TableRow) -> None:
+    """What ALTER DEFAULT PRIVILEGES gave the copy when it was made, so that only the old table's grants come back."""
+    for relation, role in conn.execute(_Q["granted_by_default"], [table.schema, table.name]).fetchall():
+        grantee = sql.SQL("PUBLIC") if role is None else sql.Identifier(role)
+        conn.execute(sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.SQL(relation), grantee))
+
+
 def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events: Sequence[EventRow]) -> None:
     """Owner, grants, policies, triggers, comments: with their original text, which now means the new table (C21)."""
     ids = {t.id for t in tables}
+    for table in tables:
+        _revoke_defaults(conn, table)
     for event in events:
         if event.table_id in ids:
             conn.execute(event.statement)
@@ -204,7 +230,7 @@ def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> Non
         conn.execute(sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
             sql.Identifier(key.name), table, sql.Literal(key.comment)))  # fmt: skip
     if key.validated:
-        journal.add_validation(context.row().run, validation(conn, key.schema, key.table, key.name))
+        journal.add_follow_up(context.row().run, validation(conn, key.schema, key.table, key.name))
 
 
 def validation(conn: Session, schema: str, table: str, constraint: str) -> str:

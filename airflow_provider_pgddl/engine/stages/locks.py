@@ -30,15 +30,20 @@ def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, tim
     conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
 
 
-def with_tries(swap: Swap, what: str, attempt: Callable[[], T]) -> T:
-    """`attempt`, until it gets its locks; Retry after `swap.retries` tries."""
+def with_tries(swap: Swap, what: str, attempt: Callable[[], T], *, again: type[Exception] | tuple[()] = ()) -> T:
+    """`attempt`, until it gets its locks (and does not raise `again`); Retry after `swap.retries` tries."""
+    why = "the locks were not to be had"
     for number in range(swap.retries):
         try:
             return attempt()
-        except (pg.LockNotAvailable, pg.DeadlockDetected):
+        except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
+            why = str(error.diag.message_primary)
+        except again as reason:
+            why = str(reason)
+        if number < swap.retries - 1:
             time.sleep(min(0.02 * 1.5**number, 1.0) * random.uniform(0.5, 1.5))
     raise Retry(
-        f"{what}: the locks were not to be had in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
+        f"{what}: not possible in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms: {why}",
         todo="end the long transactions that use the tables, or raise swap.lock_timeout; then run the stage again",
         sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity "
         "WHERE xact_start < now() - interval '1 s' ORDER BY 3;",

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.stages.cleanup import (
     forget_capture,
     stop_capture_of,
 )
+from airflow_provider_pgddl.engine.stages.cut_over import lower_fence
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
 
@@ -44,6 +45,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
             source if pipeline.in_place else stack.enter_context(connect(target_dsn, purpose="reset", pipeline=name))
         )
         held = stack.enter_context(Lease(target_dsn, name, "reset", None))
+        change_log.refuse_other_journal(source, name, change_log.journal_name(catalog.server(target)))
         journal = Journal(target, name)
         row = journal.find()
         if row is None:

@@ -42,7 +42,7 @@ def run(context: Context) -> StageResult:
 def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
-    replica = context.replica()
+    replica = context.replica
     done = patiently(context, lambda: window(replica, tables, fill=0))
     context.block(done.stopped)
     context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")

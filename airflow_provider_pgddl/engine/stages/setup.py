@@ -3,12 +3,8 @@ read yet."""
 
 from __future__ import annotations
 
-import random
 import time
 from contextlib import ExitStack
-
-from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
@@ -24,7 +20,9 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matc
 from airflow_provider_pgddl.engine.preflight import preflight, refuse
 from airflow_provider_pgddl.engine.rows.plan import Plan, make_plan
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.stages.locks import with_tries
 
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
 
@@ -48,6 +46,7 @@ def prepare(job: Job, stack: ExitStack) -> Context:
         migrations.apply(source, "core")
         if pipeline.capture.identities:
             migrations.apply(source, "injector")
+        change_log.register_pipeline(source, name, change_log.journal_name(catalog.server(target)))
     held.take()
     context = Context(job, held, stack)
     _record_pipeline(context)
@@ -82,15 +81,14 @@ def _record_pipeline(context: Context) -> None:
             journal.next_run(job, config, catalog.server(context.source))
         else:
             journal.set_config(config)
-    change_log.register_pipeline(context.source, context.name)
 
 
 def _start_capture(context: Context) -> int:
-    """Capture of each table in a transaction of its own; a table that a killed run had captured already is only
-    recorded."""
+    """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
+    no row has been read yet, and the table may have changed since."""
     journal, run = context.journal, context.row().run
     known = {(t.schema, t.name) for t in journal.tables(run)}
-    logs = change_log.captured_roots(context.source, context.name)
+    half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     started = 0
     for schema, name in selection.rows:
@@ -99,37 +97,28 @@ def _start_capture(context: Context) -> int:
         oid = catalog.oid_of(context.source, schema, name)
         if oid is None:
             continue  # dropped in this moment
-        if oid in logs:
-            (table,) = catalog.describe(context.source, [oid], context.trigger_names).values()
-            log = logs[oid]
-        else:
-            context.check_fence()
-            table, log = _capture_patiently(context, oid)
+        context.check_fence()
+        if oid in half_made:
+            stop_capture_of(context.source, context.pipeline, oid)
+        table, log = _capture(context, oid)
         with context.fenced():
             journal.add_table(run, table, log, _plan(context.pipeline, table))
         started += 1
-        context.say(f"{table.qualified}: changes are captured from here on, key ({', '.join(table.key.columns)})")  # type: ignore[union-attr]
+        key = ", ".join(table.key.columns) if table.key else ""
+        context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
     return started
 
 
-def _capture_patiently(context: Context, oid: int) -> tuple[Table, str]:
-    """Many short tries: a long wait for the table's lock would make its writers queue behind us (C15)."""
+def _capture(context: Context, oid: int) -> tuple[Table, str]:
+    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
     swap = context.pipeline.swap
-    for attempt in range(swap.retries):
-        try:
-            return change_log.start(context.source, context.name, oid, swap.lock_timeout)
-        except (pg.LockNotAvailable, pg.DeadlockDetected):
-            time.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.5))
-    raise Retry(
-        f"the table with oid {oid} could not be locked in {swap.retries} tries of {swap.lock_timeout * 1000:.0f} ms",
-        todo="end the long transaction that holds it, then run setup again",
-        sql=sql.SQL(
-            "SELECT pid, state, xact_start, query FROM pg_stat_activity\n"
-            "WHERE pid IN (SELECT pid FROM pg_locks WHERE relation = {});"
-        )
-        .format(oid)
-        .as_string(),
-    )
+    prepared, log = change_log.prepare(context.source, context.name, oid)
+    _plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
+
+    def attempt() -> Table:
+        return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
+
+    return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
 
 
 def _plan(pipeline: Pipeline, table: Table) -> Plan:

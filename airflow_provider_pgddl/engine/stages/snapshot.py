@@ -119,18 +119,29 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             assert row is not None
             before = _fingerprints(source)
             tables = context.healthy(context.tables() if late is None else late)
-            only = _with_parts(source, tables) if context.in_place or late is not None else None
-            exclude = _left_out(context, source) if only is None else []
-            pre, post = (
-                dump_schema(context.source_dsn, section=section, snapshot=row[0], only=only, exclude=exclude)
-                for section in ("pre-data", "post-data")
-            )
+            events = _dump(context, row[0], tables if context.in_place or late is not None else None)
         if _fingerprints(source) == before:
             _, stopped = stopped_by_drift(source, context.journal, tables)
             context.block(stopped)
-            return events_from_dump(pre, post)
+            return events
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+
+
+def dump_events(context: Context) -> list[DdlEvent]:
+    """The events of the pipeline's tables (in place) or of the whole schema as the source is now."""
+    return _dump(context, None, context.tables() if context.in_place else None)
+
+
+def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | None) -> list[DdlEvent]:
+    """Of these tables, or of everything but what the pipeline leaves out."""
+    only = _with_parts(context.source, tables) if tables is not None else None
+    exclude = _left_out(context, context.source) if only is None else []
+    pre, post = (
+        dump_schema(context.source_dsn, section=section, snapshot=snapshot, only=only, exclude=exclude)
+        for section in ("pre-data", "post-data")
+    )
+    return events_from_dump(pre, post)
 
 
 def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
@@ -264,8 +275,27 @@ def _apply(context: Context) -> int:
     return apply_events(context.target, context.name, context.fence(), events, copies_only=context.in_place)
 
 
+# What a key's type may become: every value has one counterpart there, equal by the source's own equality (C12).
+_KEY_TYPES = {
+    "smallint": ("integer", "bigint", "numeric"),
+    "integer": ("bigint", "numeric"),
+    "bigint": ("numeric",),
+    "real": ("double precision",),
+}
+
+
+def _keeps_keys_apart(source: str, copy: str) -> bool:
+    if source == copy or copy in _KEY_TYPES.get(source, ()):
+        return True
+    if source.startswith("character varying"):
+        was, now = (t.removeprefix("character varying").strip("()") for t in (source, copy))
+        longer = copy.startswith("character varying") and (not now or (was.isdigit() and int(now) >= int(was)))
+        return copy == "text" or longer
+    return False
+
+
 def _check_copy(context: Context, table: TableRow) -> None:
-    """The copy is there and has every column that will be written."""
+    """The copy is there, has every column that will be written, and a key in which rows are found again."""
     plan = table.plan
     oid = catalog.oid_of(context.target, plan.copy_schema, plan.copy_name)
     copy = catalog.describe(context.target, [oid]).get(oid) if oid else None
@@ -276,3 +306,12 @@ def _check_copy(context: Context, table: TableRow) -> None:
             table=table.qualified,
             todo="`pgddl reset` the pipeline and start again",
         )
+    types = {c.name: c.type for c in copy.columns} if copy else {}
+    for column in plan.key:
+        was = table.version["columns"][column]["type"]
+        if not _keeps_keys_apart(was, types[column]):
+            raise StageFailed(
+                f"key column {column} cannot go from {was} to {types[column]}: changed rows could not be found again",
+                table=table.qualified,
+                todo="`pgddl reset` the pipeline and take that action out of rewrite.alter",
+            )

@@ -15,6 +15,9 @@ def run(context: Context) -> StageResult:
     if context.job.tables is not None:
         raise UsageError("swap is about the whole pipeline", todo="run it without --tables")
     tables = context.tables()
+    if not context.in_place and context.row().cut_over_at is None:
+        # One that was killed between its fence and its end has left applications without a place to write to.
+        cut_over.lower_fence(context.source, context.pipeline, tables)
     if context.row().cut_over_at is not None:
         finished = _finish(context)
         return context.result("done" if finished else "nothing_to_do", validated=finished)
@@ -49,13 +52,13 @@ def _refuse_unready(context: Context, tables: list[TableRow]) -> None:
 
 
 def _finish(context: Context) -> int:
-    """After the commit: foreign keys are validated without holding anybody up; what was added stays if this is
-    killed."""
+    """After the commit: foreign keys are validated and views filled without holding anybody up; what is left if this is
+    killed, the next run does, and cleanup waits for it."""
     run_no = context.row().run
-    statements = context.journal.validations_left(run_no)
+    statements = context.journal.follow_ups_left(run_no)
     for statement in statements:
         with context.fenced():
             context.target.execute(statement)
-            context.journal.validation_done(run_no, statement)
+            context.journal.follow_up_done(run_no, statement)
         context.say(statement)
     return len(statements)

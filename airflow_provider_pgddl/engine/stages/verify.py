@@ -79,7 +79,7 @@ def _cut_ranges(context: Context, tables: Sequence[TableRow]) -> None:
 def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
     there."""
-    replica = context.replica()
+    replica = context.replica
     journal, job = context.journal, context.job.id
     total = len(journal.ranges_left([t.id for t in tables], job))
     sides = {t.id: _sides(context, t) for t in tables}

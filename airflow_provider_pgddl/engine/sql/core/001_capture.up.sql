@@ -4,6 +4,7 @@
 -- the journal's own number it tells whether a failover on either side lost some.
 CREATE TABLE pgddl.captures (
     pipeline    text PRIMARY KEY,
+    journal     text NOT NULL,          -- which database its journal is in: a change log serves one target only
     window_no   bigint NOT NULL DEFAULT 0,
     created_at  timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );

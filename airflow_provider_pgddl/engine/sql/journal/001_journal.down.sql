@@ -1,4 +1,4 @@
-DROP TABLE pgddl.validations;
+DROP TABLE pgddl.follow_ups;
 DROP TABLE pgddl.verifications;
 DROP TABLE pgddl.windows;
 DROP TABLE pgddl.schema_status;

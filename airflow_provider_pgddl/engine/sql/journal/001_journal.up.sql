@@ -127,11 +127,12 @@ CREATE TABLE pgddl.verifications (
     UNIQUE (table_id, job_id, range_no)
 );
 
--- What the swap took away or has to finish after its commit, one row a foreign key.
-CREATE TABLE pgddl.validations (
+-- What is still to be run once a swap has committed, in this order: foreign keys to validate, views to fill.
+CREATE TABLE pgddl.follow_ups (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline    text NOT NULL,
     run         bigint NOT NULL,
     statement   text NOT NULL,
     done_at     timestamptz,
-    PRIMARY KEY (pipeline, run, statement)
+    UNIQUE (pipeline, run, statement)
 );
