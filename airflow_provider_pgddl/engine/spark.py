@@ -97,6 +97,8 @@ def _context(app: str, workers: int) -> SparkContext:
     master = retrying(conf.get("spark.master", None) or f"local[{workers}]")
     conf.setMaster(master)
     conf.setIfMissing("spark.app.name", app)
+    # Above this size a function's pickle, with the connection strings in its parts, would travel through a file.
+    conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
     for key, value in local_conf(master).items():
         conf.setIfMissing(key, value)
     context = SparkContext.getOrCreate(conf)
