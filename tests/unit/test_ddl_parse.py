@@ -127,3 +127,8 @@ def test_dotted_names_are_found_in_free_text(text: str, found: list[str]) -> Non
 def test_a_statements_start_is_one_short_line() -> None:
     assert start_of("-- c\n create   table\n x ()") == "create table x ()"
     assert len(start_of("select " + "x" * 500)) == 80
+
+
+def test_columns_of_statistics_keep_their_quotes() -> None:
+    statement = 'CREATE STATISTICS shop.s (mcv) ON "Id", "a.b", "order", "q""q", plain, ("order" + 1) FROM shop."T"'
+    assert parse(deparse(parse(statement))).stmts[0].stmt.create_stats_stmt.exprs[3].stats_elem.name == 'q"q'

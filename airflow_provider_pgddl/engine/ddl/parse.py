@@ -202,13 +202,26 @@ def deparse(tree: ParseResult) -> str:
     if _depth(tree) > _PRINTABLE_DEPTH:
         raise StageFailed("a statement is nested too deeply to be printed again")
     try:
-        text: str = postgast.deparse(tree)
+        text: str = postgast.deparse(_printable(tree))
         again = _tree(text)
     except PgQueryError as error:
         raise StageFailed(f"cannot print this statement: {error.message}") from None
     if without_locations(again) != without_locations(tree):
         raise StageFailed(f"a statement changes its meaning when it is printed: {start_of(text)}")
     return text
+
+
+def _printable(tree: ParseResult) -> ParseResult:
+    """The tree as libpg_query prints it right: it leaves the columns of CREATE STATISTICS without quotes."""
+    if kind_of(statement_node(tree)) != "CreateStatsStmt":
+        return tree
+    copy = type(tree)()
+    copy.CopyFrom(tree)
+    for element in statement_node(copy).exprs:
+        column = unwrap(element)
+        if column.name:
+            column.name = '"' + column.name.replace('"', '""') + '"'
+    return copy
 
 
 def without_locations(tree: ParseResult) -> ParseResult:
