@@ -91,11 +91,12 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         drained = _drain(context, conn, tables)
         for key in keys:
             _drop_foreign_key(conn, key)
-        for table in tables:
-            _move(conn, table)
+        serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
             _add_foreign_key(context, journal, key)
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
+        for table, sequences in serials:
+            _own_sequences(conn, table, sequences)  # after the owner: they must have the same
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
@@ -159,8 +160,15 @@ def _drop_foreign_key(conn: Session, key: ForeignKey) -> None:
     )
 
 
-def _move(conn: Session, table: TableRow) -> None:
-    """Old away, copy in. Indexes, constraints, types and owned sequences go along under their names (C21)."""
+# (schema, name, column, type) of a serial's sequence.
+Serial = tuple[str, str, str, str]
+
+
+def _move(conn: Session, table: TableRow) -> list[Serial]:
+    """Old away, copy in. Indexes, constraints, types and owned sequences go along under their names (C21).
+
+    Returns the sequences of serials, which stay where they are and belong to nobody for now.
+    """
     live, copy_name = sql.Identifier(table.schema, table.name), table.plan.copy
     home, old = sql.Identifier(table.schema), sql.Identifier(old_schema(table.schema))
     copy_schema = table.plan.copy_schema
@@ -179,9 +187,15 @@ def _move(conn: Session, table: TableRow) -> None:
     for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
         if schema == copy_schema:
             conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
-    columns = {c.name: c.type for c in catalog.describe(conn, [copy_oid])[copy_oid].columns} if copy_oid else {}
-    for kind, schema, name, column, type_, _ in sequences:
-        if kind == "a" and column in columns:
+    return [(schema, name, column, type_) for kind, schema, name, column, type_, _ in sequences if kind == "a"]
+
+
+def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
+    """A serial's sequence goes on under the new table, as wide as its column."""
+    oid = catalog.oid_of(conn, table.schema, table.name)
+    columns = {c.name: c.type for t in catalog.describe(conn, [oid] if oid else []).values() for c in t.columns}
+    for schema, name, column, type_ in sequences:
+        if column in columns:
             sequence = sql.Identifier(schema, name)
             conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY {}").format(
                 sequence, sql.Identifier(table.schema, table.name, column)))  # fmt: skip
