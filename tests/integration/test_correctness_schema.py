@@ -1,0 +1,552 @@
+"""correctness.md, part three: structure. What a table has it keeps; what is done to it under way is seen and stops it;
+and what peers.md says of today's tools does not happen here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot
+from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.sessions import do, one
+from tests.integration.test_correctness import ITEMS, SMALL, Make, after_each, before_each, log_of, once
+
+Places = Callable[[str], Lifecycle]
+
+
+def gate(pipeline: Lifecycle) -> dict[str, list[str]]:
+    """What the schema gate shows."""
+    return stages.gate(load_pipeline(pipeline.content), pipeline.source, pipeline.target)
+
+
+def start_again(pipeline: Lifecycle, *tables: str) -> None:
+    """`pgddl reset --tables`"""
+    stages.reset(load_pipeline(pipeline.content), pipeline.source, pipeline.target, tables=list(tables))
+
+
+def unequal(dsn: str, one_table: str, other: str) -> int:
+    """Rows of two tables of one database that are not in the other, whatever the types of their columns."""
+    query = (
+        f"SELECT count(*) FROM (SELECT o::text AS r FROM {one_table} o) o"
+        f" FULL JOIN (SELECT n::text AS r FROM {other} n) n USING (r) WHERE o.r IS NULL OR n.r IS NULL"
+    )
+    return int(one(dsn, query))
+
+
+@pytest.fixture(params=["in place", "across clusters"])
+def items(request: pytest.FixtureRequest, source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
+    """One table of several chunks, moved or rewritten."""
+    do(source_dsn, ITEMS)
+    if request.param == "in place":
+        rewrite = {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+        return lifecycle(source_dsn, rewrite=rewrite, swap={"keep_old": True}, **SMALL)
+    return lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, **SMALL)
+
+
+def finish(pipeline: Lifecycle, after: str) -> None:
+    """To the end of the swap, and the rows are equal."""
+    in_place = pipeline.source == pipeline.target
+    pipeline.run_all(after=after, until="swap")
+    if in_place:
+        assert unequal(pipeline.source, "pgddl_old_public.items", "public.items") == 0
+    else:
+        assert differences(pipeline.source, pipeline.target) == []
+
+
+# --- peers.md, psycopack ----------------------------------------------------------------------------------------------
+
+# Every row's unique value goes to the row after it, by way of a value that nobody has.
+HAND_ON = """
+    UPDATE items SET code = 'on its way ' || id;
+    UPDATE items i SET code = 'c' || (i.id %% 600 + 1 + {0}) WHERE id BETWEEN 1 AND 600
+"""
+
+
+def test_unique_values_are_handed_from_row_to_row_between_windows(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items.run_all(until="backfill")
+    do(items.source, HAND_ON.format(0).replace("%%", "%"))
+    items.run("schema_sync")
+    turns = before_each(
+        monkeypatch,
+        windows,
+        "_lock",
+        lambda n: n < 6 and do(items.source, HAND_ON.format(n).replace("%%", "%")),
+    )
+    finish(items, after="schema_sync")
+    assert len(turns) > 20
+
+
+def test_a_changed_key_leaves_no_ghost(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys change while rows are copied, and between windows; some come to be other rows' keys."""
+    items.run_all(until="snapshot")
+    do(items.source, "UPDATE items SET id = id + 10000 WHERE id % 10 = 0")
+    items.run("backfill")
+    do(items.source, "UPDATE items SET id = -id", "UPDATE items SET id = 601 + id WHERE id BETWEEN -600 AND -1")
+    items.run("schema_sync")
+    changes = {
+        1: "UPDATE items SET id = id + 20000 WHERE id % 3 = 0",
+        3: "DELETE FROM items WHERE id = 7; UPDATE items SET id = 7 WHERE id = 20300",
+        4: "UPDATE items SET id = id - 20000 WHERE id > 20000",
+    }
+    before_each(monkeypatch, windows, "_lock", lambda n: n in changes and do(items.source, *changes[n].split(";")))
+    with pytest.raises(pg.UniqueViolation):
+        do(items.source, "INSERT INTO items SELECT id, 'twice', '' FROM items LIMIT 1")
+    finish(items, after="schema_sync")
+
+
+def test_truncate_and_sessions_in_replica_role_are_seen(items: Lifecycle) -> None:
+    items.run_all(until="snapshot")
+    do(items.source, "SET session_replication_role = replica; UPDATE items SET code = 'replica ' || id WHERE id < 9")
+    items.run("backfill")
+    do(items.source, "SET session_replication_role = replica; DELETE FROM items WHERE id BETWEEN 100 AND 120")
+    items.run("schema_sync")
+    do(
+        items.source,
+        "SET session_replication_role = replica; TRUNCATE items;"
+        " INSERT INTO items SELECT n, 'after ' || n, '' FROM generate_series(50, 200) n",
+    )
+    finish(items, after="schema_sync")
+
+
+def test_an_index_predicate_with_on_in_a_literal_stays_as_it_is(items: Lifecycle) -> None:
+    do(
+        items.source,
+        "CREATE UNIQUE INDEX tricky ON items (code, lower(filler || ' ON public.x USING ')) INCLUDE (id)"
+        " WHERE filler <> 'a ON b; -- \"items\"' AND code NOT LIKE E'%''\\\\ WHERE %'",
+    )
+    definition = "SELECT pg_get_indexdef('tricky'::regclass)"
+    before = one(items.source, definition)
+    finish(items, after=None)  # type: ignore[arg-type]
+    assert one(items.target, definition) == before
+
+
+# --- DDL on a table under way -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", ["snapshot", "backfill", "schema_sync", "verify"])
+def test_ddl_under_way_stops_its_table_and_loses_nothing(
+    source_dsn: str, target_dsn: str, lifecycle: Make, late: str
+) -> None:
+    do(source_dsn, ITEMS, "CREATE TABLE others AS TABLE items", "ALTER TABLE others ADD PRIMARY KEY (id)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until=late)
+    do(
+        source_dsn,
+        "UPDATE items SET code = 'before ' || id WHERE id < 100",
+        "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'",
+        "UPDATE items SET late = 'changed', code = 'after ' || id WHERE id BETWEEN 50 AND 200",
+        "INSERT INTO items VALUES (2000, 'new', '', 'new')",
+        "UPDATE others SET code = 'goes on ' || id",
+    )
+    after = stages.STAGES.index(late) + 1
+    for stage in [*stages.STAGES[after : stages.STAGES.index("verify")], "replay", "verify"]:
+        result = move.run(stage)
+        assert [b["table"] for b in result.blocked] == ["public.items"], stage
+        assert "column late was added (text)" in result.blocked[0]["reason"]
+        assert result.exit_code == 3
+    assert gate(move) == {"public.items": ["column late was added (text)"]}
+    assert differences(source_dsn, target_dsn, [("public", "others")]) == []
+    assert one(source_dsn, f"SELECT count(*) FROM {log_of(move, 'items')}") > 150
+    error = move.refused("swap", PreflightRefused)
+    assert "public.items" in str(error)
+    assert "column late was added" in str(error)
+    start_again(move, "public.items")
+    assert gate(move) == {}
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert one(target_dsn, "SELECT late FROM items WHERE id = 2000") == "new"
+
+
+def test_ddl_in_place_stops_its_table_and_loses_nothing(source_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, ITEMS)
+    rewrite = lifecycle(source_dsn, rewrite={"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    rewrite.run_all(until="verify")
+    do(source_dsn, "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'", "UPDATE items SET late = 'x' WHERE id < 9")
+    assert "column late was added" in str(rewrite.refused("swap"))
+    rewrite.run("replay")
+    assert gate(rewrite) == {"public.items": ["column late was added (text)"]}
+    start_again(rewrite, "public.items")
+    rewrite.run_all(until="swap")
+    assert unequal(source_dsn, "pgddl_old_public.items", "public.items") == 0
+    assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 'x'") == 8
+
+
+# What is done to a table `{0}`, and what is said of it.
+UNDER_WAY = {
+    "dropped_column": ("ALTER TABLE {0} DROP COLUMN v", "column v was dropped or renamed"),
+    "renamed_column": ("ALTER TABLE {0} RENAME v TO w", "column v was dropped or renamed"),
+    "new_type": ("ALTER TABLE {0} ALTER v TYPE varchar(50)", "column v: type was 'text'"),
+    "new_values": ("ALTER TABLE {0} ALTER n TYPE int USING n + 1", "was rewritten by ALTER TABLE"),
+    "volatile_default": ("ALTER TABLE {0} ADD r float DEFAULT random()", "column r was added"),
+    "not_null": ("ALTER TABLE {0} ALTER v SET NOT NULL", "column v: not null was"),
+    "new_default": ("ALTER TABLE {0} ALTER v SET DEFAULT 'x'", "column v: default was"),
+    "new_key": ("ALTER TABLE {0} DROP CONSTRAINT {0}_pkey, ADD PRIMARY KEY (id, n)", "its key was (id), is (id, n)"),
+    "renamed_key": ("ALTER TABLE {0} RENAME id TO key", "column id was dropped or renamed"),
+    "renamed": ("ALTER TABLE {0} RENAME TO another_name", "its name was changed from renamed to another_name"),
+    "moved": ("ALTER TABLE {0} SET SCHEMA elsewhere", "its schema was changed from public to elsewhere"),
+    "dropped": ("DROP TABLE {0}", "was dropped on the source"),
+    "unlogged": ("ALTER TABLE {0} SET UNLOGGED", "its persistence was"),
+    "unwatched": (
+        "ALTER TABLE {0} DISABLE TRIGGER ALL; ALTER TABLE {0} ENABLE TRIGGER ALL",
+        "writes may have been missed",
+    ),
+}
+
+
+def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    """And clients write as before, key renamed or not. What VACUUM and the like do is none of it."""
+    do(
+        source_dsn,
+        "CREATE SCHEMA elsewhere",
+        *(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v text, n int NOT NULL); CREATE INDEX {table}_v ON {table} (v);"
+            f" INSERT INTO {table} SELECT n, 'v' || n, 1 FROM generate_series(1, 20) n"
+            for table in [*UNDER_WAY, "healthy"]
+        ),
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="schema_sync")
+    for table, (statement, _) in UNDER_WAY.items():
+        do(source_dsn, *statement.format(table).split("; "))
+    do(
+        source_dsn,
+        "VACUUM FULL healthy",
+        "ANALYZE healthy",
+        "CLUSTER healthy USING healthy_v",
+        "REINDEX TABLE CONCURRENTLY healthy",
+        "VACUUM (ANALYZE, FREEZE) healthy",
+        "UPDATE healthy SET v = 'goes on'",
+        "INSERT INTO renamed_key VALUES (100, 'by its new name', 1)",
+        "UPDATE new_key SET n = 2 WHERE id = 3",
+        "INSERT INTO another_name VALUES (100, 'by its new name', 1)",
+    )
+    blocked = {b["table"].removeprefix("public."): b["reason"] for b in move.run("replay").blocked}
+    assert {t: blocked.get(t, "") for t, (_, words) in UNDER_WAY.items() if words not in blocked.get(t, "")} == {}
+    assert set(blocked) == set(UNDER_WAY)
+    assert set(gate(move)) == {f"public.{table}" for table in UNDER_WAY}
+    assert differences(source_dsn, target_dsn, [("public", "healthy")]) == []
+
+
+# What concerns no row, how it is undone, and what is said of it.
+BESIDE_ROWS = [
+    ("CREATE INDEX another ON items (filler)", "DROP INDEX another", "new: CREATE INDEX another"),
+    ("DROP INDEX by_filler", "CREATE INDEX by_filler ON items (filler)", "gone: CREATE INDEX by_filler"),
+    ("ALTER TABLE items ADD CONSTRAINT p CHECK (id > 0)", "ALTER TABLE items DROP CONSTRAINT p", "+ CONSTRAINT p"),
+    (
+        "CREATE TRIGGER own BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER own ON items",
+        "new: CREATE TRIGGER own",
+    ),
+    ("CREATE POLICY mine ON items USING (true)", "DROP POLICY mine ON items", "new: CREATE POLICY mine"),
+    ("GRANT SELECT (code) ON items TO PUBLIC", "REVOKE SELECT (code) ON items FROM PUBLIC", "new: GRANT SELECT(code)"),
+    ("COMMENT ON TABLE items IS 'a word'", "COMMENT ON TABLE items IS NULL", "new: COMMENT ON TABLE"),
+    ("CREATE STATISTICS pair ON id, code FROM items", "DROP STATISTICS pair", "new: CREATE STATISTICS"),
+]
+
+
+def test_ddl_that_concerns_no_row_is_not_lost_at_the_swap(items: Lifecycle) -> None:
+    do(items.source, "CREATE INDEX by_filler ON items (filler)")
+    items.run_all(until="verify")
+    for statement, undo, words in BESIDE_ROWS:
+        do(items.source, statement)
+        assert words in str(items.refused("swap", PreflightRefused))
+        do(items.source, undo)
+    items.run("swap")
+
+
+def test_ddl_right_before_the_cut_over_is_not_cut_over(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too late for any window to stop the table: then the swap does, and lets writers go on where they are."""
+    do(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="verify")
+    late = ["ALTER TABLE items ADD COLUMN late int DEFAULT 1", "UPDATE items SET late = 2 WHERE id < 10"]
+    before_each(monkeypatch, cut_over, "lock_all", once(*late, dsn=source_dsn))
+    assert "column late was added" in str(move.refused("swap", PreflightRefused))
+    assert move.journal("SELECT cut_over_at FROM pgddl.pipelines") == [(None,)]
+    do(source_dsn, "UPDATE items SET late = 3 WHERE id = 11")
+    start_again(move, "public.items")
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_ddl_right_before_the_swap_in_place_is_not_swapped(
+    source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(source_dsn, ITEMS)
+    rewrite = lifecycle(source_dsn, rewrite={"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    rewrite.run_all(until="verify")
+    late = ["ALTER TABLE items ADD COLUMN late int DEFAULT 1", "UPDATE items SET late = 2 WHERE id < 10"]
+    before_each(monkeypatch, exchange, "lock_all", once(*late, dsn=source_dsn))
+    assert "column late was added" in str(rewrite.refused("swap", PreflightRefused))
+    assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 2") == 9
+    assert one(source_dsn, "SELECT pg_typeof(id)::text FROM items LIMIT 1") == "integer"
+
+
+# --- C21: what a swap in place keeps ----------------------------------------------------------------------------------
+
+RICH = r"""
+    CREATE SCHEMA shop;
+    CREATE TABLE shop.customers (id int PRIMARY KEY);
+    INSERT INTO shop.customers SELECT generate_series(1, 50);
+    CREATE FUNCTION shop.touch() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN NEW.note := coalesce(NEW.note, '') || TG_NAME || coalesce(TG_ARGV[0], ''); RETURN NEW; END $$;
+    CREATE TABLE shop.orders (
+        id serial PRIMARY KEY,
+        customer int NOT NULL CONSTRAINT known_customer REFERENCES shop.customers ON DELETE CASCADE
+            DEFERRABLE INITIALLY DEFERRED,
+        parent int REFERENCES shop.orders ON DELETE SET NULL,
+        number int GENERATED BY DEFAULT AS IDENTITY (START 1000 INCREMENT 5 CACHE 3),
+        code text COLLATE "C" CONSTRAINT "Code of all" UNIQUE DEFERRABLE,
+        token text NOT NULL DEFAULT md5(random()::text),
+        note text DEFAULT 'it''s "new"', doc jsonb, span int4range,
+        doubled int GENERATED ALWAYS AS (customer * 2) STORED,
+        extra bigserial, small smallserial,
+        price numeric(8, 2) CONSTRAINT "not negative" CHECK (price >= 0),
+        CONSTRAINT later CHECK (note <> 'never') NOT VALID,
+        CONSTRAINT apart EXCLUDE USING gist (span WITH &&) DEFERRABLE
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1, toast.autovacuum_enabled = false);
+    CREATE TABLE shop.lines (order_id int REFERENCES shop.orders ON UPDATE CASCADE, n int, PRIMARY KEY (order_id, n));
+    ALTER TABLE shop.orders ALTER note SET STORAGE EXTERNAL, ALTER note SET STATISTICS 500,
+        ALTER doc SET COMPRESSION pglz, ALTER customer SET (n_distinct = 40, n_distinct_inherited = 10);
+    ALTER SEQUENCE shop.orders_id_seq INCREMENT 2 CACHE 4;
+    CREATE UNIQUE INDEX orders_token ON shop.orders (token) INCLUDE (id) WITH (fillfactor = 60);
+    CREATE INDEX "by note" ON shop.orders (lower(note) text_pattern_ops DESC NULLS LAST) WHERE note <> 'a ON b';
+    CREATE INDEX by_doc ON shop.orders USING gin (doc jsonb_path_ops);
+    CREATE INDEX by_customer ON shop.orders USING brin (customer) WITH (pages_per_range = 16);
+    ALTER TABLE shop.orders CLUSTER ON orders_token;
+    ALTER TABLE shop.orders REPLICA IDENTITY USING INDEX orders_token;
+    CREATE STATISTICS shop.orders_depend (dependencies, ndistinct) ON customer, note FROM shop.orders;
+    ALTER STATISTICS shop.orders_depend SET STATISTICS 150;
+    CREATE TRIGGER touched BEFORE INSERT OR UPDATE OF note ON shop.orders FOR EACH ROW
+        WHEN (NEW.note IS DISTINCT FROM 'quiet; please') EXECUTE FUNCTION shop.touch('!');
+    CREATE TRIGGER off BEFORE UPDATE ON shop.orders FOR EACH ROW EXECUTE FUNCTION shop.touch();
+    ALTER TABLE shop.orders DISABLE TRIGGER off;
+    CREATE TRIGGER replicas BEFORE UPDATE ON shop.orders FOR EACH ROW EXECUTE FUNCTION shop.touch();
+    ALTER TABLE shop.orders ENABLE REPLICA TRIGGER replicas;
+    CREATE CONSTRAINT TRIGGER in_the_end AFTER DELETE ON shop.orders DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION shop.touch('end');
+    ALTER TABLE shop.orders ENABLE ALWAYS TRIGGER in_the_end;
+    CREATE POLICY half ON shop.orders AS RESTRICTIVE FOR SELECT TO c21_reader
+        USING (customer < 40 OR note = 'shop.orders');
+    CREATE POLICY "every one" ON shop.orders FOR ALL USING (true) WITH CHECK (price < 1000);
+    ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY;
+    COMMENT ON TABLE shop.orders IS 'about shop.orders; "all" of it''s rows';
+    COMMENT ON COLUMN shop.orders.note IS 'a note';
+    COMMENT ON INDEX shop."by note" IS 'an index';
+    COMMENT ON CONSTRAINT known_customer ON shop.orders IS 'a foreign key';
+    COMMENT ON CONSTRAINT "not negative" ON shop.orders IS 'a check';
+    COMMENT ON CONSTRAINT lines_order_id_fkey ON shop.lines IS 'from outside';
+    COMMENT ON TRIGGER touched ON shop.orders IS 'a trigger';
+    COMMENT ON POLICY half ON shop.orders IS 'a policy';
+    COMMENT ON STATISTICS shop.orders_depend IS 'statistics';
+    COMMENT ON SEQUENCE shop.orders_id_seq IS 'a sequence';
+    GRANT USAGE ON SCHEMA shop TO c21_reader, c21_owner;
+    GRANT CREATE ON SCHEMA shop TO c21_owner;
+    INSERT INTO shop.orders (customer, code, price, span)
+        SELECT 1 + n % 50, 'code ' || n, n, int4range(n * 2, n * 2 + 1) FROM generate_series(1, 300) n;
+    UPDATE shop.orders SET parent = 1 WHERE id % 10 = 7;
+    SET CONSTRAINTS ALL IMMEDIATE;
+    INSERT INTO shop.lines SELECT id, n FROM shop.orders, generate_series(1, 2) n;
+    ALTER TABLE shop.orders OWNER TO c21_owner;
+    GRANT SELECT, INSERT ON shop.orders TO c21_reader WITH GRANT OPTION;
+    GRANT UPDATE (note, price), REFERENCES (id) ON shop.orders TO PUBLIC;
+    GRANT USAGE ON SEQUENCE shop.orders_id_seq, shop.orders_number_seq TO c21_reader
+"""
+
+
+@pytest.fixture
+def rich(source_dsn: str) -> Iterator[str]:
+    """A database with one table that has everything; roles are the whole cluster's."""
+    roles = ("c21_owner", "c21_reader")
+    do(source_dsn, *(f"CREATE ROLE {role}" for role in roles))
+    try:
+        do(source_dsn, RICH)
+        yield source_dsn
+    finally:
+        do(source_dsn, *(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}" for role in roles))
+
+
+def test_c21_the_swap_in_place_keeps_all_that_the_table_had(rich: str, lifecycle: Make) -> None:
+    rewrite = lifecycle(rich, rewrite={"shop.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    before = catalog_lines(rich)
+    rewrite.run_all(until="setup")
+    do(rich, "INSERT INTO shop.orders (customer, code) VALUES (1, 'under way')")
+    rewrite.run_all(after="setup", until="swap")
+    own = "increment 2 cache 4 owned by shop.orders.id"
+    assert diff_catalogs(before, catalog_lines(rich)) == [
+        "+ shop.orders column 1 id: bigint not null default nextval('shop.orders_id_seq'::regclass)",
+        "- shop.orders column 1 id: integer not null default nextval('shop.orders_id_seq'::regclass)",
+        f"+ shop.orders_id_seq sequence: bigint start 1 min 1 max 9223372036854775807 {own}",
+        f"- shop.orders_id_seq sequence: integer start 1 min 1 max 2147483647 {own}",
+    ]
+    assert unequal(rich, "pgddl_old_shop.orders", "shop.orders") == 0
+    highest = one(rich, "SELECT max(id) FROM shop.orders")
+    number = one(rich, "SELECT max(number) FROM shop.orders")
+    with psycopg.connect(rich) as application:
+        row = application.execute(
+            "INSERT INTO shop.orders (customer, note) VALUES (2, 'x') RETURNING id, number, note, doubled, extra"
+        ).fetchone()
+        assert row is not None
+        assert row[0] > highest, "the serial goes on"
+        assert row[1] > number
+        assert (row[1] - 1000) % 5 == 0, "the identity goes on in its steps"
+        assert row[2] == "xtouched!", "this trigger fires once, the disabled ones do not"
+        assert row[3] == 4
+        assert row[4] > 300
+        application.execute("SELECT setval('shop.orders_id_seq', 3000000000)")
+        application.execute("INSERT INTO shop.orders (customer) VALUES (3)")
+        application.execute("SET ROLE c21_reader")
+        visible = application.execute("SELECT max(customer) FROM shop.orders").fetchone()
+        assert visible == (39,), "its policies hold"
+    rewrite.run("cleanup")
+    assert left_behind(rich) == ["schema pgddl"]
+    assert [line for line in diff_catalogs(before, catalog_lines(rich)) if "orders_id_seq" not in line] == []
+
+
+# --- C22: names hide --------------------------------------------------------------------------------------------------
+
+LONG = ['Schéma "A" . it\'s; long ' + "x" * 38, 'Schéma "A" . it\'s; long ' + "x" * 37 + "y"]
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_c22_any_name_that_postgres_takes(source_dsn: str, target_dsn: str, lifecycle: Make, across: bool) -> None:
+    """Two schemas of 63 bytes that differ in the last one, tables named like functions, types and keywords."""
+    tables = [(schema, table) for schema in LONG for table in ("Orders", "order", "t" * 63)]
+    with psycopg.connect(source_dsn) as conn:
+        for schema in LONG:
+            assert len(schema.encode()) == 63
+            conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        for schema, table in tables:
+            here = sql.Identifier(schema, table)
+            hidden = f"{here.as_string(conn)} ON {table}"
+            conn.execute(
+                sql.SQL(
+                    'CREATE TABLE {0} ("Id" serial, "order" int GENERATED ALWAYS AS IDENTITY, "a.b" text DEFAULT {1},'
+                    ' CONSTRAINT {2} PRIMARY KEY ("Id"), CHECK ("a.b" <> \'no ON\'));'
+                    'CREATE INDEX {3} ON {0} ("a.b") WHERE "a.b" <> \'x ON y\';'
+                    'CREATE STATISTICS {4} ON "order", "a.b" FROM {0}; COMMENT ON TABLE {0} IS {5};'
+                    'COMMENT ON COLUMN {0}."a.b" IS {5}; INSERT INTO {0} ("a.b") SELECT n FROM generate_series(1, 99) n'
+                ).format(
+                    here,
+                    sql.Literal("it's %s {0}"),
+                    sql.Identifier(f"{table} pk"[:60] + "pk"),
+                    sql.Identifier(f"i {table}"[:63]),
+                    sql.Identifier(schema, f"s {table}"[:63]),
+                    sql.Literal(hidden),
+                )
+            )
+    names = [".".join('"' + part.replace('"', '""') + '"' for part in table) for table in tables]
+    if across:
+        move = lifecycle(source_dsn, target_dsn, tables={"include": names}, **SMALL)
+    else:
+        rewrite = {name: {"alter": ['ALTER COLUMN "Id" TYPE bigint']} for name in names}
+        move = lifecycle(source_dsn, rewrite=rewrite, **SMALL)
+    before = catalog_lines(source_dsn)
+    move.run_all(until="backfill")
+    with psycopg.connect(source_dsn) as conn:
+        for table in tables:
+            conn.execute(sql.SQL('UPDATE {} SET "Id" = "Id" + 1000 WHERE "Id" < 50').format(sql.Identifier(*table)))
+    move.run_all(after="backfill", until="cleanup")
+    after = catalog_lines(move.target)
+    changed = diff_catalogs(
+        [x.replace("integer", "bigint") for x in before], [x.replace("integer", "bigint") for x in after]
+    )
+    assert [line for line in changed if "_seq" not in line] == []
+    if across:
+        assert differences(source_dsn, target_dsn) == []
+        assert compare_sequences(source_dsn, target_dsn) == []
+        assert diff_catalogs(before, after) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE items ADD CHECK (code <> 'public.items')",
+        'CREATE INDEX hidden ON items (code) WHERE code <> \'"public"."items"\'',
+        "ALTER TABLE items ALTER filler SET DEFAULT 'public.items'::regclass::text",
+    ],
+)
+def test_c22_a_live_name_that_is_left_in_a_statement_for_the_copy_is_refused(
+    source_dsn: str, lifecycle: Make, statement: str
+) -> None:
+    do(source_dsn, ITEMS, statement)
+    before = catalog_lines(source_dsn)
+    rewrite = lifecycle(source_dsn, rewrite={"public.items": {}}, **SMALL)
+    rewrite.run("setup")
+    error = rewrite.refused("snapshot", StageFailed)
+    assert "would still name the live public.items" in str(error)
+    stages.reset(load_pipeline(rewrite.content), source_dsn, source_dsn)
+    assert left_behind(source_dsn) == []
+    assert diff_catalogs(before, catalog_lines(source_dsn)) == []
+
+
+# --- C24: the dump against what happens meanwhile ---------------------------------------------------------------------
+
+
+def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_stops_its_table(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two halves of a dump, which are two runs of pg_dump at one snapshot."""
+    do(source_dsn, ITEMS, "CREATE TABLE others (id int PRIMARY KEY, v text)", "CREATE TABLE log_2026 (at date)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "schema_only": ["public.log_*"]}, **SMALL)
+    move.run("setup")
+    meanwhile = once(
+        "ALTER TABLE log_2026 ADD COLUMN what text NOT NULL DEFAULT 'nothing'",
+        "CREATE INDEX by_date ON log_2026 (at)",
+        "ALTER TABLE others ADD COLUMN w int",
+        "INSERT INTO others VALUES (1, 'v', 2)",
+        dsn=source_dsn,
+    )
+    dumps = after_each(monkeypatch, snapshot, "dump_schema", meanwhile)
+    result = move.run("snapshot")
+    assert len(dumps) == 4
+    assert [dict(b) for b in result.blocked] == [{"table": "public.others", "reason": "column w was added (integer)"}]
+    assert one(target_dsn, "SELECT to_regclass('others') IS NULL")
+    start_again(move, "public.others")
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+
+
+def test_c24_ddl_during_every_dump_is_worth_a_retry(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(source_dsn, ITEMS, "CREATE TABLE log_2026 (at date)")
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.items"], "schema_only": ["public.log_*"]}, **SMALL
+    )
+    move.run("setup")
+    with monkeypatch.context() as busy:
+        after_each(busy, snapshot, "dump_schema", lambda n: do(source_dsn, f"ALTER TABLE log_2026 ADD COLUMN c{n} int"))
+        error = move.refused("snapshot")
+    assert error.retryable
+    assert "changed during each of 3 dumps" in str(error)
+    move.run_all(after="setup", until="swap")
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+
+
+def test_c24_a_table_made_after_setup_is_not_left_behind_in_silence(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    do(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="verify")
+    do(source_dsn, "CREATE TABLE late AS TABLE items", "ALTER TABLE late ADD PRIMARY KEY (id)")
+    assert "public.late" in str(move.refused("swap"))
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
