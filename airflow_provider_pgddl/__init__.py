@@ -14,7 +14,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-pgddl",
         "name": "pgddl",
-        "description": "Move and reshape live Postgres tables while applications keep writing and running DDL.",
+        "description": "Move and reshape live Postgres tables while applications keep writing.",
         "integrations": [
             {
                 "integration-name": _INTEGRATION,

@@ -87,7 +87,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def reset(args: argparse.Namespace) -> int:
-    """Take everything of ours away again, or start some tables over; live tables are never touched."""
+    """Take capture, fence, unfinished copies and journal away, or start tables over; live tables keep their rows."""
     from airflow_provider_pgddl.engine import stages
     from airflow_provider_pgddl.engine.errors import EXIT_DONE, UsageError
     from airflow_provider_pgddl.engine.job import names
@@ -97,7 +97,7 @@ def reset(args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError(f"reset of {what} needs a confirmation", todo="give --yes")
-        if input(f"Drop the copies and the recorded progress of {what}? [y/N] ").strip().lower() != "y":
+        if input(f"Drop capture, unfinished copies and recorded progress of {what}? [y/N] ").strip().lower() != "y":
             raise UsageError("not confirmed; nothing has been changed")
     done = _plain(stages.reset(pipeline, source, target, names(args.tables)))
     if args.json:
@@ -115,8 +115,12 @@ def run(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.connections import in_environment, secrets
     from airflow_provider_pgddl.engine import job as jobs
     from airflow_provider_pgddl.engine import spark
+    from airflow_provider_pgddl.engine.errors import UsageError
     from airflow_provider_pgddl.engine.pipeline import load_pipeline
 
+    if args.dry_run:
+        # Refused rather than run: no stage looks at it yet, and a swap that was meant as a rehearsal cannot be undone.
+        raise UsageError("--dry-run is not built yet", todo="leave it out; `pgddl check` changes nothing")
     pipeline = load_pipeline(Path(args.pipeline))
     found = secrets(pipeline, _lookup(), os.environ)
     master = args.master or pipeline.spark.master or DEFAULT_MASTER
@@ -132,7 +136,6 @@ def run(args: argparse.Namespace) -> int:
             watch=jobs.Watched.me(),
             secrets={side: jobs.SECRETS[side] for side in found},
             result_path=str(result_path),
-            dry_run=args.dry_run,
         )
         jobs.write(job, job_file)
         command = spark.command(
@@ -185,7 +188,7 @@ COMMANDS = (
             PIPELINE,
             TABLES,
             Option(("--master",), {"default": None, "help": f"Spark master (spark.master, else {DEFAULT_MASTER})"}),
-            Option(("--dry-run",), {"action": "store_true", "help": "say what the stage would do"}),
+            Option(("--dry-run",), {"action": "store_true", "help": "not built yet: refused"}),
             JSON,
         ),
         run,
@@ -193,11 +196,11 @@ COMMANDS = (
     Command("status", "what a pipeline has done and what is left", (PIPELINE, JSON), status),
     Command(
         "reset",
-        "drop the copies and the recorded progress, of all or of some tables",
+        "take a pipeline away (capture, fence, unfinished copies, journal), or start some tables over",
         (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
         reset,
     ),
-    Command("demo", "a shop moved from Postgres 16 to 18 while its writers go on, then rewritten", (JSON,), demo),
+    Command("demo", "a shop moved from Postgres 16 to 18 under its writers, then one table rewritten", (JSON,), demo),
 )
 
 

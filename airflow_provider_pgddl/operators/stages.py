@@ -24,7 +24,7 @@ class PgddlBackfillOperator(PgddlOperator):
 
 
 class PgddlSchemaSyncOperator(PgddlOperator):
-    """Brings the copy's schema up: ingest, DDL captured meanwhile, indexes and constraints, then the verdict."""
+    """Takes the keys that changed out of the copy, builds its indexes and constraints, and records the verdict."""
 
     stage = "schema_sync"
 

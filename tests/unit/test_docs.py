@@ -1,0 +1,352 @@
+"""README and docs against the code: what they show loads, what they name exists, and what they leave out is noticed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import yaml
+
+from airflow_provider_pgddl import cli
+from airflow_provider_pgddl.engine import errors, job
+from airflow_provider_pgddl.engine import pipeline as files
+from airflow_provider_pgddl.engine.pipeline import Pipeline, Section, changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.preflight import unsupported
+from airflow_provider_pgddl.engine.stages import STAGES
+from tests.conftest import REPOSITORY
+
+README = REPOSITORY / "README.md"
+PIPELINE_FILE = REPOSITORY / "docs" / "pipeline-file.md"
+ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
+PAGES = [README, PIPELINE_FILE, ARCHITECTURE]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a language, '' for those without one."""
+    found: list[str] = []
+    fence: str | None = None
+    for line in page.read_text().splitlines(keepends=True):
+        if line.startswith("```"):
+            fence = line[3:].strip() if fence is None else None
+            if fence == language:
+                found.append("")
+        elif fence == language:
+            found[-1] += line
+    return found
+
+
+# What is shown works
+
+
+@pytest.mark.parametrize("text", blocks(README, "yaml"))
+def test_the_pipeline_files_load_and_use_only_what_is_built(text: str) -> None:
+    assert unsupported(load_pipeline(text)) == []
+
+
+def test_the_readme_shows_every_key_that_works() -> None:
+    shown = {key for text in blocks(README, "yaml") for key in keys_of(yaml.safe_load(text))}
+    works = {row.key for row in TABLE.values() if row.today != "not yet"}
+    assert works - shown == {"source.dsn", "target.dsn"}  # a file has one of the two
+    assert shown <= works
+
+
+def keys_of(tree: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The dotted keys that a file says something under, `<table>` for a table's name."""
+    for name, value in tree.items():
+        key = f"{path}{name}"
+        if key in LEAVES:
+            yield key
+        elif f"{path}<table>" in {"rewrite.<table>", "schema.overrides.<table>"}:
+            yield from keys_of(value, f"{path}<table>.")
+        else:
+            yield from keys_of(value, f"{key}.")
+
+
+def test_the_dag_is_one_of_ten_lines_that_airflow_takes(tmp_path: Path) -> None:
+    (text,) = blocks(README, "python")
+    assert len(text.splitlines()) <= 10
+    tasks = text.replace("max_active_runs=1):", "max_active_runs=1) as dag:") + "print(*dag.task_ids)\n"
+    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", tasks], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = {f"migrate.{task}" for task in (*STAGES, "gate", "catch_up")}
+    assert set(done.stdout.splitlines()[-1].split()) == expected
+
+
+def test_the_job_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = blocks(README, "json")
+    monkeypatch.chdir(tmp_path)
+    Path("shop.yaml").write_text(blocks(README, "yaml")[0])
+    Path("job.json").write_text(text)
+    assert job.read("job.json").stage == "setup"
+    (secrets,) = re.findall(r'`(\{"source": .*?\})`', README.read_text())
+    Path("job.json").write_text(json.dumps({**json.loads(text), "secrets": json.loads(secrets)}))
+    monkeypatch.setenv("SHOP_SOURCE", "host=db")
+    assert job.read("job.json").conninfo("source") == "host=db"
+
+
+def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def instead(_: object, args: argparse.Namespace) -> int:
+        called.append(args.command)
+        return 0
+
+    monkeypatch.setattr(cli, "call", instead)
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for line in [line for page in PAGES for block in blocks(page, "") for line in block.splitlines()]:
+        match shlex.split(line, comments=True):
+            case ["pgddl", *args] | ["airflow", "pgddl", *args]:
+                assert cli.main(args) == 0
+            case ["make", target]:
+                assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+            case ["spark-submit", "--master", _, application, "job.json"]:
+                assert (REPOSITORY / application).is_file()
+            case ["airflow", "tasks", "test", "migrate_shop", task]:
+                assert task.removeprefix("migrate.") in STAGES
+            case words:
+                pytest.fail(f"nobody has tried {words}")
+    assert {command.name for command in cli.COMMANDS} == set(called)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        assert "://" in target or (page.parent / target.partition("#")[0]).exists(), target
+
+
+# What is there is named
+
+
+def test_every_stage_operator_and_exit_code_is_named() -> None:
+    text = README.read_text()
+    (picture,) = blocks(README, "mermaid")
+    for stage in STAGES:
+        assert f"| `{stage}` |" in text
+        assert stage in picture
+        assert f"Pgddl{stage.title().replace('_', '')}Operator`" in text
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert set(map(int, re.findall(r"^\| (\d) \|", text, re.MULTILINE))) == codes
+
+
+def test_modules_and_tables_of_the_architecture_exist() -> None:
+    text = ARCHITECTURE.read_text()
+    package = REPOSITORY / "airflow_provider_pgddl"
+    for module in set(re.findall(r"\bengine\.[a-z_]+", text)):
+        path = package / module.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), module
+    unused = {"exceptions"}  # nothing is written there yet
+    for script in ("journal/001_journal.up.sql", "core/001_capture.up.sql"):
+        (row,) = re.findall(rf"^\|.*\(set `{script.partition('/')[0]}`\)[^|]*\|([^|]*)", text, re.MULTILINE)
+        tables = re.findall(r"CREATE TABLE pgddl\.(\w+)", (package / "engine" / "sql" / script).read_text())
+        assert set(re.findall(r"`([a-z_]+)`", row)) == set(tables) - unused
+
+
+# The table of all keys
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a key and what is said of it."""
+
+    key: str
+    type: str
+    default: str
+    meaning: str
+    today: str
+    later: str
+
+
+def rows() -> Iterator[Row]:
+    for line in PIPELINE_FILE.read_text().splitlines():
+        if line.startswith("| `"):
+            key, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            yield Row(key.strip("`"), *cells)
+
+
+TABLE = {row.key: row for row in rows()}
+
+
+def leaves_of(model: type[Section], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, its field) of all that a file may say, `<table>` for a table's name."""
+    for name, field in model.model_fields.items():
+        key = f"{path}{field.alias or name}"
+        inner, named = files._model_of(field.annotation)
+        if inner is None:
+            yield key, field
+        else:
+            yield from leaves_of(inner, f"{key}.<table>." if named else f"{key}.")
+
+
+LEAVES = dict(leaves_of(Pipeline))
+
+# A value other than the default for each key, to see what becomes of it.
+OTHER: dict[str, Any] = {
+    "tables.include": ["shop.*"],
+    "tables.exclude": ["shop.b"],
+    "tables.schema_only": ["shop.c"],
+    "tables.skip_columns": {"shop.a": ["x"]},
+    "tables.existing": "adopt",
+    "tables.keyless": "copy_at_swap",
+    "capture.rows": "wal",
+    "capture.ddl": "wal",
+    "capture.identities": True,
+    "capture.on_slot_lost": "restart_tables",
+    "capture.max_retained_wal": "1GB",
+    "ddl.scope": "everything",
+    "ddl.schemas": "shop",
+    "ddl.create_tags": ["CREATE TABLE"],
+    "ddl.drop_tags": ["DROP TABLE"],
+    "ddl.blocked_tags": ["INSERT"],
+    "ddl.exclude_alter_table_subcommands": "common",
+    "ddl.multi_statements": "single_only",
+    "ddl.out_of_scope_references": "unhandled",
+    "ddl.missing_role": {"app": "app_v2"},
+    "ddl.ddl_only": True,
+    "ddl.on_failure": "queue",
+    "ddl.approval": "required",
+    "ddl.lock_safe": False,
+    "ddl.lock_timeout": "1s",
+    "ddl.retry_for": "1min",
+    "ddl.signal_blockers": "cancel",
+    "schema.validation": "warn_only",
+    "schema.validation_interval": "5s",
+    "schema.source_added_columns": "add",
+    "schema.target_added_columns": "stop",
+    "schema.source_removed_columns": "preserve",
+    "schema.type_mismatches": "cast_if_safe",
+    "schema.allow_type_cast": {"shop.a.x": "text"},
+    "schema.auto_migrate.types": ["add_column"],
+    "schema.auto_migrate.approval": "auto",
+    "schema.overrides.<table>.validation": "warn_only",
+    "schema.overrides.<table>.source_added_columns": "add",
+    "schema.overrides.<table>.target_added_columns": "stop",
+    "schema.overrides.<table>.source_removed_columns": "preserve",
+    "schema.overrides.<table>.type_mismatches": "cast_if_safe",
+    "schema.force": True,
+    "rewrite.<table>.alter": ["ALTER COLUMN id TYPE bigint"],
+    "rewrite.<table>.partition_by.ahead": 4,
+    "rewrite.<table>.partition_by.column": "x",
+    "rewrite.<table>.partition_by.default_partition": True,
+    "rewrite.<table>.partition_by.range": "day",
+    "rewrite.<table>.order_by": ["x"],
+    "backfill.chunk_bytes": "8MB",
+    "backfill.workers": 2,
+    "backfill.throttle.max_replica_lag": "1s",
+    "backfill.throttle.max_active_backends": 10,
+    "backfill.throttle.query": "SELECT false",
+    "replay.window_rows": 10,
+    "replay.until_lag": "5s",
+    "verify.before_swap": False,
+    "swap.lock_timeout": "10ms",
+    "swap.retries": 3,
+    "swap.fence": "read_only",
+    "swap.keep_old": False,
+    "spark.conn_id": "other",
+    "spark.master": "local[1]",
+}
+
+
+def plain(key: str) -> dict[str, Any]:
+    """A short file in which the key may stand, and does not say anything yet."""
+    here: dict[str, Any] = {"pipeline": "shop", "source": {"conn_id": "a"}}
+    if key.startswith("rewrite.") or key in ("swap.keep_old", "tables.include"):
+        partition_by = {"partition_by": {"column": "y", "range": "month"}} if ".partition_by." in key else {}
+        here["rewrite"] = {"shop.a": partition_by}
+    else:
+        here |= {"target": {"conn_id": "b"}, "tables": {"include": ["shop.a"]}}
+    if key == "capture.on_slot_lost":
+        here["capture"] = {"rows": "wal"}
+    if key == "schema.allow_type_cast":
+        here["schema"] = {"force": True}
+    return here
+
+
+def with_key(key: str, value: Any) -> Pipeline:
+    """That file with the key in it."""
+    tree = place = plain(key)
+    *path, last = ("shop.a" if step == "<table>" else step for step in key.split("."))
+    for step in path:
+        place = place.setdefault(step, {})
+    place[last] = value
+    return load_pipeline(tree)
+
+
+def without_key(key: str) -> Pipeline:
+    return load_pipeline(plain(key))
+
+
+def test_every_key_has_its_line_and_no_line_is_of_a_key_that_is_gone() -> None:
+    assert TABLE.keys() == LEAVES.keys()
+    endpoints = {"pipeline", "source.conn_id", "source.dsn", "target.conn_id", "target.dsn"}
+    assert OTHER.keys() == LEAVES.keys() - endpoints
+
+
+def test_every_line_has_its_default() -> None:
+    tags = {"create_tags": files.CREATE_TAGS, "drop_tags": files.DROP_TAGS, "blocked_tags": files.BLOCKED_TAGS}
+    text = " ".join(PIPELINE_FILE.read_text().split())
+    for key, row in TABLE.items():
+        field = LEAVES[key]
+        if row.default.startswith("required"):
+            assert field.is_required(), key
+        elif row.default == "below":
+            name = key.removeprefix("ddl.")
+            assert f"`{name}`: {', '.join(tags[name])}" in text, key
+        elif row.default == "–":
+            assert field.get_default() in (None, "inherit"), key
+        else:
+            said = with_key(key, yaml.safe_load(row.default.strip("`")))
+            assert changed_keys(without_key(key).to_json(), said.to_json()) == [], key
+            assert said.to_json() == without_key(key).to_json() | {files.ORIGIN: said.to_json()[files.ORIGIN]}, key
+
+
+def test_every_line_has_the_words_that_its_key_takes() -> None:
+    for key, row in TABLE.items():
+        if row.type != "as above":
+            missing = [word for word in words_of(LEAVES[key].annotation) if not re.search(rf"\b{word}\b", row.type)]
+            assert missing == [], key
+
+
+def words_of(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for argument in get_args(annotation):
+            yield from words_of(argument)
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_what_is_built_is_said(key: str) -> None:
+    """`not yet`: any other value is refused. Words: any other than these. `yes`: none."""
+    today = TABLE[key].today
+    found = {finding.what for finding in unsupported(with_key(key, OTHER[key]))}
+    if ".partition_by." not in key:  # refused as a whole
+        found -= {finding.what for finding in unsupported(without_key(key))}
+    assert (today == "yes") == (not found)
+    if today not in ("yes", "not yet"):
+        for word in today.split(", "):
+            assert unsupported(with_key(key, yaml.safe_load(word.strip("`")))) == []
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_what_may_change_after_setup_is_said(key: str) -> None:
+    changed = changed_keys(without_key(key).to_json(), with_key(key, OTHER[key]).to_json())
+    assert TABLE[key].later == ("fixed" if changed else "free")
+
+
+def test_the_readme_names_all_that_is_not_built() -> None:
+    text = README.read_text().partition('"not built yet"')[2].partition("\n\n")[0]
+    for row in TABLE.values():
+        if row.today != "yes":
+            name = row.key.replace("<table>.", "").split(".")[1]
+            assert re.search(rf"\b{name}\b", text), row.key
