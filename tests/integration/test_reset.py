@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +12,16 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, user_tables
-from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences, user_tables
+from airflow_provider_pgddl.engine import migrations, stages
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, UsageError
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
-from tests.integration.lifecycle import Lifecycle, left_behind, psql, wait_until
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
 from tests.integration.test_dump import NASTY, make_roles
 from tests.integration.test_migrate import EVERYTHING
+from tests.integration.test_rewrite import FLOOR, REWRITE, load, unaccounted
 
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}}
 
@@ -27,7 +32,7 @@ OBJECTS = """
 SELECT DISTINCT i.type || ' ' || i.identity
   FROM pg_depend d CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, d.objsubid) i
  WHERE d.objid >= 16384 AND i.type NOT LIKE 'toast%%' AND i.identity NOT LIKE 'pg_toast%%'
-UNION SELECT 'owner of ' || nspname || ' ' || nspowner::regrole || coalesce(' ' || nspacl::text, '') FROM pg_namespace
+UNION SELECT concat('owner of ', nspname, ' ', nspowner::regrole, nspacl) FROM pg_namespace WHERE nspname !~ '^pg_t'
 UNION SELECT concat('default ', defaclrole::regrole, defaclnamespace, defaclobjtype, defaclacl) FROM pg_default_acl
 UNION SELECT 'extension ' || extname FROM pg_extension
 UNION SELECT 'comment on ' || i.type || ' ' || i.identity || ': ' || s.description
@@ -59,19 +64,221 @@ def run_until(move: Lifecycle, stage: str) -> None:
         assert not move.run(each).blocked
 
 
-@pytest.mark.parametrize("stage", ["setup", "snapshot", "schema_sync", "verify"])
-def test_a_migration_of_everything_is_undone(
-    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], stage: str
-) -> None:
+# A schema that every database has.
+PUBLIC = """
+ALTER SCHEMA public OWNER TO pgddl_test_owner;
+REVOKE USAGE ON SCHEMA public FROM PUBLIC;
+COMMENT ON SCHEMA public IS 'ours';
+"""
+
+
+class Untouched:
+    """Both databases as they are now; `check` after whatever was done and undone."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self._before = {dsn: (structure(dsn), rows_of(dsn)) for dsn in (source, target)}
+
+    def check(self, *dsns: str) -> None:
+        for dsn in dsns or self._before:
+            lines, rows = self._before[dsn]
+            assert diff_catalogs(lines, structure(dsn)) == []
+            assert rows_of(dsn) == rows
+            wait_until(lambda dsn=dsn: left_behind(dsn) == [])
+
+
+@pytest.fixture
+def everything(pg16: Cluster, pg18: Cluster, source_dsn: str) -> str:
     for cluster in (pg16, pg18):
         make_roles(cluster)
-    psql(pg16, source_dsn, NASTY.read_text(encoding="utf-8") + EVERYTHING)
-    before, there, rows = structure(source_dsn), structure(target_dsn), rows_of(source_dsn)
-    move = lifecycle(source_dsn, target_dsn, tables=CHOSEN, **SMALL)
+    psql(pg16, source_dsn, NASTY.read_text(encoding="utf-8") + EVERYTHING + PUBLIC)
+    return source_dsn
+
+
+def kill_when(dsn: str, query: str, victims: str, *, on: str | None = None) -> threading.Thread:
+    """Ends the backends that `victims` names (a pattern of application names) once the query finds something."""
+
+    def watch() -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(on or dsn, autocommit=True) as there:
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: conn.execute(query.encode()).fetchone(), 20)
+            kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s"
+            there.execute(kill + " AND datname = current_database()", [victims])
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("stage", ["setup", "snapshot", "schema_sync", "verify"])
+def test_a_migration_of_everything_is_undone(
+    everything: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], stage: str
+) -> None:
+    before = Untouched(everything, target_dsn)
+    move = lifecycle(everything, target_dsn, tables=CHOSEN, **SMALL)
     run_until(move, stage)
     reset(move)
-    assert diff_catalogs(there, structure(target_dsn)) == []
-    assert diff_catalogs(before, structure(source_dsn)) == []
-    assert rows_of(source_dsn) == rows
-    for dsn in (source_dsn, target_dsn):
-        wait_until(lambda dsn=dsn: left_behind(dsn) == [])
+    before.check()
+
+
+def test_a_migration_that_died_in_its_backfill_or_cut_over_is_undone(
+    everything: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(everything, "INSERT INTO shop.hashed SELECT i, repeat('x', 500) FROM generate_series(100, 4000) i")
+    before = Untouched(everything, target_dsn)
+    move = lifecycle(everything, target_dsn, tables=CHOSEN, swap={"fence": "read_only"}, **SMALL)
+    run_until(move, "snapshot")
+    killer = kill_when(target_dsn, "SELECT 1 FROM pgddl.chunks WHERE done_at IS NOT NULL", f"pgddl:{move.name}:%:copy")
+    move.refused("backfill", Retry)
+    killer.join()
+    assert move.journal("SELECT 1 FROM pgddl.chunks WHERE done_at IS NULL")
+    reset(move)
+    before.check()
+    move.run_all(until="verify")
+    fence = "SELECT 1 FROM pg_trigger WHERE tgname LIKE 'pgddl_fence%'"
+    killer = kill_when(everything, fence, f"pgddl:{move.name}:%:stage", on=target_dsn)
+    move.refused("swap", Retry)
+    killer.join()
+    over = move.journal("SELECT 1 FROM pgddl.pipelines WHERE cut_over_at IS NOT NULL")
+    reset(move)
+    before.check(everything)
+    if not over:
+        before.check(target_dsn)
+
+
+def test_a_migration_that_is_done_stays_done(
+    everything: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    before = Untouched(everything, target_dsn)
+    move = lifecycle(everything, target_dsn, tables=CHOSEN, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="swap")
+    there = structure(target_dsn)
+    reset(move)
+    before.check(everything)
+    assert differences(everything, target_dsn, [("shop", "orders"), ("shop", "events")]) == []
+    assert diff_catalogs(there, structure(target_dsn), ignore=["pgddl"]) == []
+    assert left_behind(target_dsn) == []
+    execute(everything, "INSERT INTO shop.hashed VALUES (-1, 'the fence is down')")
+
+
+def test_one_table_is_reset_with_what_stands_on_it_and_comes_again(
+    everything: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    before = catalog_lines(everything)
+    move = lifecycle(everything, target_dsn, tables=CHOSEN, swap={"fence": "read_only"}, **SMALL)
+    run_until(move, "replay")
+    with pytest.raises(UsageError, match=r"shop\.dog"):
+        reset(move, ["shop.animal"])
+    dropped = reset(move, ["shop.orders", "shop.events"])
+    assert 'DROP VIEW IF EXISTS "shop"."on_view"' in dropped
+    execute(everything, "SET session_replication_role = origin; UPDATE shop.orders SET note = note || '!' WHERE id < 9")
+    for stage in STAGES[: STAGES.index("swap") + 1]:
+        assert not move.run(stage).blocked
+    assert {d.table for d in differences(everything, target_dsn)} == {"virtual_key"}
+    assert diff_catalogs(before, catalog_lines(target_dsn), ignore=["publication", "pgddl"]) == []
+
+
+CYCLES = """
+CREATE EXTENSION IF NOT EXISTS vector;
+CREATE VIEW first AS SELECT 1 AS n;
+CREATE FUNCTION rows_of_first() RETURNS SETOF first LANGUAGE sql BEGIN ATOMIC SELECT * FROM first; END;
+CREATE OR REPLACE VIEW first AS SELECT count(*)::integer AS n FROM pg_class WHERE false;
+CREATE VIEW second AS SELECT 1 AS n;
+CREATE FUNCTION of_second() RETURNS second LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE VIEW second AS SELECT (of_second()).n;
+CREATE TABLE a (id integer PRIMARY KEY, b integer);
+CREATE TABLE b (id integer PRIMARY KEY, a integer REFERENCES a, place vector(3));
+ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b;
+CREATE FUNCTION fits(a) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+ALTER TABLE a ADD CHECK (fits(a));
+CREATE INDEX ON a (fits(a));
+CREATE DOMAIN d AS integer;
+CREATE FUNCTION good(d) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+ALTER DOMAIN d ADD CHECK (good(VALUE));
+CREATE OPERATOR FAMILY f USING btree;
+CREATE OPERATOR CLASS c FOR TYPE integer USING btree FAMILY f AS OPERATOR 1 <, FUNCTION 1 btint4cmp(integer, integer);
+CREATE EVENT TRIGGER watch ON ddl_command_end WHEN TAG IN ('CREATE POLICY') EXECUTE FUNCTION noticed();
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_cycles_are_undone_and_extensions_left_that_were_there(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], there: bool
+) -> None:
+    noticed = "CREATE FUNCTION noticed() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';"
+    execute(source_dsn, noticed + CYCLES)
+    if there:
+        execute(target_dsn, "CREATE EXTENSION vector; COMMENT ON EXTENSION vector IS 'mine'")
+    before = Untouched(source_dsn, target_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, **SMALL)
+    run_until(move, "schema_sync")
+    reset(move)
+    before.check()
+
+
+def test_what_somebody_made_on_the_target_is_not_taken_along(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id integer PRIMARY KEY)")
+    before = Untouched(source_dsn, target_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, **SMALL)
+    run_until(move, "schema_sync")
+    execute(target_dsn, "CREATE VIEW public.theirs AS SELECT * FROM s.t")
+    with pytest.raises(PgddlError, match="depend"):
+        reset(move)
+    execute(target_dsn, "DROP VIEW public.theirs")
+    reset(move)
+    before.check()
+
+
+def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    load(source_dsn)
+    before = Untouched(source_dsn, source_dsn)
+    move = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
+    for stage in ("setup", "backfill", "verify"):
+        run_until(move, stage)
+        reset(move)
+        before.check()
+    move.run_all(until="verify")
+    killer = kill_when(
+        source_dsn, "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'pgddl_old%%'", f"pgddl:{move.name}:%:swap"
+    )
+    with contextlib.suppress(Retry):
+        move.run("swap")
+    killer.join()
+    if not move.journal("SELECT 1 FROM pgddl.pipelines WHERE cut_over_at IS NOT NULL"):
+        reset(move)
+        before.check()
+        move.run_all(until="swap")
+    with pytest.raises(UsageError, match="has swapped"):
+        reset(move)
+    move.run("cleanup")
+    there = Untouched(source_dsn, source_dsn)
+    reset(move)
+    assert "pgddl" not in "".join(structure(source_dsn))
+    assert there
+
+
+def test_one_table_of_a_rewrite_is_reset_and_comes_again(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    load(source_dsn)
+    move = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
+    run_until(move, "schema_sync")
+    reset(move, [f'"{FLOOR}"."Orders"', "public.badges"])
+    execute(source_dsn, "UPDATE badges SET holder = 'new ' || id")
+    move.run_all()
+    assert unaccounted(source_dsn) == []
+    reset(move)
+    assert "pgddl" not in "".join(structure(source_dsn))
+
+
+def test_what_a_killed_setup_leaves_behind_is_taken_away(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, "CREATE TABLE t (id integer PRIMARY KEY)")
+    before = Untouched(source_dsn, target_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]})
+    for dsn, name in ((source_dsn, "core"), (target_dsn, "journal")):
+        with connect(dsn, purpose="test") as conn:
+            migrations.apply(conn, name)
+    reset(move)
+    before.check()
+    reset(move)

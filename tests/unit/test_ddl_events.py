@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case("CREATE SCHEMA shop", "CREATE SCHEMA", "schema", "shop", "shop", None),
-    Case("ALTER SCHEMA shop OWNER TO x", "ALTER SCHEMA", "schema", "shop", "shop", None),
+    Case("ALTER SCHEMA shop OWNER TO x", "ALTER SCHEMA", "schema", "shop", "shop", None, phase="finish"),
     Case("CREATE EXTENSION IF NOT EXISTS hstore WITH SCHEMA public", "CREATE EXTENSION", "extension", None,
          "hstore", None),
     Case("CREATE TYPE shop.s AS ENUM ('a')", "CREATE TYPE", "type", "shop", "s", None),

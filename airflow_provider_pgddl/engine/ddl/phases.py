@@ -120,6 +120,9 @@ def phase_of(tree: ParseResult, section: Section) -> Phase:
     later: Phase = "create" if section == "pre-data" else "index"
     if kind == "AlterOwnerStmt" and words(node.object_type) in ("PUBLICATION", "SUBSCRIPTION"):
         return "noise"
+    # A schema may have been there before: its owner changes when all else that cannot be taken back does.
+    if kind == "AlterOwnerStmt" and words(node.object_type) in ("EVENT TRIGGER", "SCHEMA"):
+        return "finish"
     if kind in _SECTION:
         return later
     if kind in _FINISH:
