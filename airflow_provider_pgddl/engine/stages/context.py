@@ -163,7 +163,9 @@ def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
 def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
     """Once setup has recorded the file, only workers, throttle and timeouts may change."""
     from airflow_provider_pgddl.engine.pipeline import changed_keys
+    from airflow_provider_pgddl.engine.preflight import refuse, unsupported
 
+    refuse(unsupported(pipeline))  # a key that may change can still ask for what is not built
     changed = changed_keys(recorded, pipeline.to_json())
     if changed:
         raise UsageError(

@@ -93,7 +93,7 @@ def _refuse_incomplete(context: Context, tables: Sequence[TableRow]) -> None:
         raise PreflightRefused(
             "matches tables.include, came after setup, and would be left behind",
             table=".".join(new[0]),
-            todo="run again from setup, which takes it along; or exclude it",
+            todo="run again from setup, which takes it along",
         )
 
 

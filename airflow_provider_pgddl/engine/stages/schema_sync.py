@@ -4,16 +4,14 @@ the verdict."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.build import TableBuild, build
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.journal import EventRow, TableRow
-from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
@@ -47,27 +45,6 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     context.block(done.stopped)
     context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")
     return done.keys
-
-
-@dataclass(frozen=True, slots=True)
-class TableBuild:
-    """One table's indexes and constraints in their order; travels to an executor."""
-
-    dsn: str
-    pipeline: str
-    fence: Fence
-    events: tuple[EventRow, ...]
-    copies_only: bool
-    analyze: sql.Composed | None
-
-
-def build(part: TableBuild) -> int:
-    """Without CONCURRENTLY: nothing but us uses the copy."""
-    with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
-        applied = apply_events(conn, part.pipeline, part.fence, part.events, copies_only=part.copies_only)
-        if part.analyze is not None:
-            conn.execute(part.analyze)
-    return applied
 
 
 def _build(context: Context, tables: Sequence[TableRow]) -> int:

@@ -35,7 +35,7 @@ def _refuse_unready(context: Context, tables: list[TableRow]) -> None:
     for name, findings in blocked.items():
         raise PreflightRefused(
             f"is blocked: {'; '.join(findings)}", table=name,
-            todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and leave it out",
+            todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",
         )  # fmt: skip
     late = [t for t in tables if t.state != "indexed"]
     if late or not tables:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, compare
-from airflow_provider_pgddl.engine.rows.windows import Window, at_snapshot
+from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries
+from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.replay import one_window, ready
 
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
 Left = tuple[int, int, str | None, str | None]  # range id, table id, low, high
-Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
 
 BYTES_A_ROW = 100  # for cutting ranges, where the size of rows is not known any better
 
@@ -98,7 +95,7 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
                 if spread and done.snapshot:
                     compared += _compare_over_spark(context, done.snapshot, todo)
                 else:
-                    compared += _compare_here(replica.source, replica.target, todo, WINDOW_SECONDS)
+                    compared += compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS)
 
         one_window(context, replica, tables, inside=inside)
         with context.fenced():
@@ -111,29 +108,6 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
 def _ranges(left: Sequence[Left]) -> Iterator[tuple[tuple[int, str | None, str | None], int]]:
     for range_id, table_id, low, high in left:
         yield (range_id, low, high), table_id
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One worker's share of the ranges, at a window's exported snapshot; it ends after `seconds`, done or not."""
-
-    source_dsn: str
-    target_dsn: str
-    pipeline: str
-    token: int
-    snapshot: str
-    ranges: tuple[tuple[Range, Sides], ...]
-    seconds: float
-
-
-def compare_part(part: Part) -> list[Result]:
-    """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
-    source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
-    copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
-    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
-    plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
-    with source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
-        return _compare_here(source, copy, part.ranges, part.seconds)
 
 
 def _spread(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
@@ -159,16 +133,6 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     ]  # fmt: skip
     shares = spread(compare_part, parts, workers=workers, app=f"pgddl verify {context.name}")
     return [result for share in shares for result in share]
-
-
-def _compare_here(source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float) -> list[Result]:
-    deadline, compared = time.monotonic() + seconds, list[Result]()
-    for within, sides in todo:
-        found = compare(source, copy, sides, within)
-        compared.append((within.id, found.rows, found.differ))
-        if time.monotonic() > deadline:
-            break
-    return compared
 
 
 def _sides(context: Context, table: TableRow) -> Sides:

@@ -1,0 +1,47 @@
+"""Comparing ranges for as long as there is time: in the stage's own sessions, or in a worker at a snapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, compare
+from airflow_provider_pgddl.engine.rows.windows import at_snapshot
+
+Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One worker's share of the ranges, at a window's exported snapshot; it ends after `seconds`, done or not."""
+
+    source_dsn: str
+    target_dsn: str
+    pipeline: str
+    token: int
+    snapshot: str
+    ranges: tuple[tuple[Range, Sides], ...]
+    seconds: float
+
+
+def compare_part(part: Part) -> list[Result]:
+    """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
+    source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
+    copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
+    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
+    plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
+    with source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
+        return compare_ranges(source, copy, part.ranges, part.seconds)
+
+
+def compare_ranges(source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float) -> list[Result]:
+    """The ranges' results, until `seconds` are over; at least one."""
+    deadline, compared = time.monotonic() + seconds, list[Result]()
+    for within, sides in todo:
+        found = compare(source, copy, sides, within)
+        compared.append((within.id, found.rows, found.differ))
+        if time.monotonic() > deadline:
+            break
+    return compared
