@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.stages.context import Context, StageResult, p
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
+WINDOWS_TO_SEE_A_TREND = 4
 
 
 def run(context: Context) -> StageResult:
@@ -83,8 +84,15 @@ def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool 
         if until_quiet:
             if not done.keys and not done.pending:
                 return windows
-        elif not done.pending and done.seconds <= settings.until_lag:
+        elif not done.pending and (done.seconds <= settings.until_lag or _no_shorter(windows)):
             return windows
+
+
+def _no_shorter(windows: Sequence[Window]) -> bool:
+    """Whether more windows would not bring the lag down: one over many tables takes its time, changes or not."""
+    last = windows[-WINDOWS_TO_SEE_A_TREND:]
+    even = len(last) == WINDOWS_TO_SEE_A_TREND and not any(w.pending for w in last)
+    return even and last[-1].seconds > 0.9 * last[0].seconds
 
 
 def one_window(
