@@ -24,7 +24,7 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind, load_re
 from tests.integration.test_dump import NASTY, make_roles
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
-SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 150}}
+SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 300}}
 
 
 def tables_of(dsn: str) -> list[tuple[str, str]]:
