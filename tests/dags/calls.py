@@ -1,6 +1,6 @@
-"""Several `airflow` calls in one process: starting one takes longer than most of them run.
+"""Many `airflow` calls in one process, as starting one takes longer than most run: a JSON list of arguments a line.
 
-Reads a JSON list of arguments from each line of stdin; goes on whatever the exit codes are.
+Says after each how it ended.
 """
 
 import json
@@ -8,9 +8,12 @@ import sys
 
 from airflow.__main__ import main
 
-for line in sys.stdin.read().splitlines():
+for line in iter(sys.stdin.readline, ""):
     sys.argv = ["airflow", *json.loads(line)]
+    code: object = 0
     try:
         main()
     except SystemExit as end:
-        print(f"airflow {' '.join(sys.argv[1:])} ended with {end.code}", flush=True)
+        code = end.code or 0
+    sys.stderr.flush()
+    print(f"=== airflow ended with {code}", flush=True)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +46,46 @@ def postgres_connection(conninfo: str) -> str:
     )
 
 
+class Shell:
+    """`shell("tasks", "test", "dag", "task")` returns exit code and output; `start` does not wait for the end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __call__(self, *args: str) -> tuple[int, str]:
+        self.start(*args)
+        return self.end()
+
+    def start(self, *args: str) -> None:
+        assert self._process.stdin is not None
+        print(json.dumps(args), file=self._process.stdin, flush=True)
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output of the call that is running."""
+        said = self.until("=== airflow ended with ")
+        return int(said.rpartition(" ")[2]), said
+
+    def until(self, text: str, seconds: float = 120) -> str:
+        """What is said up to and including the line with this text."""
+        said, deadline = "", time.monotonic() + seconds
+        while text not in said:
+            try:
+                line = self._lines.get(timeout=deadline - time.monotonic())
+            except (queue.Empty, ValueError):
+                line = None
+            assert line is not None, f"{text!r} was not said:\n{said}"
+            said += line
+        return said
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+
 @dataclass(frozen=True)
 class Airflow:
     """`airflow` with its own home; connections come from the environment, as `AIRFLOW_CONN_<ID>`."""
@@ -70,6 +115,22 @@ class Airflow:
         }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
         return kept | own | env
+
+    @contextmanager
+    def shell(self, dags: Path, **env: str) -> Iterator[Shell]:
+        """One process for many calls."""
+        with subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("calls.py"))],
+            env=self.environment(dags, **env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield Shell(process)
+            finally:
+                process.kill()
 
     def states(self, dag_id: str) -> dict[str, str]:
         """The states of the tasks of the newest run."""

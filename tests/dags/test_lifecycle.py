@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from airflow_provider_pgddl.demo import compare, shop
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
-from tests.dags.conftest import EXAMPLES, Airflow, postgres_connection
+from tests.dags.conftest import EXAMPLES, Airflow, Shell, postgres_connection
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(480)]
 
@@ -67,14 +67,6 @@ def migrated(airflow: Airflow, shop_databases: tuple[str, str], connections: dic
     return Move(done.stdout, airflow.states("migrate_shop"), airflow.xcoms("migrate_shop"), writers, found)
 
 
-@pytest.fixture(scope="module")
-def rewritten(airflow: Airflow, migrated: Move, shop_databases: tuple[str, str], connections: dict[str, str]) -> Move:
-    """The shop after `rewrite_orders` on 18."""
-    with Writers(shop_databases[1:], rate=60) as writers:
-        done = airflow("dags", "test", "rewrite_orders", dags=EXAMPLES, **connections)
-    return Move(done.stdout, airflow.states("rewrite_orders"), airflow.xcoms("rewrite_orders"), writers)
-
-
 def test_every_task_of_the_migration_succeeds(migrated: Move) -> None:
     assert migrated.states == {f"migrate.{name}": "success" for name in LIFECYCLE}, migrated.said
 
@@ -105,45 +97,75 @@ def test_no_secret_is_printed(migrated: Move, shop_databases: tuple[str, str]) -
         assert password not in migrated.said
 
 
-def test_the_key_of_orders_is_rewritten_in_place(rewritten: Move, shop_databases: tuple[str, str]) -> None:
-    assert rewritten.states == {f"rewrite.{name}": "success" for name in LIFECYCLE}, rewritten.said
-    with psycopg.connect(shop_databases[1]) as target:
+# Each stage alone, on 18, while the writers go on
+
+
+@dataclass
+class Alone:
+    """Stages of `rewrite_orders` one by one, by `airflow tasks test`."""
+
+    shell: Shell
+
+    def run(self, stage: str) -> str:
+        """`done` or `nothing to do`."""
+        code, said = self.shell("tasks", "test", "rewrite_orders", f"rewrite.{stage}")
+        ended = re.search(rf"pgddl: {stage} of rewrite_orders: ([a-z ]+) \(", said)
+        assert code == 0, said
+        assert "state=success" in said or "new_state=success" in said, said
+        assert ended, said
+        return ended[1]
+
+
+@pytest.fixture(scope="module")
+def alone(airflow: Airflow, migrated: Move, connections: dict[str, str], tmp_path_factory: Any) -> Iterator[Alone]:
+    assert migrated.writers.cut_over, migrated.said
+    dags = tmp_path_factory.mktemp("dags")
+    shutil.copytree(EXAMPLES, dags, dirs_exist_ok=True)
+    shutil.copy(Path(__file__).parent / "folder" / "gate.py", dags)
+    with airflow.shell(dags, **connections) as shell:
+        yield Alone(shell)
+
+
+def test_each_stage_runs_alone_and_a_second_time_has_nothing_to_do(
+    alone: Alone, shop_databases: tuple[str, str]
+) -> None:
+    target = shop_databases[1]
+    done = ["done", "nothing to do"]
+    with Writers([target], rate=60) as writers:
+        for stage in ("setup", "snapshot", "backfill", "schema_sync"):
+            assert [alone.run(stage), alone.run(stage)] == done, stage
+        with writers.quiet():  # an order that has one more column for a while would not be as it was written
+            the_gate_is_closed_by_a_mismatch(alone.shell, target)
+        assert alone.run("replay") == "done"
+        with writers.quiet():
+            alone.run("replay")
+            assert alone.run("replay") == "nothing to do"
+            assert [alone.run("verify"), alone.run("verify")] == done
+        for stage in ("swap", "cleanup"):
+            assert [alone.run(stage), alone.run(stage)] == done, stage
+    assert writers.notes.failures == []
+    with psycopg.connect(target) as conn:
         query = (
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute"
             " WHERE attrelid = 'shop.orders'::regclass AND attname = 'id'"
         )
-        assert target.execute(query).fetchone() == ("bigint",)
-        assert rewritten.writers.ledger.check(target) == []
-    assert rewritten.writers.notes.failures == []
-    assert broken_invariants(shop_databases[1]) == []
+        assert conn.execute(query).fetchone() == ("bigint",)
+        assert writers.ledger.check(conn) == []
+    assert broken_invariants(target) == []
 
 
-# Each stage alone
-
-
-@pytest.fixture
-def ledger_table(source_dsn: str) -> str:
-    """A small table to rewrite in place."""
-    with psycopg.connect(source_dsn, autocommit=True) as conn:
-        conn.execute("CREATE SCHEMA shop")
-        conn.execute("CREATE TABLE shop.orders (id int PRIMARY KEY, note text NOT NULL)")
-        conn.execute("INSERT INTO shop.orders SELECT g, 'order ' || g FROM generate_series(1, 1000) g")
-    return source_dsn
-
-
-def test_each_stage_runs_alone_and_a_second_time_has_nothing_to_do(airflow: Airflow, ledger_table: str) -> None:
-    stages = [name for name in LIFECYCLE if name not in ("gate", "catch_up")]
-    calls = [["tasks", "test", "rewrite_orders", f"rewrite.{stage}"] for stage in stages for _ in range(2)]
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("calls.py"))],
-        env=airflow.environment(EXAMPLES, AIRFLOW_CONN_SHOP_PG18=postgres_connection(ledger_table)),
-        input="\n".join(map(json.dumps, calls)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    ran = [line.strip() for line in done.stdout.splitlines() if "pgddl: " in line and " of rewrite_orders: " in line]
-    assert len(ran) == 2 * len(stages), done.stdout
-    for stage, first, second in zip(stages, ran[::2], ran[1::2], strict=True):
-        assert f"pgddl: {stage} of rewrite_orders: done" in first, done.stdout
-        assert f"pgddl: {stage} of rewrite_orders: nothing to do" in second, done.stdout
+def the_gate_is_closed_by_a_mismatch(shell: Shell, dsn: str) -> None:
+    """It opens again by itself once the mismatch is gone."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("ALTER TABLE shop.orders ADD COLUMN gift boolean")
+        shell.start("tasks", "test", "gate", "gate")
+        said = shell.until("column gift was added")
+        assert "closed: shop.orders" in said
+        status = "SELECT status FROM pgddl.schema_status WHERE pipeline = 'rewrite_orders'"
+        assert conn.execute(status).fetchall() == [("mismatch",)]
+        conn.execute("ALTER TABLE shop.orders DROP COLUMN gift")
+        code, said = shell.end()
+        assert code == 0
+        assert "shop.orders: no mismatch any more" in said
+        assert "state=success" in said
+        assert conn.execute(status).fetchall() == [("compatible",)]
