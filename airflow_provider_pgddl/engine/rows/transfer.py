@@ -29,8 +29,8 @@ REFUSALS = (psycopg.IntegrityError, psycopg.DataError, pg.UndefinedTable, pg.Und
 def refusal(error: psycopg.Error) -> str:
     """A REFUSALS error as a finding."""
     return (
-        f"the copy refused a row of the source ({error.diag.message_primary}): give the copy what changed on the "
-        "source, or `pgddl reset --tables` this table, then run from setup"
+        f"the copy refused a row of the source ({error.diag.message_primary}): undo what changed on the source, or "
+        "`pgddl reset` (--tables, where only this table changed) and run again from setup"
     )
 
 
