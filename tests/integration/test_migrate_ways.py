@@ -15,6 +15,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.stages import cut_over, swap
+from airflow_provider_pgddl.engine.stages.reset import reset
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
@@ -202,8 +203,11 @@ def test_rows_that_the_copy_does_not_take_stop_their_table_alone(
         assert {b["table"] for b in result.blocked} == {"public.labelled", "public.checked", "public.once"}
         assert result.exit_code == 3
         assert differences(source_dsn, target_dsn, [("public", "fine")]) == []
-    print(result.blocked)
+        execute(source_dsn, "UPDATE once SET n = 3 WHERE id = 2; UPDATE fine SET n = 6 WHERE id = 2")
     assert "is blocked" in str(move.refused("swap"))
+    reset(move.job("replay").pipeline, source_dsn, target_dsn)
+    move.run_all()
+    assert differences(source_dsn, target_dsn) == []
 
 
 def test_verify_finds_what_differs_and_swap_refuses_it(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
@@ -334,6 +338,80 @@ def test_a_cut_over_that_dies_is_finished_by_a_retry(
     assert compare_sequences(source_dsn, target_dsn) == []
     assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
     assert move.journal("SELECT conname FROM pg_constraint WHERE NOT convalidated") == []
+
+
+def test_two_pipelines_share_a_source(
+    pg18: Cluster, source_dsn: str, target_dsn: str, database: Database, lifecycle: Lifecycles
+) -> None:
+    execute(source_dsn, "CREATE TABLE a (id integer PRIMARY KEY, n integer)")
+    execute(
+        source_dsn, "INSERT INTO a SELECT i, i FROM generate_series(1, 500) i; CREATE TABLE b (LIKE a INCLUDING ALL)"
+    )
+    other_dsn = database(pg18)
+    one = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]})
+    other = lifecycle(source_dsn, other_dsn, tables={"include": ["public.a"]})
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay"):
+        one.run(stage)
+        other.run(stage)
+        execute(source_dsn, "UPDATE a SET n = n + 1 WHERE id % 9 = 0; INSERT INTO b SELECT max(id) + 1, 1 FROM a")
+        execute(source_dsn, "DELETE FROM b")
+    one.run_all(after="replay")
+    assert differences(source_dsn, target_dsn) == []
+    execute(source_dsn, "UPDATE a SET n = n + 1 WHERE id % 7 = 0")
+    other.run_all(after="replay", until="swap")
+    assert differences(source_dsn, other_dsn, [("public", "a")]) == []
+    assert "schema pgddl" in left_behind(source_dsn)
+    other.run("cleanup")
+    assert left_behind(source_dsn) == []
+
+
+def test_writes_of_every_kind_of_session_are_seen(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:
+    """As a subscriber, with an odd search_path, without rights on the log, prepared, by cascades, through views."""
+    execute(
+        source_dsn,
+        """
+        CREATE TABLE a (id integer PRIMARY KEY, n integer);
+        CREATE TABLE b (id integer PRIMARY KEY, a integer REFERENCES a ON DELETE CASCADE ON UPDATE CASCADE);
+        CREATE VIEW v AS SELECT * FROM a WHERE n < 1000;
+        CREATE SCHEMA evil;
+        CREATE FUNCTION evil.quote_ident(text) RETURNS text LANGUAGE sql AS 'SELECT NULL';
+        CREATE ROLE pgddl_test_writer LOGIN PASSWORD 'writer';
+        GRANT ALL ON a, b, v TO pgddl_test_writer;
+        INSERT INTO a SELECT i, i FROM generate_series(1, 100) i;
+        INSERT INTO b SELECT i, i FROM generate_series(1, 100) i;
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]})
+    move.run_all(until="replay")
+    execute(
+        source_dsn,
+        "SET session_replication_role = replica; UPDATE a SET n = -1 WHERE id = 1; DELETE FROM b WHERE id = 1",
+    )
+    execute(
+        source_dsn, "DELETE FROM a WHERE id = 2; UPDATE a SET id = 1003 WHERE id = 3; UPDATE v SET n = 7 WHERE id = 4"
+    )
+    execute(source_dsn, "SET search_path = evil, pg_catalog; UPDATE public.a SET n = 8 WHERE id = 5")
+    execute(make_conninfo(source_dsn, user="pgddl_test_writer", password="writer"), "UPDATE a SET n = 9 WHERE id = 6")
+    execute(
+        source_dsn,
+        "MERGE INTO a USING (VALUES (7), (2007)) s (id) ON a.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (s.id, 1)",
+    )
+    execute(source_dsn, "INSERT INTO a VALUES (8, 0), (2008, 0) ON CONFLICT (id) DO UPDATE SET n = 88")
+    execute(
+        source_dsn,
+        "BEGIN; SAVEPOINT s; UPDATE a SET n = 11 WHERE id = 9; ROLLBACK TO s; UPDATE a SET n = 12 WHERE id = 10",
+    )
+    with psycopg.connect(source_dsn, autocommit=True) as conn:
+        conn.execute("BEGIN")
+        conn.execute("UPDATE a SET n = 10 WHERE id = 11")
+        conn.execute("PREPARE TRANSACTION 'of_test_migrate'")
+        move.run("replay")
+        conn.execute("COMMIT PREPARED 'of_test_migrate'")
+        with conn.cursor().copy("COPY a FROM STDIN") as copy:
+            copy.write_row((3000, 1))
+    move.run_all(after="schema_sync")
+    assert differences(source_dsn, target_dsn) == []
 
 
 class Killed(BaseException):
