@@ -40,11 +40,13 @@ WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 
 
 -- name: old_snapshots
 -- Other sessions of this database that hold a snapshot over statements: an idle one surely, an active one if its transaction is
--- older than its statement.
+-- older than its statement. Of those only such as are under way for longer than an application's own transactions: a busy server
+-- has some of these at any time, the ones that wait for our lock among them, and the swap would never come.
 SELECT max(pid) FROM pg_catalog.pg_stat_activity
 WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid() AND backend_xmin IS NOT NULL
   AND backend_type = 'client backend' AND application_name NOT LIKE 'pgddl:%'
-  AND (state LIKE 'idle in transaction%' OR xact_start < query_start)
+  AND (state LIKE 'idle in transaction%'
+       OR xact_start < query_start AND xact_start < pg_catalog.clock_timestamp() - interval '1 s')
 
 -- name: granted_by_default
 SELECT c.oid::pg_catalog.regclass::text, r.rolname
