@@ -66,9 +66,11 @@ def check(args: argparse.Namespace) -> int:
             print(f"{finding['severity']} ({finding['where']}): {about}{finding['what']}")
             for line in (finding.get("fix") or "").splitlines():
                 print(f"  {line}")
-        _print_tree({"migrations": found["migrations"]})
-        errors = sum(finding["severity"] == "error" for finding in found["findings"])
-        print(f"{errors} errors, {len(found['findings']) - errors} warnings")
+        for one in found["migrations"]:
+            counts = ", ".join(f"{len(one[state])} {state}" for state in ("applied", "pending", "changed"))
+            print(f"migrations, {one['set']} on the {one['where']}: {counts}")
+        severities = [finding["severity"] for finding in found["findings"]]
+        print(", ".join(_count(severities.count(severity), severity) for severity in ("error", "warning")))
     refused = any(finding["severity"] == "error" for finding in found["findings"])
     return EXIT_REFUSED if refused else EXIT_DONE
 
@@ -313,6 +315,10 @@ def _print_tree(value: Mapping[str, Any], indent: str = "") -> None:
                 print(f"{indent}  {shown}")
         else:
             print(f"{indent}{key}: {'-' if inner in (None, {}, []) else inner}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _version() -> str:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pgddl.connections import lookup_in_task, secrets
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job import names
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 
@@ -58,9 +59,10 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
             found = secrets(pipeline, lookup_in_task, os.environ)
             mismatches = stages.gate(pipeline, found["source"], found.get("target", found["source"]))
-        except PgddlError as error:
-            kind = AirflowException if error.retryable else AirflowFailException
-            raise kind(str(error)) from None
+        except (PgddlError, psycopg.Error) as error:
+            failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas")
+            kind = AirflowException if failure.retryable else AirflowFailException
+            raise kind(str(failure)) from None
         if (tables := names(self.tables)) is not None:
             mismatches = {table: lines for table, lines in mismatches.items() if table in tables}
         self._say(mismatches)
