@@ -18,6 +18,8 @@ CREATE TABLE "Shop Floor".regions (code text PRIMARY KEY, name text UNIQUE);
 CREATE TABLE "Shop Floor"."Orders" (
     id serial,
     legacy text DEFAULT 'old',
+    legacy_region text,
+    legacy_no serial CONSTRAINT legacy_key UNIQUE CONSTRAINT "legacy; check" CHECK (legacy_no > 0),
     parent integer,
     region text,
     slot bigint,
@@ -35,6 +37,16 @@ CREATE TABLE "Shop Floor"."Orders" (
 CREATE INDEX "Orders by Parent" ON "Shop Floor"."Orders" (parent) WHERE parent IS NOT NULL;
 CREATE INDEX ON "Shop Floor"."Orders" (lower(note), version DESC);
 CREATE STATISTICS "Shop Floor"."some stats" ON region, version FROM "Shop Floor"."Orders";
+CREATE INDEX legacy_index ON "Shop Floor"."Orders" (version, legacy_no);
+CREATE STATISTICS "Shop Floor"."legacy stats" ON legacy, version FROM "Shop Floor"."Orders";
+ALTER TABLE "Shop Floor"."Orders" ADD CONSTRAINT legacy_fkey FOREIGN KEY (legacy_region) REFERENCES "Shop Floor".regions NOT VALID;
+COMMENT ON CONSTRAINT legacy_fkey ON "Shop Floor"."Orders" IS 'goes';
+COMMENT ON CONSTRAINT legacy_key ON "Shop Floor"."Orders" IS 'goes';
+COMMENT ON INDEX "Shop Floor".legacy_index IS 'goes';
+COMMENT ON SEQUENCE "Shop Floor"."Orders_legacy_no_seq" IS 'goes';
+COMMENT ON COLUMN "Shop Floor"."Orders".legacy IS 'goes';
+GRANT SELECT (legacy, note) ON "Shop Floor"."Orders" TO PUBLIC;
+ALTER TABLE "Shop Floor"."Orders" CLUSTER ON legacy_index, ALTER COLUMN legacy SET STORAGE MAIN;
 COMMENT ON TABLE "Shop Floor"."Orders" IS 'orders; all of them';
 COMMENT ON COLUMN "Shop Floor"."Orders".note IS 'a note';
 COMMENT ON CONSTRAINT orders_parent_fkey ON "Shop Floor"."Orders" IS 'a tree';
@@ -85,7 +97,7 @@ BEGIN
     EXECUTE format($f$
         CREATE FUNCTION audit.as_rewritten(relation oid, image jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $g$
         SELECT CASE WHEN relation = %s AND to_regclass('"Shop Floor"."Orders"') <> relation
-                    THEN image - 'legacy' || jsonb_build_object('amount', ((image->>'amount')::numeric * 100)::bigint)
+                    THEN image - 'legacy' - 'legacy_no' - 'legacy_region' || jsonb_build_object('amount', ((image->>'amount')::numeric * 100)::bigint)
                     ELSE image END $g$ $f$, '"Shop Floor"."Orders"'::regclass::oid);
 END
 $$;

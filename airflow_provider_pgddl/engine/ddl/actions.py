@@ -59,6 +59,11 @@ def alter_actions(actions: Iterable[str]) -> list[AlterAction]:
     return [taken for text in actions for taken in _taken_apart(text)]
 
 
+def dropped_columns(actions: Iterable[str]) -> list[str]:
+    """The columns that the copy does not have any more."""
+    return [a.column for a in alter_actions(actions) if a.kind == "DROP COLUMN" and a.column]
+
+
 def _taken_apart(text: str) -> list[AlterAction]:
     try:
         tree = parse_any(f"ALTER TABLE ONLY t {text}")

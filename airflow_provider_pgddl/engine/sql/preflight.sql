@@ -383,6 +383,7 @@ JOIN pg_catalog.pg_class s ON s.oid = ours.seq JOIN pg_catalog.pg_namespace sn O
 JOIN pg_catalog.pg_class c ON c.oid = other.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = other.col
 WHERE ours.relid = ANY(%(oids)s::oid[])
+  AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over
 ORDER BY 1, 2, 3
 
 -- name: security_labels

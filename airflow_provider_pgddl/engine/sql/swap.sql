@@ -1,6 +1,7 @@
 -- name: foreign_keys
 -- Every foreign key from or to these tables, with the definition to make it again (qualified by the empty search_path).
 SELECT c.oid, c.conname, c.conrelid, c.confrelid, n.nspname, r.relname, fn.nspname, f.relname,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY(c.conkey)),
        pg_catalog.pg_get_constraintdef(c.oid), c.convalidated, pg_catalog.obj_description(c.oid, 'pg_constraint')
 FROM pg_catalog.pg_constraint c
 JOIN pg_catalog.pg_class r ON r.oid = c.conrelid

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.actions import dropped_columns
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
@@ -38,6 +39,7 @@ class ForeignKey:
     table: str
     referenced_schema: str
     referenced: str
+    columns: list[str]
     definition: str
     validated: bool
     comment: str | None
@@ -78,6 +80,8 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
     keys = _foreign_keys(conn, tables)
+    rewrites = context.pipeline.rewrites
+    dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     involved = {(t.schema, t.name) for t in tables}
     involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
@@ -93,7 +97,8 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
             _drop_foreign_key(conn, key)
         serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
-            _add_foreign_key(context, journal, key)
+            if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
+                _add_foreign_key(context, journal, key)
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         for table, sequences in serials:
             _own_sequences(conn, table, sequences)  # after the owner: they must have the same
@@ -174,11 +179,10 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
     copy_schema = table.plan.copy_schema
     copy_oid = catalog.oid_of(conn, table.plan.copy_schema, table.plan.copy_name)
     sequences = conn.execute(_Q["owned_sequences"], [table.oid]).fetchall()
-    for kind, schema, name, column, _, _ in sequences:
-        if kind == "a":
-            conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
-        else:
-            _carry_identity(conn, copy_oid, (schema, name), column)
+    # That of a column which the copy does not have goes away with the old table.
+    serials = [row for row in sequences if row[0] == "a" and row[3] in table.plan.columns]
+    for _, schema, name, _, _, _ in serials:
+        conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
     old_statistics = conn.execute(_Q["statistics_of"], [table.oid]).fetchall()
     for schema, name in old_statistics:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
@@ -187,7 +191,10 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
     for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
         if schema == copy_schema:
             conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
-    return [(schema, name, column, type_) for kind, schema, name, column, type_, _ in sequences if kind == "a"]
+    for kind, _, name, column, _, _ in sequences:
+        if kind == "i":  # moved with the old table, and locked by that: nobody can draw from it any more
+            _carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
+    return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
 
 
 def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:

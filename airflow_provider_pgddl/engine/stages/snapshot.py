@@ -11,8 +11,9 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions
+from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
@@ -225,10 +226,13 @@ def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[St
         )
         for statement, tag in ((create, "CREATE SCHEMA"), (comment.as_string(context.target), "COMMENT")):
             yield Step(_ours(statement, tag, schema), statement)
+    gone = {id(event) for name in tables for event in _gone(context, events, name)}
     for event in events:
         if event.phase == "noise" or event.table not in tables:
             continue
-        if event.kind == "owner":
+        if id(event) in gone:
+            yield Step(event, event.statement, "skipped", "it goes with a column that rewrite.alter drops")
+        elif event.kind == "owner":
             yield Step(replace(event, phase="finish"), event.statement)
         elif event.phase == "finish":
             yield Step(event, event.statement)
@@ -240,6 +244,11 @@ def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[St
             yield Step(event, relocate(event.statement, names))
         if event.tag == "CREATE TABLE":
             yield from _alter(context, event)
+
+
+def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlEvent]:
+    dropped = dropped_columns(context.pipeline.rewrites[name].alter)
+    return going_with([e for e in events if e.table == name and e.phase != "noise"], dropped) if dropped else []
 
 
 def _alter(context: Context, created: DdlEvent) -> Iterable[Step]:
