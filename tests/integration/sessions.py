@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import psycopg
 
-from tests.integration.lifecycle import wait_until
+from tests.integration.lifecycle import left_behind, wait_until
 
 T = TypeVar("T")
 
@@ -109,3 +109,9 @@ def wait_for(condition: Callable[[], object], underway: Underway[Any] | None = N
         return False
 
     wait_until(true, seconds)
+
+
+def remains(dsn: str) -> list[str]:
+    """What of ours is in a database, once the sessions that we have closed are gone."""
+    wait_until(lambda: not any(line.startswith("session") for line in left_behind(dsn)))
+    return left_behind(dsn)

@@ -24,8 +24,8 @@ from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlErro
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.rows import chunks, windows
 from tests.conftest import Database, database_name
-from tests.integration.lifecycle import Lifecycle, left_behind
-from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for, waits
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
@@ -34,7 +34,8 @@ Make = Callable[..., Lifecycle]
 
 ITEMS = """
     CREATE TABLE public.items (id int PRIMARY KEY, code text UNIQUE NOT NULL, filler text NOT NULL);
-    INSERT INTO items SELECT n, 'c' || n, repeat('x', 400) FROM generate_series(1, 600) n
+    INSERT INTO items SELECT n, 'c' || n, repeat('x', 400) FROM generate_series(1, 600) n;
+    ALTER TABLE items CLUSTER ON items_code_key
 """
 
 
@@ -121,7 +122,7 @@ def test_c02_setup_waits_for_every_transaction_that_is_older_than_capture(items:
 NEW_FILES = {
     "truncated": ["TRUNCATE {0}", "INSERT INTO {0} SELECT n, 'new ' || n, 'y' FROM generate_series(1, 50) n"],
     "vacuumed": ["DELETE FROM {0} WHERE id % 3 > 0", "VACUUM FULL {0}"],
-    "clustered": ["UPDATE {0} SET filler = repeat('z', 300) WHERE id % 7 = 0", "CLUSTER {0} USING {0}_code_key"],
+    "clustered": ["UPDATE {0} SET filler = repeat('z', 300) WHERE id % 7 = 0", "CLUSTER {0}"],
 }
 
 
@@ -327,7 +328,7 @@ def test_c07_row_security_that_would_hide_rows_is_refused(
         assert error.exit_code == EXIT_REFUSED
         assert "row security would hide rows from role c07_forced" in str(error)
         assert "BYPASSRLS" in str(error)
-        assert left_behind(source_dsn) == left_behind(target_dsn) == []
+        assert remains(source_dsn) == remains(target_dsn) == []
 
 
 def test_c07_row_security_that_comes_during_the_run_is_an_error_and_hides_nothing(
@@ -476,7 +477,7 @@ def test_c11_a_commit_that_can_still_be_lost_is_not_copied(
 
     monkeypatch.setattr(change_log, "acknowledge", look_and_acknowledge)
     if not guarded:
-        monkeypatch.setattr(windows, "_flush", lambda *_: None)
+        monkeypatch.setattr(windows, "flush", lambda *_: None)
     with without_wal_writer(items.source):
         do(items.source, "SET synchronous_commit = off; UPDATE items SET code = 'asynchronous' WHERE id = 1")
         lsn = one(items.source, "SELECT pg_current_wal_insert_lsn()::text")
@@ -498,7 +499,8 @@ def restore(pg18: Cluster, database: Database) -> Callable[[str, str], None]:
 
     def bring_back(dsn: str, backup: str) -> None:
         name, older = database_name(dsn), database_name(backup)
-        do(pg18.conninfo(), f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name} TEMPLATE {older}")
+        oid = one(dsn, "SELECT oid::int FROM pg_database WHERE datname = current_database()")
+        do(pg18.conninfo(), f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name} TEMPLATE {older} OID {oid}")
 
     return bring_back
 
