@@ -154,42 +154,80 @@ WHERE NOT pg_catalog.pg_visible_in_snapshot(x.xid, pg_catalog.pg_current_snapsho
   AND coalesce(a.datname, p.database, pg_catalog.current_database()) = pg_catalog.current_database()
 
 -- name: schema_digest
--- A digest that any change of a schema changes: of these tables and what belongs to them, or (oids null) of everything. Cheaper
--- than a dump; a REINDEX CONCURRENTLY changes it too, so a difference means "look closer". Our own objects are left out.
+-- A digest that any change of a schema changes: of these tables and what belongs to them, or (oids null) of everything that a
+-- dump shows. Cheaper than a dump; a REINDEX CONCURRENTLY changes it too, so a difference means "look closer". Our own objects
+-- are left out. Every ALTER writes a new version of its catalog row, hence xmin; pg_class alone is also written by VACUUM.
 WITH rel AS (
     SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
       AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
-      AND (%(oids)s::oid[] IS NULL OR c.oid = ANY(%(oids)s::oid[]))
+      AND (%(oids)s::oid[] IS NULL OR c.oid = ANY(%(oids)s::oid[])
+           OR c.oid IN (SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = ANY(%(oids)s::oid[]))
+           OR c.relkind = 'S' AND c.oid IN (
+                SELECT d.objid FROM pg_catalog.pg_depend d
+                WHERE d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = ANY(%(oids)s::oid[])
+                  AND d.classid = d.refclassid AND d.deptype IN ('a', 'i')))
 ), spaces AS (
     SELECT oid FROM pg_catalog.pg_namespace
     WHERE %(oids)s::oid[] IS NULL AND nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~ '^(pg_|pgddl)'
+), part(class, oid, version) AS (
+    SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid IN (TABLE rel) AND NOT t.tgisinternal AND t.tgname !~ '^pgddl_'
+    UNION ALL SELECT c.tableoid, c.oid, c.xmin FROM pg_catalog.pg_constraint c
+    WHERE c.contype <> 't' AND (c.conrelid IN (TABLE rel) OR c.confrelid IN (TABLE rel) OR c.contypid <> 0 AND %(oids)s::oid[] IS NULL)
+    UNION ALL SELECT d.tableoid, d.oid, d.xmin FROM pg_catalog.pg_attrdef d WHERE d.adrelid IN (TABLE rel)
+    UNION ALL SELECT p.tableoid, p.oid, p.xmin FROM pg_catalog.pg_policy p WHERE p.polrelid IN (TABLE rel)
+    UNION ALL SELECT r.tableoid, r.oid, r.xmin FROM pg_catalog.pg_rewrite r WHERE r.ev_class IN (TABLE rel)
+    UNION ALL SELECT s.tableoid, s.oid, s.xmin FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid IN (TABLE rel)
+    UNION ALL SELECT n.tableoid, n.oid, n.xmin FROM pg_catalog.pg_namespace n WHERE n.oid IN (TABLE spaces)
+    UNION ALL SELECT p.tableoid, p.oid, p.xmin FROM pg_catalog.pg_proc p WHERE p.pronamespace IN (TABLE spaces)
+    UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_type t WHERE t.typnamespace IN (TABLE spaces)
+    UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_operator o WHERE o.oprnamespace IN (TABLE spaces)
+    UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_opclass o WHERE o.opcnamespace IN (TABLE spaces)
+    UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_opfamily o WHERE o.opfnamespace IN (TABLE spaces)
+    UNION ALL SELECT c.tableoid, c.oid, c.xmin FROM pg_catalog.pg_collation c WHERE c.collnamespace IN (TABLE spaces)
+    UNION ALL SELECT c.tableoid, c.oid, c.xmin FROM pg_catalog.pg_conversion c WHERE c.connamespace IN (TABLE spaces)
+    UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_ts_config t WHERE t.cfgnamespace IN (TABLE spaces)
+    UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_ts_dict t WHERE t.dictnamespace IN (TABLE spaces)
+    UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_ts_parser t WHERE t.prsnamespace IN (TABLE spaces)
+    UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_ts_template t WHERE t.tmplnamespace IN (TABLE spaces)
+    UNION ALL SELECT * FROM (
+        SELECT e.tableoid, e.oid, e.xmin FROM pg_catalog.pg_enum e
+        UNION ALL SELECT a.tableoid, a.oid, a.xmin FROM pg_catalog.pg_default_acl a
+        UNION ALL SELECT c.tableoid, c.oid, c.xmin FROM pg_catalog.pg_cast c WHERE c.oid >= 16384
+        UNION ALL SELECT a.tableoid, a.oid, a.xmin FROM pg_catalog.pg_amop a WHERE a.oid >= 16384
+        UNION ALL SELECT a.tableoid, a.oid, a.xmin FROM pg_catalog.pg_amproc a WHERE a.oid >= 16384
+        UNION ALL SELECT a.tableoid, a.oid, a.xmin FROM pg_catalog.pg_am a
+        UNION ALL SELECT l.tableoid, l.oid, l.xmin FROM pg_catalog.pg_language l
+        UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_transform t
+        UNION ALL SELECT e.tableoid, e.oid, e.xmin FROM pg_catalog.pg_extension e
+        UNION ALL SELECT e.tableoid, e.oid, e.xmin FROM pg_catalog.pg_event_trigger e WHERE e.evtname !~ '^pgddl_'
+        UNION ALL SELECT f.tableoid, f.oid, f.xmin FROM pg_catalog.pg_foreign_data_wrapper f
+        UNION ALL SELECT f.tableoid, f.oid, f.xmin FROM pg_catalog.pg_foreign_server f
+        UNION ALL SELECT m.tableoid, m.mapcfg, m.xmin FROM pg_catalog.pg_ts_config_map m WHERE m.mapcfg >= 16384
+    ) anywhere WHERE %(oids)s::oid[] IS NULL
 )
 SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM (
     SELECT pg_catalog.concat_ws(':', 'class', c.oid, c.relname, c.relnamespace, c.relowner, c.relkind, c.relacl::text,
-        c.reloptions::text, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.reltablespace, c.relpersistence, c.relam)
-    FROM pg_catalog.pg_class c JOIN rel ON rel.oid = c.oid
+        c.reloptions::text, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.reltablespace, c.relpersistence, c.relam,
+        c.reloftype, (SELECT t.reloptions::text FROM pg_catalog.pg_class t WHERE t.oid = c.reltoastrelid))
+    FROM pg_catalog.pg_class c WHERE c.oid IN (TABLE rel)
     UNION ALL SELECT 'column:' || a.attrelid || ':' || a.attnum || ':' || a.xmin::text
-    FROM pg_catalog.pg_attribute a JOIN rel ON rel.oid = a.attrelid WHERE a.attnum > 0
-    UNION ALL SELECT 'trigger:' || t.oid || ':' || t.xmin::text
-    FROM pg_catalog.pg_trigger t JOIN rel ON rel.oid = t.tgrelid WHERE NOT t.tgisinternal AND t.tgname !~ '^pgddl_'
-    UNION ALL SELECT 'constraint:' || c.oid || ':' || c.xmin::text
-    FROM pg_catalog.pg_constraint c
-    WHERE c.contype <> 't' AND (EXISTS (SELECT FROM rel WHERE rel.oid = c.conrelid) OR EXISTS (SELECT FROM rel WHERE rel.oid = c.confrelid))
-    UNION ALL SELECT 'index:' || i.indexrelid || ':' || i.xmin::text FROM pg_catalog.pg_index i JOIN rel ON rel.oid = i.indrelid
-    UNION ALL SELECT 'default:' || d.oid || ':' || d.xmin::text FROM pg_catalog.pg_attrdef d JOIN rel ON rel.oid = d.adrelid
-    UNION ALL SELECT 'policy:' || p.oid || ':' || p.xmin::text FROM pg_catalog.pg_policy p JOIN rel ON rel.oid = p.polrelid
-    UNION ALL SELECT 'rule:' || r.oid || ':' || r.xmin::text FROM pg_catalog.pg_rewrite r JOIN rel ON rel.oid = r.ev_class
-    UNION ALL SELECT 'statistics:' || s.oid || ':' || s.xmin::text
-    FROM pg_catalog.pg_statistic_ext s JOIN rel ON rel.oid = s.stxrelid
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid IN (TABLE rel) AND a.attnum > 0
+    UNION ALL SELECT 'index:' || i.indexrelid || ':' || i.xmin::text FROM pg_catalog.pg_index i WHERE i.indexrelid IN (TABLE rel)
+    UNION ALL SELECT 'sequence:' || s.seqrelid || ':' || s.xmin::text FROM pg_catalog.pg_sequence s WHERE s.seqrelid IN (TABLE rel)
+    UNION ALL SELECT 'foreign:' || f.ftrelid || ':' || f.xmin::text FROM pg_catalog.pg_foreign_table f WHERE f.ftrelid IN (TABLE rel)
+    UNION ALL SELECT 'inherits:' || i.inhrelid || ':' || i.inhparent || ':' || i.xmin::text
+    FROM pg_catalog.pg_inherits i WHERE i.inhrelid IN (TABLE rel) OR i.inhparent IN (TABLE rel)
+    UNION ALL SELECT 'part:' || p.class || ':' || p.oid || ':' || p.version::text FROM part p
     UNION ALL SELECT 'comment:' || d.classoid || ':' || d.objoid || ':' || d.objsubid || ':' || d.xmin::text
-    FROM pg_catalog.pg_description d JOIN rel ON rel.oid = d.objoid WHERE d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass
-    UNION ALL SELECT 'sequence:' || s.seqrelid || ':' || s.xmin::text FROM pg_catalog.pg_sequence s JOIN rel ON rel.oid = s.seqrelid
-    UNION ALL SELECT 'schema:' || n.oid || ':' || n.xmin::text FROM pg_catalog.pg_namespace n JOIN spaces ON spaces.oid = n.oid
-    UNION ALL SELECT 'function:' || p.oid || ':' || p.xmin::text
-    FROM pg_catalog.pg_proc p JOIN spaces ON spaces.oid = p.pronamespace
-    UNION ALL SELECT 'type:' || t.oid || ':' || t.xmin::text
-    FROM pg_catalog.pg_type t JOIN spaces ON spaces.oid = t.typnamespace WHERE t.typrelid = 0 AND t.typelem = 0
-    UNION ALL SELECT 'label:' || e.oid || ':' || e.xmin::text FROM pg_catalog.pg_enum e WHERE %(oids)s::oid[] IS NULL
-    UNION ALL SELECT 'default acl:' || a.oid || ':' || a.xmin::text FROM pg_catalog.pg_default_acl a WHERE %(oids)s::oid[] IS NULL
+    FROM pg_catalog.pg_description d
+    WHERE %(oids)s::oid[] IS NULL AND (d.objoid >= 12000 OR d.classoid = 'pg_catalog.pg_namespace'::pg_catalog.regclass)
+       OR d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objoid IN (TABLE rel)
+       OR (d.classoid, d.objoid) IN (SELECT p.class, p.oid FROM part p)
+    UNION ALL SELECT 'label:' || l.classoid || ':' || l.objoid || ':' || l.objsubid || ':' || l.xmin::text
+    FROM pg_catalog.pg_seclabel l
+    WHERE %(oids)s::oid[] IS NULL OR l.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND l.objoid IN (TABLE rel)
+    UNION ALL SELECT pg_catalog.concat_ws(':', 'user mapping', m.umid, m.umuser, m.umoptions::text)
+    FROM pg_catalog.pg_user_mappings m WHERE %(oids)s::oid[] IS NULL
 ) digested(x)
