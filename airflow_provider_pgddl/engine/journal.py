@@ -115,6 +115,11 @@ class Journal:
     def set_cut_over(self) -> None:
         self.conn.execute(_Q["set_cut_over"], [self.pipeline])
 
+    def has_cut_over_for_certain(self) -> bool:
+        """Waits for whoever is just about to commit it."""
+        row = self.conn.execute(_Q["lock_cut_over"], [self.pipeline]).fetchone()
+        return bool(row and row[0])
+
     def set_finished(self) -> None:
         self.conn.execute(_Q["set_finished"], [self.pipeline])
 

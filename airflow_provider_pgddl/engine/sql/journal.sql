@@ -23,6 +23,9 @@ UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipelin
 -- name: set_cut_over
 UPDATE pgddl.pipelines SET cut_over_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND cut_over_at IS NULL
 
+-- name: lock_cut_over
+SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s FOR UPDATE
+
 -- name: set_finished
 UPDATE pgddl.pipelines SET finished_at = pg_catalog.clock_timestamp() WHERE pipeline = %s
 

@@ -82,8 +82,12 @@ class Context:
 
     def session(self, side: str, purpose: str) -> Session:
         """One more session of this run, closed with it."""
+        return self._stack.enter_context(self.brief_session(side, purpose))
+
+    def brief_session(self, side: str, purpose: str) -> Session:
+        """The same for a `with` block, which closes it."""
         dsn = self.source_dsn if side == "source" else self.target_dsn
-        return self._stack.enter_context(connect(dsn, purpose=purpose, pipeline=self.name, token=self.lease.token))
+        return connect(dsn, purpose=purpose, pipeline=self.name, token=self.lease.token)
 
     def say(self, text: str) -> None:
         say(self.job.stage, text)

@@ -23,11 +23,12 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 
 _Q = queries("swap")
+COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
 
 
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
@@ -110,24 +111,28 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
             yield
         except BaseException:
             if _certainly_not_cut_over(context):
-                lower_fence(context.session("source", "fence"), context.pipeline, tables)
+                with context.brief_session("source", "fence") as session:
+                    lower_fence(session, context.pipeline, tables)
                 context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
             raise
     elif kind == "lock":
-        session = context.session("source", "fence")
-        with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables))
-        try:
-            yield
-        finally:
-            session.rollback()
+        with context.brief_session("source", "fence") as session:
+            with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables))
+            try:
+                yield
+            finally:
+                session.rollback()
     else:
         yield
 
 
 def _certainly_not_cut_over(context: Context) -> bool:
-    """Asked anew: a commit whose answer was lost may have happened. While nobody can tell, the fence stays up."""
+    """Asked anew: a commit whose answer was lost may have happened, or may still be under way; then it holds the row
+    that is waited for here. While nobody can tell, the fence stays up."""
     try:
-        return Journal(context.session("target", "look"), context.name).row().cut_over_at is None
+        with context.brief_session("target", "look") as look, look.transaction():
+            limit_lock_wait(look, COMMIT_WAIT)
+            return not Journal(look, context.name).has_cut_over_for_certain()
     except (PgddlError, psycopg.Error):
         context.say("whether the cut-over happened is not known: the fence stays up, run stage swap again")
         return False
