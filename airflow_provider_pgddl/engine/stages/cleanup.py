@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine import lease, migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
@@ -75,24 +76,43 @@ def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
 
 
 def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
-    """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often."""
+    """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often. In place the old
+    table goes with it: nobody can write to one that is no longer captured."""
     captured = change_log.captured_roots(context.source, context.name)
+    replaced = {t.oid: t for t in tables} if context.in_place else {}
+
+    def drop_replaced(table: TableRow | None) -> None:
+        if table is not None:
+            _drop_old_table(context, table)
+            lease.check(context.source, context.fence())
+
     for oid in captured:
         context.check_fence()
+        then = partial(drop_replaced, replaced.get(oid))
         try:
-            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True)
+            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True, then=then)
         except change_log.LateChanges:
             _refuse_late_changes(context, tables)
             raise
 
 
-def stop_capture_of(source: Session, pipeline: Pipeline, oid: int, *, only_if_empty: bool = False) -> None:
-    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then."""
+def stop_capture_of(
+    source: Session,
+    pipeline: Pipeline,
+    oid: int,
+    *,
+    only_if_empty: bool = False,
+    then: Callable[[], None] | None = None,
+) -> None:
+    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then. `then` is
+    called in the same transaction."""
 
     def attempt() -> None:
         with source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
             change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
+            if then is not None:
+                then()
 
     with_tries(pipeline.swap, "dropping the capture triggers", attempt)
 
@@ -101,11 +121,15 @@ def _drop_old(context: Context, tables: Sequence[TableRow]) -> None:
     """What was replaced, and the schemas that held it and the copies once they are empty."""
     for table in tables:
         with context.fenced(table):
-            context.target.execute(
-                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(old_schema(table.schema), table.name))
-            )
+            _drop_old_table(context, table)  # where its capture was gone before
     for schema in {s(t.schema) for t in tables for s in (old_schema, copy_schema)}:
         drop_schema_if_empty(context.target, schema)
+
+
+def _drop_old_table(context: Context, table: TableRow) -> None:
+    context.source.execute(
+        sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(old_schema(table.schema), table.name))
+    )
 
 
 def drop_schema_if_empty(conn: Session, schema: str) -> None:
