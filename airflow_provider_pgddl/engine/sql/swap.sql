@@ -50,11 +50,19 @@ WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_p
        OR xact_start < query_start AND xact_start < pg_catalog.clock_timestamp() - interval '1 s')
 
 -- name: granted_by_default
+-- On a table and on the sequences of its identity columns; a serial's sequence is not a new one.
 SELECT c.oid::pg_catalog.regclass::text, r.rolname
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+FROM pg_catalog.pg_class c
 CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
 LEFT JOIN pg_catalog.pg_roles r ON r.oid = a.grantee
-WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner
+WHERE a.grantee <> c.relowner
+  AND c.oid IN (SELECT t.oid FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+                WHERE tn.nspname = %(schema)s AND t.relname = %(name)s
+                UNION ALL
+                SELECT d.objid FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+                JOIN pg_catalog.pg_depend d ON d.refobjid = t.oid AND d.deptype = 'i'
+                WHERE tn.nspname = %(schema)s AND t.relname = %(name)s
+                  AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid)
 GROUP BY 1, 2
 
 -- name: schema_objects

@@ -223,7 +223,7 @@ def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], 
 
 def _revoke_defaults(conn: Session, table: TableRow) -> None:
     """What ALTER DEFAULT PRIVILEGES gave the copy when it was made, so that only the old table's grants come back."""
-    for relation, role in conn.execute(_Q["granted_by_default"], [table.schema, table.name]).fetchall():
+    for relation, role in conn.execute(_Q["granted_by_default"], {"schema": table.schema, "name": table.name}):
         grantee = sql.SQL("PUBLIC") if role is None else sql.Identifier(role)
         conn.execute(sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.SQL(relation), grantee))
 
