@@ -67,7 +67,7 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
     """A check to be called under the swap's lock: what depends on the tables by then. Prepared before it."""
     check = Preflight(pipeline, [Side("source", conn)], tables)
-    return lambda: [*check.dependents(), *check.published()]
+    return lambda: [*check.dependents(), *check.published(), *check.unmovable()]
 
 
 def refuse(findings: Iterable[Finding]) -> None:
