@@ -42,11 +42,13 @@ def prepare(job: Job, stack: ExitStack) -> Context:
             _check_before_touching(pipeline, source, target)
         else:
             require_same_config(pipeline, row.config)
+        journal_name = change_log.journal_name(catalog.server(target))
+        change_log.refuse_other_journal(source, name, journal_name)
         migrations.apply(target, "journal")
         migrations.apply(source, "core")
         if pipeline.capture.identities:
             migrations.apply(source, "injector")
-        change_log.register_pipeline(source, name, change_log.journal_name(catalog.server(target)))
+        change_log.register_pipeline(source, name, journal_name)
     held.take()
     context = Context(job, held, stack)
     _record_pipeline(context)
