@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import psycopg
@@ -99,7 +99,7 @@ class Writer:
         with psycopg.connect(self._dsn, autocommit=True) as conn:
             while not self._stop.is_set():
                 number = self.committed
-                with conn.transaction():
+                with suppress(pg.ReadOnlySqlTransaction), conn.transaction():  # behind the fence
                     conn.execute("INSERT INTO orders (customer, note) VALUES (150, %s)", [f"written {number}"])
                     conn.execute("UPDATE lines SET sku = %s WHERE id = 150", [f"sku {number}"])
                     conn.execute("UPDATE customers SET name = %s WHERE id = 150", [f"name {number}"])
@@ -150,6 +150,16 @@ def test_c15_setup_does_not_make_writers_queue_behind_a_long_writer(
     writing = "UPDATE orders SET note = 'for long' WHERE id = 1"
     with nobody_queues(monkeypatch, rewrite, "setup", setup.change_log, "start", writing):
         rewrite.run_all(after="setup", until="verify")
+
+
+def test_c15_the_fence_does_not_make_writers_queue_behind_a_long_writer(
+    move: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move.content["replay"] = {"window_rows": 10_000}
+    move.run_all(until="verify")
+    writing = "UPDATE orders SET note = 'for long' WHERE id = 1"
+    with nobody_queues(monkeypatch, move, "swap", cut_over, "lock_all", writing):
+        assert differences(move.source, move.target) == []
 
 
 # --- C16: the last drain ----------------------------------------------------------------------------------------------

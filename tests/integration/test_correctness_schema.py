@@ -17,8 +17,8 @@ from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import do, one, remains
-from tests.integration.test_correctness import ITEMS, SMALL, Make, after_each, before_each, log_of, once
+from tests.integration.sessions import Underway, do, one, remains, wait_for
+from tests.integration.test_correctness import ITEMS, SMALL, Make, Paused, after_each, before_each, log_of, once
 
 Places = Callable[[str], Lifecycle]
 
@@ -103,6 +103,22 @@ def test_a_changed_key_leaves_no_ghost(items: Lifecycle, monkeypatch: pytest.Mon
     with pytest.raises(pg.UniqueViolation):
         do(items.source, "INSERT INTO items SELECT id, 'twice', '' FROM items LIMIT 1")
     finish(items, after="schema_sync")
+
+
+def test_a_change_meets_a_chunk_that_is_not_committed(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunk carries the rows as they were, and commits after the change."""
+    items.run_all(until="snapshot")
+    paused = Paused(monkeypatch, "copy")
+    with Underway(lambda: items.run("backfill")) as backfill:
+        wait_for(paused.reached.is_set, backfill)
+        do(
+            items.source,
+            "UPDATE items SET filler = 'changed' WHERE id <= 20",
+            "DELETE FROM items WHERE id BETWEEN 11 AND 30",
+            "UPDATE items SET id = id + 5000 WHERE id <= 5",
+        )
+        paused.go_on.set()
+    finish(items, after="backfill")
 
 
 def test_truncate_and_sessions_in_replica_role_are_seen(items: Lifecycle) -> None:
@@ -211,13 +227,15 @@ def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
     do(
         source_dsn,
         "CREATE SCHEMA elsewhere",
+        "CREATE TABLE elsewhere.here (id int PRIMARY KEY)",
         *(
             f"CREATE TABLE {table} (id int PRIMARY KEY, v text, n int NOT NULL); CREATE INDEX {table}_v ON {table} (v);"
             f" INSERT INTO {table} SELECT n, 'v' || n, 1 FROM generate_series(1, 20) n"
             for table in [*UNDER_WAY, "healthy"]
         ),
+        "ALTER TABLE healthy CLUSTER ON healthy_v",
     )
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*", "elsewhere.*"]}, **SMALL)
     move.run_all(until="schema_sync")
     for table, (statement, _) in UNDER_WAY.items():
         do(source_dsn, *statement.format(table).split("; "))
@@ -238,6 +256,41 @@ def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
     assert set(blocked) == set(UNDER_WAY)
     assert set(gate(move)) == {f"public.{table}" for table in UNDER_WAY}
     assert differences(source_dsn, target_dsn, [("public", "healthy")]) == []
+    start_again(move, *gate(move))
+    move.run_all(until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+
+
+# What becomes of the key of a table, and the column that holds its number from then on.
+KEYS = {
+    "renamed": ("RENAME id TO number", "number"),
+    "widened": ("ALTER id TYPE bigint", "id"),
+    "retyped": ("ALTER id TYPE text", "id"),
+    "dropped": ("DROP id", "extra"),
+}
+
+
+def test_clients_write_on_whatever_becomes_of_the_key(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """In the session that changes it, in one that has written before, and in a new one."""
+    do(source_dsn, *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text, extra int)" for table in KEYS))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run("setup")
+    with psycopg.connect(source_dsn, autocommit=True) as known, psycopg.connect(source_dsn, autocommit=True) as own:
+        for table, (change, column) in KEYS.items():
+            known.execute(f"INSERT INTO {table} VALUES (1, 'before')".encode())
+            own.execute(f"INSERT INTO {table} VALUES (2, 'before')".encode())
+            own.execute(f"ALTER TABLE {table} {change}".encode())
+            for number, conn in enumerate((known, own), 3):
+                conn.execute(f"INSERT INTO {table} ({column}, v) VALUES ({number}, 'after')".encode())
+                conn.execute(f"UPDATE {table} SET v = v || '!'".encode())
+                conn.execute(f"DELETE FROM {table} WHERE v = 'before!!'".encode())
+            do(source_dsn, f"INSERT INTO {table} ({column}, v) VALUES (5, 'in a new session')")
+    for table in KEYS:
+        log = log_of(move, table)
+        assert move.on_source(f"SELECT op::text, count(*) FROM {log} GROUP BY 1 ORDER BY 1") == [("I", 2), ("X", 12)]
+    move.run("snapshot")
+    assert set(gate(move)) == {f"public.{table}" for table in KEYS}
 
 
 # What concerns no row, how it is undone, and what is said of it.
