@@ -65,6 +65,18 @@ WHERE a.grantee <> c.relowner
                   AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid)
 GROUP BY 1, 2
 
+-- name: carry_identity
+-- Sessions that wait for the old sequence's lock at this moment still draw from it once we commit. The new one leaves room
+-- for one draw of each session that there can be, unless it is nearly used up.
+SELECT pg_catalog.setval(q.seqrelid, (CASE WHEN f.fits THEN l.last_value + g.gap ELSE l.last_value END)::bigint, l.is_called OR f.fits)
+FROM {live} l
+JOIN pg_catalog.pg_sequence q ON q.seqrelid = {copy}::pg_catalog.regclass
+CROSS JOIN LATERAL (SELECT q.seqincrement::numeric * q.seqcache * pg_catalog.current_setting('max_connections')::int) g(gap)
+CROSS JOIN LATERAL (
+    SELECT NOT q.seqcycle
+           AND pg_catalog.abs((CASE WHEN g.gap > 0 THEN q.seqmax ELSE q.seqmin END)::numeric - l.last_value) > 100 * pg_catalog.abs(g.gap)
+) f(fits)
+
 -- name: schema_objects
 SELECT count(*) FROM pg_catalog.pg_depend
 WHERE refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass

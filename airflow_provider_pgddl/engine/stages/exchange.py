@@ -211,14 +211,11 @@ def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) 
 
 
 def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
-    """The copy's own identity sequence goes on where the live one stands."""
+    """The copy's own identity sequence goes on where the live one stands, and a little further."""
     row = conn.execute(_Q["identity_copy"], [copy_oid, column]).fetchone()
     if row is not None:
-        conn.execute(
-            sql.SQL("SELECT pg_catalog.setval({}::pg_catalog.regclass, last_value, is_called) FROM {}").format(
-                sql.Literal(sql.Identifier(*row).as_string(conn)), sql.Identifier(*live)
-            )
-        )
+        parts = {"copy": sql.Literal(sql.Identifier(*row).as_string(conn)), "live": sql.Identifier(*live)}
+        conn.execute(sql.SQL(_Q["carry_identity"]).format(**parts))
 
 
 def _revoke_defaults(conn: Session, table: TableRow) -> None:
