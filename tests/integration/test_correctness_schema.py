@@ -478,7 +478,7 @@ LONG = ['Schéma "A" . it\'s; long ' + "x" * 38, 'Schéma "A" . it\'s; long ' + 
 
 @pytest.mark.parametrize("across", [True, False])
 def test_c22_any_name_that_postgres_takes(source_dsn: str, target_dsn: str, lifecycle: Make, across: bool) -> None:
-    """Two schemas of 63 bytes that differ in the last one, tables named like functions, types and keywords."""
+    """Two schemas of 63 bytes that differ in the last one, with all that has a meaning somewhere in their names."""
     tables = [(schema, table) for schema in LONG for table in ("Orders", "order", "t" * 63)]
     with psycopg.connect(source_dsn) as conn:
         for schema in LONG:
