@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions
+from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
@@ -472,7 +472,7 @@ class Preflight:
     # --- in place ------------------------------------------------------------------------------------------------
 
     def alterations(self) -> Iterator[Finding]:
-        """`rewrite.alter` names columns that there are."""
+        """`rewrite.alter` names columns that there are, and drops none that something else needs."""
         columns: dict[int, set[str]] = {}
         for oid, column in self.source.rows("columns", oids=list(self.names)):
             columns.setdefault(oid, set()).add(column)
@@ -480,10 +480,12 @@ class Preflight:
             table = table_name(key)
             if table not in self.oids:
                 continue
+            dropped: list[str] = []
             for number, text in enumerate(rewrite.alter):
                 place = self.pipeline.where("rewrite", key, "alter", number)
                 try:
                     named = [action.column for action in alter_actions([text]) if action.column]
+                    dropped += dropped_columns([text])
                 except PgddlError as error:
                     yield Finding("error", "alter", "pipeline", written(*table), f"{place}: {error.what}", error.todo)
                     continue
@@ -491,6 +493,11 @@ class Preflight:
                     if column not in columns.get(self.oids[table], ()):
                         what = f"{place}: there is no column {written(column)}"
                         yield Finding("error", "alter", "pipeline", written(*table), what)
+            place = self.pipeline.where("rewrite", key, "alter")
+            for column, user in self.source.rows("column_users", oid=self.oids[table], columns=dropped):
+                what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
+                fix = "drop that first, or leave the column"
+                yield Finding("error", "alter", "pipeline", written(*table), what, fix)
 
     def swap_rights(self) -> Iterator[Finding]:
         """The swap moves tables within their schemas and makes foreign keys of both directions anew."""

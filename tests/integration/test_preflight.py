@@ -431,6 +431,33 @@ def test_c20_a_publication_for_all_tables_is_refused(source_dsn: str, target_dsn
     assert only(findings(in_place("public.orders"), source_dsn), "publication").where == "source"
 
 
+def test_a_subscription_that_no_fence_would_stop(
+    pg16: Cluster, database: Database, source_dsn: str, target_dsn: str
+) -> None:
+    upstream = database(pg16)
+    run(
+        upstream,
+        ORDERS,
+        "CREATE PUBLICATION orders FOR TABLE public.orders",
+        "SELECT pg_create_logical_replication_slot('pgddl_test', 'pgoutput')",
+    )
+    options = "slot_name = pgddl_test, create_slot = false, copy_data = false, enabled = false"
+    run(source_dsn, ORDERS, f"CREATE SUBSCRIPTION \"Up\" CONNECTION '{upstream}' PUBLICATION orders WITH ({options})")
+    behind_a_fence = migrate(swap={"fence": "read_only"})
+    try:
+        assert findings(behind_a_fence, source_dsn, target_dsn) == []
+        run(source_dsn, 'ALTER SUBSCRIPTION "Up" ENABLE')
+        assert findings(migrate(), source_dsn, target_dsn) == []
+        (finding,) = findings(behind_a_fence, source_dsn, target_dsn)
+        assert (finding.severity, finding.code, finding.table) == ("warning", "subscription", "public.orders")
+        assert finding.fix is not None
+        assert finding.fix.startswith('ALTER SUBSCRIPTION "Up" DISABLE;')
+    finally:
+        for end in ("DISABLE", "SET (slot_name = NONE)"):
+            run(source_dsn, f'ALTER SUBSCRIPTION "Up" {end}')
+        run(source_dsn, 'DROP SUBSCRIPTION "Up"')
+
+
 def test_a_schema_that_is_not_ours_is_refused(dsn: str) -> None:
     run(dsn, ORDERS, "CREATE SCHEMA pgddl", "CREATE SCHEMA pgddl_copy_public", "CREATE SCHEMA pgddl_old_public")
     found = findings(in_place("public.orders"), dsn)
@@ -719,6 +746,27 @@ def test_c23_a_foreign_key_of_a_partitioned_table_needs_18(dsn: str) -> None:
     assert [(finding.code, finding.table) for finding in found] == [("partitioned_foreign_key", "public.items")]
     apply_fix(dsn, found[0])
     assert findings(in_place("public.orders"), dsn) == []
+
+
+def test_a_column_that_something_else_needs_is_not_dropped(dsn: str) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id integer PRIMARY KEY, a integer UNIQUE, b integer, c integer REFERENCES t (a))",
+        "ALTER TABLE t ADD CHECK (b > a)",
+        "CREATE TABLE o (x integer REFERENCES t (a))",
+        "CREATE POLICY p ON t USING (b > 0)",
+        "CREATE INDEX ON t ((a + b))",
+        "CREATE STATISTICS s ON (a + b) FROM t",
+    )
+    text = "pipeline: shop\nsource: {conn_id: a}\nrewrite:\n  public.t:\n    alter:\n"
+    text += "      - DROP COLUMN a, DROP COLUMN c\n      - DROP COLUMN b\n"
+    with connect(dsn, purpose="test") as conn:
+        found = preflight(load_pipeline(text), conn, conn, [("public", "t")])
+    what = "pipeline, line 5: rewrite.public.t.alter: column {} cannot be dropped, {} needs it"
+    assert [finding.what for finding in found if finding.code == "alter"] == [
+        what.format("a", "constraint o_x_fkey on table public.o"),
+        what.format("b", "policy p on table public.t"),
+    ]
 
 
 def test_alterations_name_columns_that_there_are(dsn: str) -> None:

@@ -85,6 +85,18 @@ FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 
+-- name: column_users
+-- What DROP COLUMN does not take along: triggers, policies, foreign keys of others, generated columns, views, …
+SELECT DISTINCT a.attname::text, pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_depend d ON d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+     AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+WHERE a.attrelid = %(oid)s AND a.attname = ANY(%(columns)s::text[]) AND d.deptype = 'n'
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend o JOIN pg_catalog.pg_attribute b ON b.attrelid = o.refobjid AND b.attnum = o.refobjsubid
+                  WHERE o.classid = d.classid AND o.objid = d.objid AND o.refclassid = d.refclassid AND o.deptype = 'a'
+                    AND b.attrelid = a.attrelid AND b.attname = ANY(%(columns)s::text[]))
+ORDER BY 1, 2
+
 -- name: key_collations
 -- Columns under a nondeterministic collation: texts that differ count as equal.
 SELECT a.attrelid, a.attname::text, pg_catalog.format('%%I.%%I', n.nspname, c.collname)
