@@ -70,6 +70,11 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table
     return lambda: [*check.dependents(), *check.published(), *check.unmovable()]
 
 
+def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+    """What would go on writing to the source behind the fence of a cut-over."""
+    return list(Preflight(pipeline, [Side("source", conn)], tables).subscribed("error"))
+
+
 def refuse(findings: Iterable[Finding]) -> None:
     """Raises PreflightRefused with all errors and their fixes, if there are any."""
     errors = [finding for finding in findings if finding.severity == "error"]
@@ -250,7 +255,7 @@ class Preflight:
             in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
             return [*both, *first, *in_place, self.published, *last]
         created = [self.target_rights, self.existing, self.existing_objects, self.extensions, self.roles]
-        return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, *last]
+        return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
 
     def written(self, oid: int) -> str:
         return written(*self.names[oid])
@@ -468,6 +473,18 @@ class Preflight:
     def _foreign_keys(self) -> list[dict[str, Any]]:
         with self.source.conn.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(_Q["foreign_keys"], {"oids": list(self.names)}).fetchall()
+
+    def subscribed(self, severity: Literal["error", "warning"] = "warning") -> Iterator[Finding]:
+        """A fence is a statement trigger, and apply workers fire none: what they write would be left behind."""
+        if self.pipeline.swap.fence != "read_only":
+            return
+        side, by_oid = self.source, {relation.oid: relation for relation in self.relations}
+        for oid, subscription in side.rows("subscribed", oids=list(by_oid)):
+            what = f"subscription {written(subscription)} writes into it, and swap.fence: read_only does not stop that"
+            fix = (
+                f"ALTER SUBSCRIPTION {side.name(subscription)} DISABLE;  -- before stage swap, which refuses otherwise"
+            )
+            yield Finding(severity, "subscription", "source", by_oid[oid].written, what, fix)
 
     # --- in place ------------------------------------------------------------------------------------------------
 

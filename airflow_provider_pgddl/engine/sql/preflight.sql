@@ -129,6 +129,14 @@ JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = n.oid
 JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
 WHERE c.oid = ANY(%(oids)s::oid[])
 
+-- name: subscribed
+-- Subscriptions that write into these tables: enabled ones, and those whose worker has not ended yet.
+SELECT r.srrelid, s.subname::text
+FROM pg_catalog.pg_subscription_rel r JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+WHERE r.srrelid = ANY(%(oids)s::oid[])
+  AND (s.subenabled OR EXISTS (SELECT FROM pg_catalog.pg_stat_subscription w WHERE w.subid = s.oid AND w.pid IS NOT NULL))
+ORDER BY 1, 2
+
 -- name: schemas
 -- Schemas of ours by name: the comment says whose they are, and whether we may use and create in them.
 SELECT n.nspname::text, pg_catalog.obj_description(n.oid, 'pg_namespace'),

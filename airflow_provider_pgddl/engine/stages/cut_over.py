@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_no
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
+from airflow_provider_pgddl.engine.preflight import refuse, what_passes_a_fence
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
@@ -159,6 +160,7 @@ def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
     relations = fenced_relations(context.source, tables)
     with context.source.transaction():
         lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        refuse(what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables]))
         for schema, name in relations:
             change_log.raise_fence(context.source, context.name, schema, name)
         context.check_fence()
