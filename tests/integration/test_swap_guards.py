@@ -1,0 +1,830 @@
+"""Ways in which a swap once could have left rows or definitions behind, one test each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
+from airflow_provider_pgddl.engine import lease, stages
+from airflow_provider_pgddl.engine.errors import Fenced, PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged
+from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
+from tests.conftest import Database
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for
+from tests.integration.test_correctness import after_each, before_each, log_of, once
+
+Make = Callable[..., Lifecycle]
+
+SMALL: dict[str, Any] = {"backfill": {"workers": 1}}
+
+SHOP = """
+    CREATE SCHEMA shop;
+    CREATE TABLE shop.parent (id int PRIMARY KEY, name text NOT NULL);
+    CREATE TABLE shop.child (
+        id int PRIMARY KEY, parent int NOT NULL REFERENCES shop.parent ON DELETE CASCADE, note text NOT NULL);
+    INSERT INTO shop.parent SELECT n, 'p' || n FROM generate_series(1, 20) n;
+    INSERT INTO shop.child SELECT n, 1 + n % 20, 'c' || n FROM generate_series(1, 60) n
+"""
+
+ITEMS = """
+    CREATE TABLE items (id int PRIMARY KEY, code text NOT NULL UNIQUE);
+    INSERT INTO items SELECT n, 'c' || n FROM generate_series(1, 60) n
+"""
+
+TO_BIGINT = {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+
+
+@pytest.fixture
+def shop(source_dsn: str, target_dsn: str, lifecycle: Make) -> Make:
+    """A migration of parent and child, 16 to 18; what is given is the pipeline's."""
+    do(source_dsn, SHOP)
+
+    def make(**pipeline: Any) -> Lifecycle:
+        return lifecycle(source_dsn, target_dsn, **({"tables": {"include": ["shop.*"]}} | SMALL | pipeline))
+
+    return make
+
+
+@pytest.fixture
+def rewrite(pg18: Cluster, database: Database, lifecycle: Make) -> Make:
+    """A rewrite of items on 18."""
+    dsn = database(pg18)
+    do(dsn, ITEMS)
+
+    def make(**pipeline: Any) -> Lifecycle:
+        return lifecycle(dsn, **({"rewrite": TO_BIGINT} | SMALL | pipeline))
+
+    return make
+
+
+def has_cut_over(pipeline: Lifecycle) -> bool:
+    return pipeline.journal("SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s", [pipeline.name])[
+        0
+    ][0]
+
+
+FOREIGN_KEYS = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace"
+
+
+def type_of_id(pipeline: Lifecycle) -> str:
+    return str(one(pipeline.source, "SELECT pg_typeof(id)::text FROM items LIMIT 1"))
+
+
+def sessions(pipeline: Lifecycle, dsn: str) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND datname = current_database()"
+    return int(one(dsn, query, f"pgddl:{pipeline.name}:%"))
+
+
+def reset(pipeline: Lifecycle, *tables: str) -> None:
+    stages.reset(load_pipeline(pipeline.content), pipeline.source, pipeline.target, list(tables) or None)
+
+
+# --- what the last windows find ---------------------------------------------------------------------------------------
+
+LATE = {
+    "another_column": ["ALTER TABLE shop.child ADD late int DEFAULT 1", "UPDATE shop.child SET late = 2 WHERE id < 9"],
+    "unwatched": [
+        "ALTER TABLE shop.child DISABLE TRIGGER ALL",
+        "INSERT INTO shop.child VALUES (1001, 1, 'not in the log')",
+        "ALTER TABLE shop.child ENABLE TRIGGER ALL",
+        "UPDATE shop.child SET note = 'in the log' WHERE id < 9",
+    ],
+}
+
+
+@pytest.mark.parametrize("fence", ["none", "read_only"])
+@pytest.mark.parametrize("late", LATE)
+def test_a_table_that_the_last_windows_block_is_not_cut_over(
+    shop: Make, monkeypatch: pytest.MonkeyPatch, fence: str, late: str
+) -> None:
+    move = shop(swap={"fence": fence})
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once(*LATE[late], dsn=move.source))
+    assert "shop.child: is blocked" in str(move.refused("swap", PreflightRefused))
+    assert not has_cut_over(move)
+    do(move.source, "INSERT INTO shop.parent VALUES (1001, 'the fence is down')")
+    assert one(move.source, f"SELECT count(*) FROM {log_of(move, 'child')} WHERE op = 'U'") == 8
+    assert one(move.target, FOREIGN_KEYS) == 0
+    assert "shop.child: is blocked" in str(move.refused("swap", PreflightRefused))
+    reset(move, "shop.child")
+    move.run_all(until="swap")
+    assert differences(move.source, move.target) == []
+
+
+# --- a cut-over is one transaction ------------------------------------------------------------------------------------
+
+MARK = """
+    CREATE FUNCTION shop.mark() RETURNS trigger LANGUAGE plpgsql AS
+        $$BEGIN NEW.note := NEW.note || '!'; RETURN NEW; END$$;
+    CREATE TRIGGER mark BEFORE INSERT ON shop.child FOR EACH ROW EXECUTE FUNCTION shop.mark()
+"""
+
+
+def test_a_cut_over_that_fails_at_its_end_has_changed_nothing(shop: Make) -> None:
+    move = shop(swap={"fence": "read_only"})
+    do(move.source, MARK)
+    move.run_all(until="verify")
+    do(move.target, "CREATE TRIGGER mark AFTER TRUNCATE ON shop.child EXECUTE FUNCTION shop.mark()")
+    assert "mark" in str(move.refused("swap", StageFailed))
+    assert not has_cut_over(move)
+    assert one(move.target, FOREIGN_KEYS) == 0
+    triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid IN ('shop.child'::regclass, 'shop.parent'::regclass)"
+    assert one(move.target, triggers) == 1
+    do(
+        move.source,
+        "INSERT INTO shop.child VALUES (1001, 1, 'marked once')",
+        "UPDATE shop.parent SET name = 'children stay' WHERE id = 2",
+        "UPDATE shop.child SET note = 'again' WHERE id = 3",
+        "DELETE FROM shop.parent WHERE id = 5",
+    )
+    do(move.target, "DROP TRIGGER mark ON shop.child")
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+    assert one(move.target, "SELECT note FROM shop.child WHERE id = 1001") == "marked once!"
+    do(move.target, "INSERT INTO shop.child VALUES (1002, 1, 'marked')", "DELETE FROM shop.parent WHERE id = 2")
+    assert one(move.target, "SELECT note FROM shop.child WHERE id = 1002") == "marked!"
+    assert one(move.target, "SELECT count(*) FROM shop.child WHERE parent = 2") == 0
+
+
+# --- what came after setup or after the snapshot ----------------------------------------------------------------------
+
+
+def test_a_table_that_came_after_setup_is_not_remains(shop: Make) -> None:
+    move = shop()
+    move.run_all(until="verify")
+    do(
+        move.source,
+        "CREATE TABLE shop.late (id int PRIMARY KEY, child int REFERENCES shop.child)",
+        "INSERT INTO shop.late VALUES (1, 7)",
+    )
+    assert "shop.late: " in str(move.refused("swap", PreflightRefused))
+    assert not has_cut_over(move)
+    move.run_all(until="swap")
+    assert differences(move.source, move.target) == []
+    assert one(move.target, "SELECT child FROM shop.late") == 7
+
+
+# What is done, how it is undone, and how the refusal names it.
+Change = tuple[str, str, str]
+
+BESIDE_ROWS: list[Change] = [
+    ("CREATE INDEX late ON items (code, id)", "DROP INDEX late", "new: CREATE INDEX late"),
+    (
+        "CREATE TRIGGER late BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER late ON items",
+        "new: CREATE TRIGGER late",
+    ),
+    ("ALTER TABLE items ADD CONSTRAINT late CHECK (id > 0)", "ALTER TABLE items DROP CONSTRAINT late", "late CHECK"),
+    (
+        "ALTER TABLE items ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE items DISABLE ROW LEVEL SECURITY",
+        "ENABLE ROW LEVEL SECURITY",
+    ),
+    ("CREATE POLICY late ON items USING (true)", "DROP POLICY late ON items", "new: CREATE POLICY late"),
+    ("REVOKE SELECT ON items FROM pg_monitor", "GRANT SELECT ON items TO pg_monitor", "gone: GRANT SELECT"),
+    ("COMMENT ON COLUMN items.code IS 'late'", "COMMENT ON COLUMN items.code IS NULL", "new: COMMENT ON COLUMN"),
+]
+
+DEPENDENTS: list[Change] = [
+    ("CREATE VIEW late AS SELECT id FROM items", "DROP VIEW late", "view public.late refers to it"),
+    ("CREATE PUBLICATION late FOR TABLE items", "DROP PUBLICATION late", "publication late"),
+    ("CREATE TABLE heir () INHERITS (items)", "DROP TABLE heir", "public.heir inherits from it"),
+]
+
+
+def test_a_change_after_the_snapshot_stops_the_swap_in_place(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "NAMED", len(BESIDE_ROWS))
+    move = rewrite()
+    do(move.source, "GRANT SELECT ON items TO pg_monitor")
+    move.run_all(until="verify")
+    before = catalog_lines(move.source)
+    changes = [[change] for change in DEPENDENTS]
+    for together in [BESIDE_ROWS, *changes]:
+        do(move.source, *(change for change, _, _ in together))
+        refusal = str(move.refused("swap", PreflightRefused))
+        assert [named for _, _, named in together if named not in refusal] == []
+        assert type_of_id(move) == "integer"
+        do(move.source, *(undo for _, undo, _ in together))
+    assert diff_catalogs(before, catalog_lines(move.source)) == []
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+
+
+ELSEWHERE: list[Change] = [
+    ("CREATE UNIQUE INDEX late ON shop.child (note)", "DROP INDEX shop.late", "new: CREATE UNIQUE INDEX late"),
+    (
+        "CREATE TRIGGER late AFTER DELETE ON shop.child EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER late ON shop.child",
+        "new: CREATE TRIGGER late",
+    ),
+    ("CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq", "new: CREATE SEQUENCE shop.seq"),
+    ("CREATE VIEW shop.v AS SELECT 1 AS n", "DROP VIEW shop.v", "new: CREATE VIEW shop.v"),
+    ("CREATE FUNCTION shop.f() RETURNS int RETURN 1", "DROP FUNCTION shop.f()", "new: CREATE FUNCTION shop.f()"),
+]
+
+
+def test_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "NAMED", 20)
+    move = shop()
+    move.run_all(until="verify")
+    do(move.source, *(change for change, _, _ in ELSEWHERE))
+    refusal = str(move.refused("swap", PreflightRefused))
+    assert [named for _, _, named in ELSEWHERE if named not in refusal] == []
+    assert not has_cut_over(move)
+    do(move.source, *(undo for _, undo, _ in ELSEWHERE))
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+
+
+def test_a_change_between_the_dump_and_the_lock_is_seen_in_place(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE INDEX late ON items (code)", dsn=move.source))
+    assert "CREATE INDEX late" in str(move.refused("swap", PreflightRefused))
+    assert type_of_id(move) == "integer"
+
+
+def test_a_change_between_the_dump_and_the_cut_over_is_seen(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE SEQUENCE shop.seq", dsn=move.source))
+    assert "CREATE SEQUENCE shop.seq" in str(move.refused("swap", PreflightRefused))
+    assert not has_cut_over(move)
+    do(move.source, "UPDATE shop.child SET note = 'the fence is down' WHERE id = 1")
+
+
+RICH = """
+    CREATE TYPE mood AS ENUM ('sad', 'ok');
+    CREATE DOMAIN age AS int;
+    CREATE TABLE items (
+        id int GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, serial serial,
+        code text CONSTRAINT short CHECK (code <> ''));
+    CREATE INDEX by_code ON items (lower(code));
+    CREATE STATISTICS together ON id, code FROM items;
+    CREATE POLICY mine ON items;
+    CREATE RULE ignored AS ON INSERT TO items WHERE false DO NOTHING;
+    CREATE TRIGGER own BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+    CREATE TABLE parent (id int);
+    CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1';
+    CREATE OPERATOR FAMILY family USING btree;
+    CREATE FOREIGN DATA WRAPPER wrapper;
+    CREATE TEXT SEARCH CONFIGURATION config (COPY = simple)
+"""
+
+# Changes of a table or of what belongs to it.
+OF_THE_TABLE = """
+    ALTER TABLE items SET (fillfactor = 50)
+    ALTER TABLE items SET (toast.autovacuum_enabled = false)
+    ALTER TABLE items ALTER code SET STATISTICS 10
+    ALTER TABLE items ALTER code SET DEFAULT 'x'
+    ALTER TABLE items ENABLE ALWAYS RULE ignored
+    ALTER TABLE items DISABLE TRIGGER own
+    ALTER TABLE items CLUSTER ON by_code
+    ALTER TABLE items REPLICA IDENTITY FULL
+    ALTER TABLE items INHERIT heritage
+    ALTER TABLE items RENAME CONSTRAINT short TO shorter
+    ALTER INDEX by_code RENAME TO by_lower_code
+    ALTER INDEX by_lower_code SET (fillfactor = 50)
+    ALTER INDEX by_lower_code ALTER COLUMN 1 SET STATISTICS 10
+    ALTER SEQUENCE items_id_seq INCREMENT 5
+    ALTER POLICY mine ON items TO pg_monitor
+    ALTER STATISTICS together SET STATISTICS 10
+    GRANT SELECT ON items TO pg_monitor
+    GRANT SELECT (code) ON items TO pg_monitor
+    GRANT USAGE ON SEQUENCE items_id_seq TO pg_monitor
+    COMMENT ON TABLE items IS 'a word'
+    COMMENT ON COLUMN items.code IS 'a word'
+    COMMENT ON INDEX by_lower_code IS 'a word'
+    COMMENT ON CONSTRAINT shorter ON items IS 'a word'
+    COMMENT ON TRIGGER own ON items IS 'a word'
+    COMMENT ON RULE ignored ON items IS 'a word'
+    COMMENT ON POLICY mine ON items IS 'a word'
+    COMMENT ON STATISTICS together IS 'a word'
+    COMMENT ON SEQUENCE items_id_seq IS 'a word'
+"""
+
+# Changes of anything else that a cut-over carries over.
+OF_ANYTHING = """
+    ALTER TYPE mood ADD VALUE 'happy'
+    ALTER DOMAIN age ADD CONSTRAINT grown CHECK (VALUE > 0)
+    ALTER DOMAIN age SET DEFAULT 1
+    COMMENT ON TYPE mood IS 'a word'
+    COMMENT ON CONSTRAINT grown ON DOMAIN age IS 'a word'
+    COMMENT ON FUNCTION f(int) IS 'a word'
+    ALTER FUNCTION f(int) COST 5
+    CREATE AGGREGATE many(int) (SFUNC = int4pl, STYPE = int)
+    CREATE TYPE pair AS (a int, b int)
+    ALTER TYPE pair ADD ATTRIBUTE c int
+    CREATE CAST (mood AS int) WITH INOUT
+    CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)
+    ALTER OPERATOR FAMILY family USING btree ADD OPERATOR 1 <(int, int), FUNCTION 1 btint4cmp(int, int)
+    CREATE OPERATOR CLASS class FOR TYPE int USING btree FAMILY family AS STORAGE int
+    CREATE COLLATION simple FROM "C"
+    CREATE TEXT SEARCH DICTIONARY words (TEMPLATE = simple)
+    ALTER TEXT SEARCH CONFIGURATION config ALTER MAPPING FOR word WITH words
+    CREATE CONVERSION conversion FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8
+    CREATE SERVER server FOREIGN DATA WRAPPER wrapper
+    CREATE USER MAPPING FOR PUBLIC SERVER server
+    CREATE FOREIGN TABLE far (id int) SERVER server
+    ALTER FOREIGN TABLE far OPTIONS (ADD name 'x')
+    CREATE EVENT TRIGGER watch ON ddl_command_end WHEN TAG IN ('CREATE POLICY') EXECUTE FUNCTION noticed()
+    ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO pg_monitor
+    GRANT USAGE ON SCHEMA public TO pg_monitor
+    CREATE SCHEMA another
+    COMMENT ON SCHEMA another IS 'a word'
+    CREATE VIEW seen AS SELECT 1 AS n
+    CREATE OR REPLACE VIEW seen AS SELECT 2 AS n
+    CREATE MATERIALIZED VIEW kept AS SELECT 1 AS n
+    CREATE TRANSFORM FOR int LANGUAGE sql (FROM SQL WITH FUNCTION prsd_lextype(internal))
+    DROP EXTENSION plpgsql CASCADE
+"""
+
+
+def digest(conn: psycopg.Connection[Any], oids: list[int] | None) -> str:
+    row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids}).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_digest_sees_whatever_a_dump_would(target_dsn: str, in_place: bool) -> None:
+    do(
+        target_dsn,
+        RICH,
+        "CREATE TABLE heritage ()",
+        "CREATE FUNCTION noticed() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+    )
+    oids = [one(target_dsn, "SELECT 'items'::regclass::oid")] if in_place else None
+    unseen = []
+    with psycopg.connect(target_dsn, autocommit=True) as conn:
+        for change in (OF_THE_TABLE if in_place else OF_THE_TABLE.rstrip() + OF_ANYTHING).strip().splitlines():
+            before = digest(conn, oids)
+            conn.execute(change.encode())
+            if digest(conn, oids) == before:
+                unseen.append(change.strip())
+        assert unseen == []
+        before = digest(conn, oids)
+        conn.execute("INSERT INTO items (code) SELECT 'c' || n FROM generate_series(1, 500) n")
+        for statement in ("VACUUM FULL items", "ANALYZE", "TRUNCATE items", "SELECT nextval('items_id_seq')"):
+            conn.execute(statement.encode())
+        conn.execute("CREATE TEMPORARY TABLE mine (id int PRIMARY KEY)")
+        assert digest(conn, oids) == before
+
+
+# --- one change log, one journal --------------------------------------------------------------------------------------
+
+
+def test_a_name_belongs_to_one_target(shop: Make, pg18: Cluster, database: Database, lifecycle: Make) -> None:
+    move = shop()
+    move.run_all(until="backfill")
+    other = lifecycle(move.source, database(pg18), tables={"include": ["shop.*"]}, **SMALL)
+    other.content["pipeline"] = move.name
+    assert "captures on this source for another target" in str(other.refused("setup", UsageError))
+    assert remains(other.target) == []
+    with pytest.raises(UsageError, match="captures on this source for another target"):
+        reset(other)
+    do(
+        move.source,
+        "UPDATE shop.child SET note = 'still captured' WHERE id < 9",
+        "DELETE FROM shop.parent WHERE id = 3",
+    )
+    move.run_all(after="backfill", until="swap")
+    assert differences(move.source, move.target) == []
+
+
+# --- the fence --------------------------------------------------------------------------------------------------------
+
+
+def fenced(pipeline: Lifecycle) -> bool:
+    try:
+        do(pipeline.source, "UPDATE shop.parent SET name = name || '.' WHERE id = 1")
+    except pg.ReadOnlySqlTransaction:
+        return True
+    return False
+
+
+END_SESSIONS = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name LIKE %s"
+
+
+class Killed(BaseException):
+    """What a process that is killed does next: nothing."""
+
+
+def test_a_swap_that_is_killed_behind_its_fence_is_begun_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+
+    def kill(number: int) -> None:
+        if number == 1:
+            for dsn in (move.source, move.target):
+                one(dsn, END_SESSIONS, f"pgddl:{move.name}:%")
+            raise Killed
+
+    before_each(monkeypatch, cut_over, "_make_ready", kill)
+    with monkeypatch.context() as dead:
+        dead.setattr(cut_over, "_certainly_not_cut_over", lambda _: False)
+        with pytest.raises(Killed):
+            move.run("swap")
+    assert fenced(move)
+    do(move.source, "COMMENT ON TABLE shop.child IS 'refused before any fence'")
+    move.refused("swap", PreflightRefused)
+    assert not fenced(move)
+    do(move.source, "COMMENT ON TABLE shop.child IS NULL")
+    move.run("swap")
+    assert fenced(move)
+    assert differences(move.source, move.target) == []
+
+
+def test_the_fence_stays_up_where_the_answer_to_the_commit_was_lost(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+
+    def lose(number: int) -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as losing:
+        after_each(losing, cut_over, "_make_ready", lose)
+        move.refused("swap")
+    assert has_cut_over(move)
+    assert fenced(move)
+    assert differences(move.source, move.target) == []
+    move.run_all(after="verify")
+    assert fenced(move)
+
+
+def test_the_fence_stays_up_while_the_commit_may_still_happen(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is gone, and the server is still at work on the commit."""
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    note = f"UPDATE pgddl.pipelines SET cut_over_at = now() WHERE pipeline = '{move.name}'"
+    at_work = threading.Event()
+    with psycopg.connect(move.target) as server:
+
+        def lose(*_: object) -> None:
+            server.execute(note.encode())
+            at_work.set()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr(cut_over, "_make_ready", lose)
+        with Underway(lambda: move.refused("swap")) as swapping:
+            wait_for(at_work.is_set, swapping)
+            waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid)))"
+            wait_for(lambda: one(move.target, waiting, server.info.backend_pid), swapping)
+            server.commit()
+    assert fenced(move)
+
+
+def test_tries_behind_a_fence_open_no_sessions_of_their_own(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    counts = []
+
+    def disturb(number: int) -> None:
+        counts.append((sessions(move, move.source), sessions(move, move.target)))
+        do(move.source, *(["CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq"] if number < 5 else []))
+        if number < 5:
+            raise cut_over._NotYet("disturbed")
+
+    before_each(monkeypatch, cut_over, "_make_ready", disturb)
+    move.run("swap")
+    assert len(counts) == 5
+    assert set(counts[1:]) == {counts[1]}
+
+
+def test_a_subscription_that_would_write_behind_the_fence_is_refused(
+    shop: Make, pg16: Cluster, database: Database
+) -> None:
+    """Apply workers fire no statement trigger, so no fence stops them."""
+    move = shop(swap={"fence": "read_only"})
+    publisher = database(pg16)
+    do(
+        publisher,
+        SHOP,
+        "CREATE PUBLICATION p FOR TABLE shop.parent",
+        "SELECT pg_create_logical_replication_slot('pgddl_test', 'pgoutput')",
+    )
+    options = "slot_name = pgddl_test, create_slot = false, copy_data = false"
+    do(move.source, f"CREATE SUBSCRIPTION upstream CONNECTION '{publisher}' PUBLICATION p WITH ({options})")
+    try:
+        move.run_all(until="verify")
+        assert "subscription upstream writes into it" in str(move.refused("swap", PreflightRefused))
+        assert not fenced(move)
+        do(publisher, "UPDATE shop.parent SET name = 'upstream' WHERE id = 2")
+        wait_for(lambda: one(move.source, "SELECT name FROM shop.parent WHERE id = 2") == "upstream")
+        do(move.source, "ALTER SUBSCRIPTION upstream DISABLE")
+        wait_for(
+            lambda: one(move.source, "SELECT count(pid) FROM pg_stat_subscription WHERE subname = 'upstream'") == 0
+        )
+        move.run("swap")
+        assert fenced(move)
+        assert differences(move.source, move.target) == []
+    finally:
+        for end in ("DISABLE", "SET (slot_name = NONE)"):
+            do(move.source, f"ALTER SUBSCRIPTION upstream {end}")
+        do(move.source, "DROP SUBSCRIPTION upstream")
+
+
+# --- cleanup ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_between_cleanups_count_and_its_lock_is_not_lost(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop()
+    move.run_all(until="swap")
+    with monkeypatch.context() as late:
+        after_each(late, cleanup, "_refuse_late_changes", once("DELETE FROM shop.parent WHERE id = 4", dsn=move.source))
+        assert "shop.parent: 1" in str(move.refused("cleanup", StageFailed))
+    log = log_of(move, "parent")
+    assert move.on_source(f"SELECT op::text, old_1 FROM {log}") == [("D", 4)]
+    do(move.target, "DELETE FROM shop.parent WHERE id = 4")
+    remedy = move.refused("cleanup", StageFailed).sql
+    assert remedy
+    do(move.source, remedy)
+    assert move.run("cleanup").state == "done"
+    assert remains(move.source) == []
+
+
+def test_a_write_into_the_table_that_was_replaced_is_not_lost(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite()
+    stale = "UPDATE pgddl_old_public.items SET code = 'stale' WHERE id = 7"
+    move.run_all(until="swap")
+    do(move.source, stale)
+    remedy = move.refused("cleanup", StageFailed).sql
+    assert remedy
+    assert one(move.source, "SELECT code FROM pgddl_old_public.items WHERE id = 7") == "stale"
+    do(move.source, remedy)
+    with monkeypatch.context() as late:
+        after_each(late, cleanup, "_refuse_late_changes", once(stale, dsn=move.source))
+        move.refused("cleanup", StageFailed)
+    do(move.source, remedy)
+    # What comes later than that finds no table any more.
+    unseen = []
+
+    def too_late(number: int) -> None:
+        try:
+            do(move.source, stale)
+        except pg.UndefinedTable:
+            return
+        unseen.append(number)
+
+    after_each(monkeypatch, cleanup, "stop_capture", too_late)
+    move.run("cleanup")
+    assert unseen == []
+    assert remains(move.source) == ["schema pgddl"]
+
+
+def test_a_cleanup_that_is_killed_at_its_end_is_finished_by_the_next(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop()
+    move.run_all(until="swap")
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(cleanup, "forget_capture", kill)
+        with pytest.raises(Killed):
+            move.run("cleanup")
+    assert remains(move.source) != []
+    assert move.run("cleanup").state == "nothing_to_do"
+    assert remains(move.source) == []
+
+
+# --- the swap in place waits for others -------------------------------------------------------------------------------
+
+
+def test_a_swap_that_waits_opens_no_more_sessions(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite(swap={"lock_timeout": "10ms"})
+    move.run_all(until="verify")
+    counts = []
+    with in_transaction(move.source, "SELECT count(*) FROM items") as reader:
+
+        def count(number: int) -> None:
+            counts.append(sessions(move, move.source))
+            if number == 8:
+                reader.commit()
+
+        before_each(monkeypatch, exchange, "lock_all", count)
+        move.run("swap")
+    assert len(counts) >= 8
+    assert set(counts[1:]) == {counts[1]}
+
+
+def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rewrite()
+    do(move.source, "CREATE TABLE elsewhere (id int)")
+    move.run_all(until="verify")
+    tries = before_each(monkeypatch, exchange, "_wait_out_old_snapshots", lambda _: None)
+    older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM elsewhere"]
+    with in_transaction(move.source, *older) as reader, Underway(lambda: move.run("swap")) as swapping:
+        do(move.source, "INSERT INTO items VALUES (1001, 'newer')")
+        wait_for(lambda: len(tries) > 3, swapping)
+        assert reader.execute("SELECT count(*) FROM items").fetchone() == (60,)
+        assert type_of_id(move) == "integer"
+        reader.commit()
+        assert swapping.finish().state == "done"
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT count(*) FROM items") == 61
+
+
+# --- killed right behind its commit -----------------------------------------------------------------------------------
+
+
+def test_views_are_filled_and_keys_validated_though_the_swap_was_killed(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop()
+    do(
+        move.source,
+        "CREATE MATERIALIZED VIEW shop.numbers AS SELECT count(*) AS n FROM shop.child",
+        "CREATE MATERIALIZED VIEW shop.doubled AS SELECT 2 * n AS n FROM shop.numbers",
+        "CREATE MATERIALIZED VIEW shop.unfilled AS SELECT 1 AS n WITH NO DATA",
+    )
+    move.run_all(until="verify")
+
+    def kill(context: object) -> int:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(swap, "_finish", kill)
+        with pytest.raises(Killed):
+            move.run("swap")
+    assert has_cut_over(move)
+    assert "has not been finished" in str(move.refused("cleanup", UsageError))
+    move.run("swap")
+    assert one(move.target, "SELECT n FROM shop.doubled") == 120
+    assert one(move.target, "SELECT relispopulated FROM pg_class WHERE relname = 'unfilled'") is False
+    assert one(move.target, "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = 'f'") is True
+    assert move.run("cleanup").state == "done"
+
+
+# --- runs that were taken over ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop()
+    move.run_all(until="schema_sync")
+    do(move.source, "UPDATE shop.parent SET name = 'later'", "UPDATE shop.child SET note = 'later'")
+    newer: list[Lease] = []
+
+    def take_over(number: int) -> None:
+        if not newer:
+            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
+            newer.append(Lease(move.target, move.name, "replay", ["shop.child"]))
+            newer[0].take()
+
+    before_each(monkeypatch, windows, "flush", take_over)
+    move.refused("replay", Fenced, tables=["shop.parent", "shop.child"])
+    later = "SELECT (SELECT count(*) FROM shop.parent WHERE name = 'later') + (SELECT count(*) FROM shop.child)"
+    assert one(move.target, later) == 60
+    assert one(move.target, "SELECT count(*) FROM shop.child WHERE note = 'later'") == 0
+    with psycopg.connect(move.target, autocommit=True) as conn:
+        lease.check(conn, newer[0].fence)
+    newer[0].close()
+    move.run_all(after="schema_sync", until="swap")
+    assert differences(move.source, move.target) == []
+
+
+def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Journal, "add_table", kill)
+        with pytest.raises(Killed):
+            move.run("setup")
+    do(
+        move.source,
+        "ALTER TABLE shop.child DROP CONSTRAINT child_pkey, ALTER id TYPE bigint, ADD PRIMARY KEY (parent, id)",
+        "UPDATE shop.child SET parent = 2 WHERE id = 1",
+    )
+    move.run_all(until="replay")
+    assert move.results["setup"].tables["shop.child"]["key"] == ["parent", "id"]
+    do(move.source, "UPDATE shop.child SET parent = 3, id = id + 100 WHERE id < 20")
+    move.run_all(after="replay", until="swap")
+    assert differences(move.source, move.target) == []
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ("timestamptz", "timestamptz(0)"),
+        ("int", "text"),
+        ("text", "varchar(3)"),
+        ("numeric", "numeric(10, 1)"),
+        ("bigint", "double precision"),
+    ],
+)
+def test_a_type_that_cannot_keep_keys_apart_is_refused_before_any_row_is_copied(
+    pg18: Cluster, database: Database, lifecycle: Make, was: str, becomes: str
+) -> None:
+    dsn = database(pg18)
+    do(dsn, f"CREATE TABLE items (id {was} PRIMARY KEY, code text)")
+    move = lifecycle(dsn, rewrite={"public.items": {"alter": [f"ALTER COLUMN id TYPE {becomes}"]}}, **SMALL)
+    move.run("setup")
+    assert "key column id" in str(move.refused("snapshot", StageFailed))
+    move.refused("backfill")
+    reset(move)
+    assert remains(dsn) == []
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_key_of_a_domain_over_an_enum(source_dsn: str, target_dsn: str, lifecycle: Make, in_place: bool) -> None:
+    do(
+        source_dsn,
+        "CREATE SCHEMA kinds",
+        "CREATE TYPE kinds.mood AS ENUM ('sad', 'ok', 'happy', 'very happy')",
+        "CREATE DOMAIN kinds.known AS kinds.mood NOT NULL",
+        "CREATE TABLE public.items (mood kinds.known, n int, note text, PRIMARY KEY (mood, n))",
+        "INSERT INTO items SELECT m, n, '' FROM unnest(enum_range(NULL::kinds.mood)) m, generate_series(1, 9) n",
+    )
+    table = {"alter": ["ALTER COLUMN n TYPE bigint"]}
+    move = lifecycle(
+        source_dsn,
+        *([] if in_place else [target_dsn]),
+        **({"rewrite": {"public.items": table}} if in_place else {"tables": {"include": ["*.*"]}}),
+        **SMALL,
+    )
+    late = [
+        "UPDATE items SET note = 'changed' WHERE mood::kinds.mood = 'ok'",
+        "UPDATE items SET mood = 'very happy', n = n + 20 WHERE mood::kinds.mood = 'happy'",
+        "DELETE FROM items WHERE mood::kinds.mood = 'sad'",
+    ]
+    move.run_all(until="backfill")
+    do(move.source, late[0])
+    move.run_all(after="backfill", until="schema_sync")
+    do(move.source, *late[1:])
+    move.run_all(after="schema_sync", until="swap")
+    rows = "SELECT string_agg(mood || ' ' || n || ' ' || note, ',' ORDER BY mood, n) FROM "
+    before = one(source_dsn, rows + ("pgddl_old_public.items" if in_place else "items"))
+    assert one(move.target, rows + "items") == before
+    assert one(move.target, "SELECT count(*) FROM items") == 27
+    move.run("cleanup")
+
+
+# --- what the target adds ---------------------------------------------------------------------------------------------
+
+
+def test_default_privileges_do_not_leak_onto_a_rewritten_table(rewrite: Make) -> None:
+    move = rewrite()
+    do(
+        move.source,
+        "ALTER TABLE items ADD number int GENERATED ALWAYS AS IDENTITY",
+        "GRANT UPDATE ON items TO pg_read_all_stats",
+        "GRANT SELECT ON SEQUENCE items_number_seq TO pg_read_all_stats",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO pg_monitor",
+        "ALTER DEFAULT PRIVILEGES GRANT INSERT ON TABLES TO PUBLIC",
+        "ALTER DEFAULT PRIVILEGES GRANT USAGE ON SEQUENCES TO pg_monitor",
+    )
+    grants = (
+        "SELECT string_agg(c.relname || ': ' || a.grantee::regrole || ' ' || a.privilege_type, ', '"
+        ' ORDER BY c.relname COLLATE "C", a.privilege_type)'
+        " FROM pg_class c, aclexplode(c.relacl) a"
+        " WHERE c.relnamespace = 'public'::regnamespace AND a.grantee <> c.relowner"
+    )
+    before = one(move.source, grants)
+    assert before == "items: pg_read_all_stats UPDATE, items_number_seq: pg_read_all_stats SELECT"
+    move.run_all(until="swap")
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, grants) == before
+
+
+def test_settings_of_the_target_do_not_change_what_a_text_means(shop: Make, target_dsn: str) -> None:
+    move = shop()
+    do(
+        move.source,
+        "CREATE TABLE shop.lists (id int PRIMARY KEY, words text[], relation regclass)",  # a regclass travels as text
+        "INSERT INTO shop.lists VALUES (1, '{NULL,a}', 'shop.child'), (2, '{\"NULL\",b}', NULL), (3, '{}', NULL)",
+    )
+    database = psycopg.conninfo.conninfo_to_dict(target_dsn)["dbname"]
+    do(target_dsn, f'ALTER DATABASE "{database}" SET array_nulls = off')
+    move.run_all(until="backfill")
+    do(move.source, "INSERT INTO shop.lists VALUES (4, '{c,NULL}', NULL)")
+    move.run_all(after="backfill", until="swap")
+    assert one(move.target, "SELECT words[1] IS NULL FROM shop.lists WHERE id = 1") is True
+    assert one(move.target, "SELECT words[2] IS NULL FROM shop.lists WHERE id = 4") is True
+    assert differences(move.source, move.target) == []
