@@ -25,6 +25,7 @@ from tests.integration.test_rewrite import FLOOR, REWRITE, load, unaccounted
 
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}}
 
+SOME = {table: REWRITE[table] for table in (f'"{FLOOR}"."Orders"', f'"{FLOOR}".lines', "public.badges")}
 CHOSEN = {"include": ["*.*"], "schema_only": ["shop.virtual_key"]}
 
 # Everything in a database that has no schema that catalog_lines looks at, by what Postgres calls it.
@@ -109,7 +110,7 @@ def kill_when(dsn: str, query: str, victims: str, *, on: str | None = None) -> t
     return thread
 
 
-@pytest.mark.parametrize("stage", ["setup", "snapshot", "schema_sync", "verify"])
+@pytest.mark.parametrize("stage", ["setup", "snapshot", "verify"])
 def test_a_migration_of_everything_is_undone(
     everything: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], stage: str
 ) -> None:
@@ -233,7 +234,7 @@ def test_what_somebody_made_on_the_target_is_not_taken_along(
 def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
     load(source_dsn)
     before = Untouched(source_dsn, source_dsn)
-    move = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
+    move = lifecycle(source_dsn, rewrite=SOME, **SMALL)
     for stage in ("setup", "backfill", "verify"):
         run_until(move, stage)
         reset(move)
@@ -260,7 +261,7 @@ def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callabl
 
 def test_one_table_of_a_rewrite_is_reset_and_comes_again(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
     load(source_dsn)
-    move = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
+    move = lifecycle(source_dsn, rewrite=SOME, **SMALL)
     run_until(move, "schema_sync")
     reset(move, [f'"{FLOOR}"."Orders"', "public.badges"])
     execute(source_dsn, "UPDATE badges SET holder = 'new ' || id")
