@@ -29,9 +29,9 @@ from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
 
-SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 2}, "replay": {"window_rows": 500}}
+SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 2}, "replay": {"window_rows": 1000}}
 # For what runs in this process, between the kills: without Spark.
 HERE: dict[str, Any] = {"backfill": SMALL["backfill"] | {"workers": 1}}
 
@@ -162,20 +162,18 @@ def test_a_migration_ends_the_same_whatever_is_killed(
         at_the_cut_over.extend(compare.differences(source, target))
         at_the_cut_over.extend(compare.compare_sequences(source, target, ahead=True))
 
-    writers = Writers(shops, pipeline=move.name, on_cut_over=compare_both, rate=60, seed=chance.getrandbits(32))
+    writers = Writers(shops, pipeline=move.name, on_cut_over=compare_both, rate=40, seed=chance.getrandbits(32))
     with writers:
         move.run_all(until="snapshot")
-        killed.kill("backfill", "driver", CHUNKS_DONE, range(10, 200))
-        killed.kill("backfill", "jvm", CHUNKS_DONE, range(10, 200))
-        killed.kill("backfill", "worker", CHUNKS_DONE, range(10, 200))
+        killed.kill("backfill", "driver", CHUNKS_DONE, range(5, 60))
+        killed.kill("backfill", "jvm", CHUNKS_DONE, range(5, 60))
+        killed.kill("backfill", "worker", CHUNKS_DONE, range(5, 60))
         assert move.run("backfill").state == "nothing_to_do"
-        change_accounts(source, 3_000)
+        change_accounts(source, 12_000)
         killed.kill("schema_sync", "driver", BEGUN, range(1, 2))
         move.run("schema_sync", **HERE)
-        killed.kill("replay", "driver", WINDOWS_DONE, range(1, 5))
-        change_accounts(source, 3_000)
-        killed.kill("replay", "jvm", WINDOWS_DONE, range(1, 5))
-        killed.kill("replay", "worker", WINDOWS_DONE, range(1, 5))
+        killed.kill("replay", "driver", WINDOWS_DONE, range(1, 4))
+        killed.kill("replay", "worker", WINDOWS_DONE, range(1, 4))
         move.run("verify", **HERE)
         killed.kill("swap", "driver", BEGUN, range(1, 2))
         killed.run("swap")
@@ -197,11 +195,11 @@ def test_a_rewrite_ends_the_same_whatever_is_killed(
     orders = {"shop.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}, "public.pgbench_accounts": {}}
     move = lifecycle(dsn, rewrite=orders, **SMALL)
     killed = Killed(move, tmp_path, chance)
-    with Writers([dsn], rate=60, seed=chance.getrandbits(32)) as writers:
+    with Writers([dsn], rate=40, seed=chance.getrandbits(32)) as writers:
         move.run_all(until="snapshot")
-        killed.kill("backfill", "driver", CHUNKS_DONE, range(10, 200))
+        killed.kill("backfill", "driver", CHUNKS_DONE, range(5, 60))
         move.run("backfill", **HERE)
-        change_accounts(dsn, 20_000)
+        change_accounts(dsn, 25_000)
         move.run("schema_sync", **HERE)
         killed.kill("replay", "driver", WINDOWS_DONE, range(1, 10))
         killed.run("replay")
