@@ -112,7 +112,7 @@ def test_a_table_that_the_last_windows_block_is_not_cut_over(
 ) -> None:
     move = shop(swap={"fence": fence})
     move.run_all(until="verify")
-    after_each(monkeypatch, SchemaGuard, "refuse_changed", once(*LATE[late], dsn=move.source))
+    before_each(monkeypatch, cut_over, "_fence", once(*LATE[late], dsn=move.source))
     assert "shop.child: is blocked" in str(move.refused("swap", PreflightRefused))
     assert not has_cut_over(move)
     do(move.source, "INSERT INTO shop.parent VALUES (1001, 'the fence is down')")
@@ -162,7 +162,7 @@ def test_a_cut_over_that_fails_at_its_end_has_changed_nothing(shop: Make) -> Non
 # --- what came after setup or after the snapshot ----------------------------------------------------------------------
 
 
-def test_a_table_that_came_after_setup_is_not_remains(shop: Make) -> None:
+def test_a_table_that_came_after_setup_is_not_left_behind(shop: Make) -> None:
     move = shop()
     move.run_all(until="verify")
     do(
@@ -548,7 +548,7 @@ def test_a_write_between_cleanups_count_and_its_lock_is_not_lost(shop: Make, mon
     move = shop()
     move.run_all(until="swap")
     with monkeypatch.context() as late:
-        after_each(late, cleanup, "_refuse_late_changes", once("DELETE FROM shop.parent WHERE id = 4", dsn=move.source))
+        after_each(late, cleanup, "refuse_late_changes", once("DELETE FROM shop.parent WHERE id = 4", dsn=move.source))
         assert "shop.parent: 1" in str(move.refused("cleanup", StageFailed))
     log = log_of(move, "parent")
     assert move.on_source(f"SELECT op::text, old_1 FROM {log}") == [("D", 4)]
@@ -570,7 +570,7 @@ def test_a_write_into_the_table_that_was_replaced_is_not_lost(rewrite: Make, mon
     assert one(move.source, "SELECT code FROM pgddl_old_public.items WHERE id = 7") == "stale"
     do(move.source, remedy)
     with monkeypatch.context() as late:
-        after_each(late, cleanup, "_refuse_late_changes", once(stale, dsn=move.source))
+        after_each(late, cleanup, "refuse_late_changes", once(stale, dsn=move.source))
         move.refused("cleanup", StageFailed)
     do(move.source, remedy)
     # What comes later than that finds no table any more.
@@ -680,7 +680,10 @@ def test_views_are_filled_and_keys_validated_though_the_swap_was_killed(
 # --- runs that were taken over ----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["shop.parent", "shop.child"])
+def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
+    shop: Make, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     move = shop()
     move.run_all(until="schema_sync")
     do(move.source, "UPDATE shop.parent SET name = 'later'", "UPDATE shop.child SET note = 'later'")
@@ -689,7 +692,7 @@ def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(shop: Make, monk
     def take_over(number: int) -> None:
         if not newer:
             assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
-            newer.append(Lease(move.target, move.name, "replay", ["shop.child"]))
+            newer.append(Lease(move.target, move.name, "replay", [lost]))
             newer[0].take()
 
     before_each(monkeypatch, windows, "flush", take_over)

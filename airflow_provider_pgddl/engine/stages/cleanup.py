@@ -41,7 +41,7 @@ def run(context: Context) -> StageResult:
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
         )  # fmt: skip
-    _refuse_late_changes(context, tables)
+    refuse_late_changes(context.source, context.name, tables)
     stop_capture(context, tables)
     if context.in_place:
         _drop_old(context, tables)
@@ -56,17 +56,17 @@ def run(context: Context) -> StageResult:
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
 
 
-def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
+def refuse_late_changes(source: Session, pipeline: str, tables: Sequence[TableRow]) -> None:
     """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
     rows without a word."""
-    logged = set(change_log.captured_roots(context.source, context.name))
-    changes = count_changes(context.source, [t for t in tables if t.oid in logged])
+    logged = set(change_log.captured_roots(source, pipeline))
+    changes = count_changes(source, [t for t in tables if t.oid in logged])
     late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
     if late:
         listed = ", ".join(f"{name}: {n}" for name, n in late.items())
         raise StageFailed(
-            f"the replaced tables were written to after the swap ({listed}); cleaning up would lose those changes",
-            todo="carry them over by hand (the change logs name their keys), empty the logs, then run cleanup again",
+            f"the replaced tables were written to after the swap ({listed}); this would lose those changes",
+            todo="carry them over by hand (the change logs name their keys), empty the logs, then run this again",
             sql="\n".join(
                 sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
                 for t in tables
@@ -92,7 +92,7 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
         try:
             stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True, then=then)
         except change_log.LateChanges:
-            _refuse_late_changes(context, tables)
+            refuse_late_changes(context.source, context.name, tables)
             raise
 
 

@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.rows.windows import drop_pending
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
     forget_capture,
+    refuse_late_changes,
     stop_capture_of,
 )
 from airflow_provider_pgddl.engine.stages.cut_over import lower_fence
@@ -120,6 +121,8 @@ def _reset_all(
     pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
 ) -> list[str]:
     dropped: list[str] = []
+    if row.cut_over_at is not None and row.finished_at is None:
+        refuse_late_changes(source, pipeline.pipeline, tables)
     if row.finished_at is None or pipeline.swap.fence == "read_only":
         dropped += _drop_capture(pipeline, source, tables, None)
     if row.cut_over_at is None:
