@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import psycopg
+import pytest
 
 from tests.integration.lifecycle import left_behind, wait_until
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class Underway(Generic[T]):
@@ -21,6 +23,7 @@ class Underway(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._outcome: tuple[T] | BaseException | None = None
+        self._expected = False  # whether the error that it ended with was asked for
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -41,6 +44,13 @@ class Underway(Generic[T]):
         assert self._outcome is not None
         return self._outcome[0]
 
+    def fails(self, kind: type[E], seconds: float = 60) -> E:
+        """The error that it must end with."""
+        with pytest.raises(kind) as caught:
+            self.finish(seconds)
+        self._expected = True
+        return caught.value
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -48,10 +58,10 @@ class Underway(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finish()
-        else:
+        if kind is not None:
             self._thread.join(30)
+        elif not self._expected:
+            self.finish()
 
 
 def one(dsn: str, query: str, *args: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ def items(source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
 
 def before_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Callable[[int], object]) -> list[int]:
     """Has `act(n)` happen right before the n-th call (from 1) of a step of ours; returns the list of calls."""
-    step, calls = getattr(where, name), []
+    step, calls = getattr(where, name), list[int]()
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         calls.append(len(calls) + 1)
@@ -61,7 +61,7 @@ def before_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Cal
 
 def after_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Callable[[int], object]) -> list[int]:
     """Has `act(n)` happen right after the n-th call (from 1) of a step of ours; returns the list of calls."""
-    step, calls = getattr(where, name), []
+    step, calls = getattr(where, name), list[int]()
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         result = step(*args, **kwargs)
@@ -79,9 +79,19 @@ def log_of(pipeline: Lifecycle, table: str) -> str:
     return f"pgddl.{row[0]}"
 
 
+def at_calls(dsn: str, statements: Mapping[int, Sequence[str]]) -> Callable[[int], None]:
+    """For the two above: these statements, in a session of their own, at the calls with these numbers."""
+
+    def act(number: int) -> None:
+        if number in statements:
+            do(dsn, *statements[number])
+
+    return act
+
+
 def once(*statements: str, dsn: str, at: int = 1) -> Callable[[int], None]:
-    """For the two above: these statements, in a session of their own, at the given call."""
-    return lambda number: do(dsn, *statements) if number == at else None
+    """For the two above: these statements at one call."""
+    return at_calls(dsn, {at: statements})
 
 
 # --- C2: capture starts before the first row is read ------------------------------------------------------------------
@@ -403,10 +413,8 @@ def test_c11_a_zombie_of_an_old_window_cannot_commit(items: Lifecycle, monkeypat
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
             wait_for(lambda: one(items.target, blocked), retry)
             paused.go_on.set()
-            with pytest.raises(Fenced):
-                zombie.finish()
+            zombie.fails(Fenced)
             retry.finish()
-        zombie._outcome = (None,)  # type: ignore[assignment]
     assert one(items.target, "SELECT code FROM items WHERE id = 1") == "new"
     assert differences(items.source, items.target) == []
 
@@ -423,9 +431,7 @@ def test_c11_the_next_run_ends_the_backends_that_an_older_one_left(
         items.run("backfill")
         assert old not in sessions_of(items, items.source) | sessions_of(items, items.target)
         paused.go_on.set()
-        with pytest.raises(PgddlError):
-            zombie.finish()
-        zombie._outcome = (None,)  # type: ignore[assignment]
+        zombie.fails(PgddlError)
     items.run_all(after="backfill", until="verify")
     assert differences(items.source, items.target) == []
 

@@ -12,12 +12,13 @@ import pytest
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.rows import yielding
-from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, setup
+from airflow_provider_pgddl.engine.stages import cut_over, exchange
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, holds, in_transaction, one, remains, wait_for
-from tests.integration.test_correctness import ITEMS, SMALL, Make, before_each, once
+from tests.integration.test_correctness import ITEMS, SMALL, Make, at_calls, before_each, once
 
 SHOP = """
     CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);
@@ -140,7 +141,7 @@ def test_c15_the_swap_does_not_make_writers_queue_behind_a_long_reader(
     with nobody_queues(monkeypatch, rewrite, "swap", exchange, "lock_all", reading):
         assert one(rewrite.source, "SELECT pg_typeof(id)::text FROM orders LIMIT 1") == "bigint"
     reading = "SELECT FROM pgddl_old_public.orders"
-    with nobody_queues(monkeypatch, rewrite, "cleanup", cleanup.change_log, "stop", reading):
+    with nobody_queues(monkeypatch, rewrite, "cleanup", change_log, "stop", reading):
         assert remains(rewrite.source) == ["schema pgddl"]
 
 
@@ -148,7 +149,7 @@ def test_c15_setup_does_not_make_writers_queue_behind_a_long_writer(
     rewrite: Lifecycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing = "UPDATE orders SET note = 'for long' WHERE id = 1"
-    with nobody_queues(monkeypatch, rewrite, "setup", setup.change_log, "start", writing):
+    with nobody_queues(monkeypatch, rewrite, "setup", change_log, "start", writing):
         rewrite.run_all(after="setup", until="verify")
 
 
@@ -171,11 +172,14 @@ def test_c16_in_place_the_last_drain_sees_what_was_committed_just_before_the_loc
     """Also what is more than may be read under the lock: then there is one more window first."""
     rewrite.run_all(until="verify")
     writes = {
-        1: "INSERT INTO orders (customer, note) SELECT 7, 'many' FROM generate_series(1, 60)",
-        2: "INSERT INTO orders (customer, note) VALUES (7, 'the last one'); DELETE FROM orders WHERE id = 2;"
-        " UPDATE orders SET note = 'last' WHERE id = 3",
+        1: ["INSERT INTO orders (customer, note) SELECT 7, 'many' FROM generate_series(1, 60)"],
+        2: [
+            "INSERT INTO orders (customer, note) VALUES (7, 'the last one')",
+            "DELETE FROM orders WHERE id = 2",
+            "UPDATE orders SET note = 'last' WHERE id = 3",
+        ],
     }
-    tries = before_each(monkeypatch, exchange, "lock_all", lambda n: n in writes and do(rewrite.source, writes[n]))
+    tries = before_each(monkeypatch, exchange, "lock_all", at_calls(rewrite.source, writes))
     result = rewrite.run("swap")
     assert len(tries) == 2
     assert result.figures["drained"] == 3
