@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 
 import psycopg
@@ -13,9 +16,21 @@ from airflow_provider_pgddl.engine.spark import spread
 from tests.spark import work
 
 
+def ring(conninfo: str, task: int) -> None:
+    """The task's timeout, as soon as both workers are at work, instead of some seconds that may be too few."""
+    with psycopg.connect(conninfo, autocommit=True) as server:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgddl-test:worker'"
+        while server.execute(query).fetchone() != (2,):
+            time.sleep(0.1)
+    os.kill(task, signal.SIGALRM)
+
+
 def run(job: jobs.Job) -> None:
     conninfo = job.conninfo("source")
     print("at work", flush=True)
+    if os.environ.get("PGDDL_TEST_TIMEOUT"):
+        assert job.watch is not None
+        threading.Thread(target=ring, args=(conninfo, job.watch.pid), daemon=True).start()
     with psycopg.connect(conninfo, application_name="pgddl-test:driver"):
         spread(work.sleep_in_postgres, [conninfo, conninfo], workers=2, app="sleep")
         time.sleep(600)

@@ -20,4 +20,9 @@ class SleepingBackfill(PgddlBackfillOperator):
 
 
 with DAG("slow", schedule=None, catchup=False, default_args={"retries": 0}):
-    SleepingBackfill(task_id="backfill", pipeline=REWRITE, execution_timeout=timedelta(seconds=12))
+    SleepingBackfill(
+        task_id="backfill",
+        pipeline=REWRITE,
+        execution_timeout=timedelta(minutes=3),  # the application lets it come early
+        env_vars={"PGDDL_TEST_TIMEOUT": "1"},
+    )
