@@ -44,7 +44,7 @@ class Underway(Generic[T]):
         assert self._outcome is not None
         return self._outcome[0]
 
-    def fails(self, kind: type[E], seconds: float = 60) -> E:
+    def fails(self, kind: type[E] | tuple[type[E], ...], seconds: float = 60) -> E:
         """The error that it must end with."""
         with pytest.raises(kind) as caught:
             self.finish(seconds)

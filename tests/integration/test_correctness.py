@@ -17,14 +17,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import connect as connecting
-from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine import lease, spark
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.rows import chunks, windows
 from tests.conftest import Database, database_name
-from tests.integration.lifecycle import Lifecycle
+from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for, waits
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
@@ -434,6 +434,47 @@ def test_c11_the_next_run_ends_the_backends_that_an_older_one_left(
         zombie.fails(PgddlError)
     items.run_all(after="backfill", until="verify")
     assert differences(items.source, items.target) == []
+
+
+def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark lost sight of it, and a second worker has done its part: both have the same token."""
+    items.content |= {"backfill": {"chunk_bytes": "1MB", "workers": 2}, "replay": {"window_rows": 140}}
+    items.run_all(until="backfill")
+    do(items.source, "UPDATE items SET code = 'old ' || id")
+    items.run("schema_sync")
+    paused = Paused(monkeypatch, ":fill")
+    lost: list[Underway[Any]] = []
+
+    def spread(work: Callable[[Any], Any], parts: Sequence[Any], **_: Any) -> list[Any]:
+        if lost:
+            return [work(part) for part in parts]
+        lost.append(Underway(lambda: work(parts[0])).__enter__())
+        wait_for(paused.reached.is_set, lost[0])
+        # What it read is over before the next window.
+        do(items.source, "DELETE FROM items WHERE id % 2 = 0", "UPDATE items SET code = 'new ' || id")
+        return [work(part) for part in parts[1:]]
+
+    monkeypatch.setattr(spark, "spread", spread)
+    monkeypatch.setattr(spark, "start", lambda *_, **__: None)
+    before_each(monkeypatch, windows, "_lock", lambda n: paused.go_on.set() if n == 3 else None)
+    blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    with Underway(lambda: wait_until(lambda: paused.go_on.is_set() or one(items.target, blocked))) as meeting:
+        with Underway(lambda: items.run("replay")) as replay:
+            meeting.finish()  # the next window meets what the lost worker holds, or is over
+            paused.go_on.set()
+            replay.finish()
+    lost[0].fails((PgddlError, psycopg.Error))
+    items.run_all(after="replay", until="swap")
+    assert differences(items.source, items.target) == []
+
+
+def test_c11_the_sessions_of_a_namesake_in_another_database_are_left_alone(
+    items: Lifecycle, pg18: Cluster, database: Database
+) -> None:
+    items.run_all(until="snapshot")
+    with connect(database(pg18), purpose="copy", pipeline=items.name, token=4711) as namesake:
+        items.run("backfill")
+        assert namesake.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_c11_a_takeover_waits_for_a_transaction_that_has_looked_at_its_token(items: Lifecycle) -> None:

@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
 LOGS_A_QUERY = 100  # log tables summed up in one query
+FILL = "fill"  # the purpose of a worker's session on the target
 
 
 @dataclass
@@ -298,7 +299,7 @@ def fill_part(part: FillPart) -> Filled:
     """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills."""
     token = part.fence.token
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
-    target = connect(part.target_dsn, purpose="fill", pipeline=part.pipeline, token=token)
+    target = connect(part.target_dsn, purpose=FILL, pipeline=part.pipeline, token=token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
     plans = [plan for _, plan in part.tables]
     with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):

@@ -137,12 +137,18 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
                WHERE NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid)))
 
 -- name: terminate_stale
--- Backends of this pipeline whose token is not (or no longer) a live one.
+-- Backends of this pipeline whose token is not (or no longer) a live one; a database beside this one may have a pipeline of
+-- the same name.
 SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
 FROM pg_catalog.pg_stat_activity
-WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
+WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid() AND datname = pg_catalog.current_database()
   AND pg_catalog.split_part(application_name, ':', 3) <> ALL(%(live)s::text[])
   AND pg_catalog.split_part(application_name, ':', 3) <> '0'
+
+-- name: terminate_workers
+-- The sessions of one kind of worker of one run.
+SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
+FROM pg_catalog.pg_stat_activity WHERE application_name = %s AND datname = pg_catalog.current_database()
 
 -- name: transactions_before
 -- Transactions that were in progress when the snapshot was taken and have not ended, with who holds them.

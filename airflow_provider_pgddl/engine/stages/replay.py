@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import application_name
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.windows import (
+    FILL,
     Filled,
     FillElsewhere,
     FillPart,
@@ -17,6 +19,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
     fill_part,
     window,
 )
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
@@ -122,7 +125,17 @@ def _fill_over_spark(context: Context) -> FillElsewhere:
             context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
             tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
         )  # fmt: skip
-        done = spread(fill_part, [part] * workers, workers=workers, app=app)
+        try:
+            done = spread(fill_part, [part] * workers, workers=workers, app=app)
+        finally:
+            _end_fills(context)
         return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
 
     return fill
+
+
+def _end_fills(context: Context) -> None:
+    """No worker outlives its window: Spark runs a task a second time when it has lost sight of a worker, or for speed,
+    and the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11)."""
+    name = application_name(context.name, context.lease.token, FILL)
+    context.target.execute(queries("catalog")["terminate_workers"], [name])
