@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import queue
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from tests.conftest import REPOSITORY
 # Importing Airflow writes a configuration into its home; it must not be the developer's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="pgddl-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 AIRFLOW = Path(sys.executable).parent / "airflow"
 EXAMPLES = REPOSITORY / "dags_examples"
