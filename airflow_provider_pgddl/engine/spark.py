@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import psycopg
 
-from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed, from_postgres
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -63,11 +63,23 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
     except KeyboardInterrupt:
         context.cancelAllJobs()
         raise
+    except Exception as error:
+        if _jvm_ended(error):
+            raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
+        raise
     failures = [one.error for one in ended if isinstance(one, _Failed)]
     if failures:
         ours = [e if isinstance(e, PgddlError) else from_postgres(e, doing=f"running {app}") for e in failures]
         raise min(ours, key=lambda error: error.retryable)
     return [one.value for one in ended if isinstance(one, _Done)]
+
+
+def _jvm_ended(error: Exception) -> bool:
+    """What Py4J says of a call that got no answer; an error in the JVM, or in a worker, has a Java exception to it."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    unanswered = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return unanswered or isinstance(error, (EOFError, ConnectionError))
 
 
 def start(app: str, *, workers: int) -> None:
