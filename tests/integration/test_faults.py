@@ -163,10 +163,20 @@ def until_done(move: Lifecycle, stage: str, faults: Faults) -> None:
         except PgddlError as error:
             if not error.retryable:
                 raise
+            # Airflow waits between its attempts; here a server that starts would see all of them refused.
+            wait_until(lambda: all(answers(dsn) for dsn in (move.source, move.target)))
         else:
             assert not result.blocked
             return
     raise AssertionError(f"{stage} did not get done in {ATTEMPTS} attempts")
+
+
+def answers(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def test_servers_may_crash(
