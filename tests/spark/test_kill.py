@@ -84,11 +84,15 @@ class Killed:
         before, goal = self._count(progress), self._chance.choice(amount)
         with self._running(stage) as shell:
             wait_until(lambda: self._count(progress) >= before + goal or shell.poll() is not None, 60)
+            if victim == "worker":  # Spark forks them for its first task
+                wait_until(lambda: _family(shell, victim, stage) or shell.poll() is not None, 60)
             time.sleep(self._chance.uniform(0, 0.1))
             assert shell.poll() is None, f"{stage} was over before it could be killed:\n{self._said()}"
             family = psutil.Process(shell.pid).children(recursive=True)
             self._processes += family
-            self._chance.choice(_victims(victim, stage, family)).kill()
+            victims = _victims(victim, stage, family)
+            assert victims, f"there is no {victim} among {family}"
+            self._chance.choice(victims).kill()
             print(f"killed the {victim} in {stage} after {self._count(progress) - before} of it")
             code = shell.wait(120)
         assert code == (0 if victim == "worker" else 5), self._said()
@@ -105,10 +109,16 @@ class Killed:
         wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in self._processes))
 
 
+def _family(shell: subprocess.Popen[bytes], kind: str, stage: str) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return _victims(kind, stage, psutil.Process(shell.pid).children(recursive=True))
+    return []
+
+
 def _victims(kind: str, stage: str, family: list[psutil.Process]) -> list[psutil.Process]:
     """JVM: spark-submit itself; driver: the application; worker: one of those that Spark's Python daemon has forked."""
     found: dict[str, list[psutil.Process]] = {"jvm": [], "driver": [], "worker": []}
-    known = [(p, command, p.ppid()) for p in family if (command := _command(p))]
+    known = [(p, command, _parent(p)) for p in family if (command := _command(p))]
     daemons = {p.pid for p, command, _ in known if "pyspark.daemon" in command}
     for process, command, parent in known:
         if Path(command[0]).name == "java":
@@ -117,8 +127,13 @@ def _victims(kind: str, stage: str, family: list[psutil.Process]) -> list[psutil
             found["worker"].append(process)
         elif any(part.endswith(f"{stage}.py") for part in command):
             found["driver"].append(process)
-    assert found[kind], f"there is no {kind} among {known}"
     return found[kind]
+
+
+def _parent(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):
+        return int(process.ppid())
+    return 0
 
 
 def _command(process: psutil.Process) -> list[str]:
