@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_pgddl.engine.connect import Session
@@ -201,8 +201,3 @@ def _binary_safe(base: str, base_oid: int, typtype: str, builtin: bool, elem_kin
     if elem_kind:
         return elem_builtin and elem_kind == "b"
     return typtype in ("b", "r", "m")
-
-
-def as_json(value: Any) -> Any:
-    """A frozen value of this package as plain JSON."""
-    return asdict(value)

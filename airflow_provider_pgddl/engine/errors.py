@@ -70,12 +70,6 @@ class PreflightRefused(PgddlError):
     exit_code = EXIT_REFUSED
 
 
-class TableBlocked(PgddlError):
-    """One table cannot go on (a mismatch is recorded for it); the others do."""
-
-    exit_code = EXIT_BLOCKED
-
-
 class StageFailed(PgddlError):
     """A final failure: trying again as it is will not help."""
 

@@ -21,7 +21,6 @@ def test_an_error_says_what_where_and_what_to_do() -> None:
         (errors.StageFailed, 1, False),
         (errors.UsageError, 2, False),
         (errors.PipelineFileError, 2, False),
-        (errors.TableBlocked, 3, False),
         (errors.PreflightRefused, 4, False),
         (errors.LockHeld, 5, True),
         (errors.Fenced, 5, True),

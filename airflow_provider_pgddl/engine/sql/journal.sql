@@ -147,9 +147,6 @@ SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND 
 -- name: event_counts
 SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s GROUP BY status
 
--- name: delete_events
-DELETE FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s
-
 -- name: set_schema_status
 INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (pipeline, schema_name, table_name) DO UPDATE
