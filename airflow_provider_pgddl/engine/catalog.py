@@ -115,6 +115,10 @@ class Table:
             else {},
         }
 
+    def version(self) -> dict[str, Any]:
+        """What is recorded of a table: its structure, and which column is which when names change hands."""
+        return self.structure() | {"attnums": {c.name: c.attnum for c in self.columns}}
+
     def physical(self) -> dict[str, list[Any]]:
         """Per leaf (oid as text): filenode, digest of the attributes' versions, our triggers' versions."""
         return {str(leaf.oid): [leaf.filenode, leaf.attributes, leaf.triggers] for leaf in self.leaves}
@@ -159,8 +163,18 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
         binary = _binary_safe(base, base_oid, typtype, builtin, elem_kind, elem_builtin)
         columns.setdefault(relid, []).append(
             Column(
-                attnum, name, type_, type_oid, base, type_oid != base_oid, binary, not_null, default, generated,
-                identity, collation,
+                attnum,
+                name,
+                type_,
+                type_oid,
+                base,
+                type_oid != base_oid,
+                binary,
+                not_null,
+                default,
+                generated,
+                identity,
+                collation,
             )
         )
     names = {(relid, c.attnum): c.name for relid, cs in columns.items() for c in cs}
@@ -191,7 +205,7 @@ def _binary_safe(base: str, base_oid: int, typtype: str, builtin: bool, elem_kin
     """Whether COPY's binary form of a type means the same on another cluster.
 
     It does not where it carries oids of the cluster that wrote it: reg* types, and arrays, composites and ranges of
-    types that are not built in. Enums travel as their labels. """
+    types that are not built in. Enums travel as their labels."""
     if base.removesuffix("[]").strip('"') in _TEXT_ONLY:
         return False
     if typtype == "e":

@@ -12,11 +12,17 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.catalog import Server, Table
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")
+# Why a statement needs nothing of its own any more.
+REPLACED = "a later dump took its place"
+SHOWN = "the snapshot shows it already"
+WAITS = "the dump that is taken when its time has come shows it"
+_QUEUEABLE = ("view", "materialized view", "function", "procedure", "aggregate", "routine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class Journal:
                 "system": source.system, "timeline": source.timeline}  # fmt: skip
         self.conn.execute(_Q["next_run"], args)
         self.conn.execute(_Q["forget_windows"], [self.pipeline, self.row().run])
+        self.conn.execute(_Q["forget_versions"], [self.pipeline, self.row().run])
         self.conn.execute(_Q["delete_schema_status"], [self.pipeline])
 
     def set_config(self, config: Mapping[str, Any]) -> None:
@@ -155,10 +162,22 @@ class Journal:
         ]
 
     def add_table(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
-        structure = table.structure()
         args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
-                Jsonb(structure), catalog.fingerprint(structure), Jsonb(table.physical())]  # fmt: skip
+                Jsonb(table.version()), catalog.fingerprint(table.structure()), Jsonb(table.physical())]  # fmt: skip
         self.conn.execute(_Q["insert_table"], args)
+
+    def replan(self, was: TableRow, now: Table, plan: Plan, *, log_table: str, state: str) -> None:
+        """The table as it is from here on: its name, plan and version; what blocked it is over, and so is what was
+        compared."""
+        self.conn.execute(_Q["delete_table_status"], [self.pipeline, was.schema, was.name])
+        args = {"id": was.id, "schema": now.schema, "name": now.name, "log": log_table, "state": state,
+                "plan": Jsonb(plan.to_json()), "version": Jsonb(now.version()), "physical": Jsonb(now.physical()),
+                "fingerprint": catalog.fingerprint(now.structure())}  # fmt: skip
+        self.conn.execute(_Q["replan_table"], args)
+        self.conn.execute(_Q["forget_verification"], [was.id])
+        self.conn.execute(_Q["forget_chunks"], [was.id, [leaf.oid for leaf in now.leaves]])
+        for leaf in now.leaves:
+            self.conn.execute(_Q["rename_chunks"], [leaf.schema, leaf.name, was.id, leaf.oid])
 
     def set_state(self, state: str, ids: Iterable[int]) -> None:
         self.conn.execute(_Q["set_state"], [state, list(ids)])
@@ -190,7 +209,7 @@ class Journal:
         assert row is not None
         return row[0], row[1], row[2], row[3], row[4]
 
-    # --- DDL events ---------------------------------------------------------------------------------------------
+    # --- the snapshot's DDL events; those captured live are in ddl_journal.py -------------------------------------
 
     def events(self, run: int, phases: Sequence[str]) -> list[EventRow]:
         return [EventRow(*row) for row in self.conn.execute(_Q["events_to_apply"], [self.pipeline, run, list(phases)])]
@@ -203,7 +222,7 @@ class Journal:
         return self.conn.execute(_Q["applied_events"], [self.pipeline, run]).fetchall()
 
     def all_events(self, run: int) -> list[tuple[int, int | None, dict[str, Any], str, str | None]]:
-        """(id, table id, event, status, note) of the run, first to last."""
+        """(id, table id, event, status, note) of what the run's snapshots recorded, first to last."""
         return self.conn.execute(_Q["all_events"], [self.pipeline, run]).fetchall()
 
     def queue_behind(self, run: int, first: int, last: int) -> None:
@@ -211,9 +230,20 @@ class Journal:
         args = {"pipeline": self.pipeline, "run": run, "first": first, "by": last + 1}
         self.conn.execute(_Q["queue_behind"], args)
 
-    def dumped_statements(self, run: int) -> list[str]:
-        """The statements of the source that the snapshot recorded, as they stood there."""
-        return [row[0] for row in self.conn.execute(_Q["dumped_statements"], [self.pipeline, run])]
+    def dumped_events(self, run: int) -> list[DdlEvent]:
+        """What the source's dumps showed, as it stood there; without what a later dump has replaced."""
+        rows = self.conn.execute(_Q["dumped_events"], [self.pipeline, run, REPLACED])
+        return [DdlEvent.from_json(row[0]) for row in rows]
+
+    def waiting_statements(self, run: int, phases: Sequence[str]) -> list[tuple[int, dict[str, Any], str]]:
+        """(id, event, statement) of what waits for its stage."""
+        return self.conn.execute(_Q["waiting_statements"], [self.pipeline, run, list(phases)]).fetchall()
+
+    def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """(what captured events were about, and of that what one was about that the scope left out)."""
+        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS]}
+        rows = self.conn.execute(_Q["captured_touches"], args).fetchall()
+        return {(s, n) for s, n, _ in rows}, {(s, n) for s, n, left_out in rows if left_out}
 
     def tables_with_events(self, run: int) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}
@@ -232,13 +262,49 @@ class Journal:
         args = [self.pipeline, table.schema, table.name, status, Jsonb(list(findings))]
         self.conn.execute(_Q["set_schema_status"], args)
 
+    def set_statuses_of_others(self, findings: Mapping[tuple[str, str], Sequence[str]]) -> None:
+        """What blocks tables that are none of the run yet; those that are not named any more are forgotten."""
+        run = self.row().run
+        self.conn.execute(_Q["delete_statuses_of_others"], {"pipeline": self.pipeline, "run": run})
+        for (schema, name), why in findings.items():
+            self.conn.execute(_Q["set_schema_status"], [self.pipeline, schema, name, "mismatch", Jsonb(list(why))])
+
     def mismatches(self) -> dict[str, list[str]]:
-        """`schema.table` → findings of every table that is blocked."""
-        return {
-            f"{schema}.{table}": findings
+        """`schema.table` → findings of every table (or other object) that is blocked, by itself or by DDL that waits."""
+        found = {
+            f"{schema}.{table}": list(findings)
             for schema, table, status, findings, _ in self.conn.execute(_Q["schema_status"], [self.pipeline])
             if status == "mismatch"
         }
+        for name, findings in self.stuck_tables().items():
+            found.setdefault(name, []).extend(findings)
+        return found
+
+    def stuck_tables(self) -> dict[str, list[str]]:
+        """What DDL that waits for a person is about, or waits behind such: `schema.name` → findings."""
+        found: dict[str, list[str]] = {}
+        first: int | None = None
+        for event_id, tag, status, note, touches, kind in self.conn.execute(_Q["stuck"], [self.pipeline]):
+            if status in ("failed", "unhandled", "awaiting_approval"):
+                if self.passes_over(status, kind):
+                    continue
+                first = first or event_id
+                finding = f"DDL event {event_id} ({tag}) is {status.replace('_', ' ')}: {note or 'see pgddl ddl show'}"
+            elif first is not None:
+                finding = f"DDL event {event_id} ({tag}) waits behind event {first}"
+            else:
+                continue
+            for schema, name in touches or [["", tag.lower()]]:
+                found.setdefault(f"{schema}.{name}" if schema else name, []).append(finding)
+        return found
+
+    def passes_over(self, status: str, kind: str | None) -> bool:
+        """Whether rows and later DDL may go on past a failed event: views and functions, where the pipeline says so."""
+        return status == "failed" and self.row().config["ddl"]["on_failure"] == "queue" and kind in _QUEUEABLE
+
+    def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
+        """Those of the relations that were partitions from their creation on, so were captured while empty."""
+        return {row[0] for row in self.conn.execute(_Q["born_as_partitions"], [list(oids), self.pipeline, run])}
 
     # --- windows ------------------------------------------------------------------------------------------------
 
@@ -263,6 +329,9 @@ class Journal:
     def ranges_left(self, ids: Sequence[int], job: str) -> list[tuple[int, int, str | None, str | None]]:
         """(range id, table id, low, high)"""
         return self.conn.execute(_Q["ranges_left"], [list(ids), job]).fetchall()
+
+    def tables_with_ranges(self, job: str) -> set[int]:
+        return {row[0] for row in self.conn.execute(_Q["tables_with_ranges"], [job])}
 
     def range_done(self, range_id: int, rows: int, differ: Sequence[str]) -> None:
         self.conn.execute(_Q["range_done"], [rows, Jsonb(list(differ)), range_id])
@@ -293,8 +362,8 @@ class Journal:
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
-        for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_follow_ups",
-                     "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
+        for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
+                     "purge_stage_runs", "purge_follow_ups", "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

@@ -512,6 +512,11 @@ class Pipeline(Section):
     def in_place(self) -> bool:
         return self.target is None
 
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows travel, or only DDL does."""
+        return not self.ddl.ddl_only
+
     @cached_property
     def rewrites(self) -> dict[Table, Rewrite]:
         """`rewrite` by exact (schema, table)."""
@@ -955,6 +960,8 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
         selected = chosen("include", tables.include) | structure
         excluded = chosen("exclude", tables.exclude)
         selected, structure = selected - excluded, structure - excluded
+        if not pipeline.moves_rows:
+            structure = selected
     for path, name in _named_tables(pipeline):
         table = table_name(name)
         if table not in known:
@@ -1026,8 +1033,10 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) 
 FREE_KEYS = (
     "backfill.workers",
     "backfill.throttle",
+    "ddl.lock_safe",
     "ddl.lock_timeout",
     "ddl.retry_for",
+    "ddl.signal_blockers",
     "swap.lock_timeout",
     "swap.retries",
     "spark",

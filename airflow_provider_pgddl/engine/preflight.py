@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
@@ -17,35 +16,15 @@ from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_col
 from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, load_pipeline, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.findings import Finding, Where
+from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
-
-Where = Literal["source", "target", "pipeline"]
+from airflow_provider_pgddl.engine.unbuilt import unsupported
 
 OLDEST = 14
 # Sessions of a run beside its workers': lease, stage, window, watch, journal.
 OWN_SESSIONS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that stands in the way (`error`) or that people should know (`warning`); `fix` is SQL, or a command."""
-
-    severity: Literal["error", "warning"]
-    code: str
-    where: Where
-    table: str | None
-    what: str
-    fix: str | None = None
-
-    def __str__(self) -> str:
-        place = self.where if self.table is None else f"{self.where}, {self.table}"
-        text = f"{self.severity} ({place}): {self.what}"
-        return text if self.fix is None else text + "".join(f"\n    {line}" for line in self.fix.splitlines())
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Table]) -> list[Finding]:
@@ -75,87 +54,12 @@ def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Tabl
     return list(Preflight(pipeline, [Side("source", conn)], tables).subscribed("error"))
 
 
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raises PreflightRefused with all errors and their fixes, if there are any."""
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
-        count = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
-        raise PreflightRefused(
-            "\n".join([f"preflight found {count}; nothing has been touched", *map(str, errors)]),
-            todo="put these right and run it again; `pgddl check` shows what is left",
-        )
-
-
 def too_old(version: int, where: Where) -> Iterator[Finding]:
     """A finding for a server_version_num below 14."""
     if version < OLDEST * 10_000:
         number = f"{version // 10_000}" if version >= 100_000 else f"{version // 10_000}.{version // 100 % 100}"
         what = f"Postgres {number} is too old: {OLDEST} or newer is needed"
         yield Finding("error", "version", where, None, what, "upgrade this server first")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What the file may say, and what is built
-
-# Keys whose every value is built, among sections of which the rest is not.
-_BUILT = ("capture.rows", "capture.ddl", "capture.identities", "ddl.missing_role", "ddl.retry_for", "schema.force")
-_LATER: dict[str, tuple[object, ...]] = {
-    "capture.rows": ("change_log",),
-    "capture.ddl": ("queue", "off"),
-    "tables.existing": ("refuse",),
-    "tables.keyless": ("refuse",),
-    "swap.keep_old": (True,),
-}
-
-
-def unsupported(pipeline: Pipeline) -> list[Finding]:
-    """What the pipeline asks for that is valid and not built yet: one clear line each, nothing is silently ignored."""
-    plain = {
-        "pipeline": "plain",
-        "source": {"conn_id": "a"},
-        "target": {"conn_id": "b"},
-        "tables": {"include": ["a.b"]},
-    }
-    default = load_pipeline(plain)
-    findings = []
-
-    def later(path: tuple[str, ...], value: object) -> None:
-        what = f"{pipeline.where(*path)}: {_as_written(value)} is not built yet"
-        built = _LATER.get(".".join(path))
-        hint = f"use {' or '.join(map(_as_written, built))}" if built else "leave it out"
-        findings.append(Finding("error", "not_built_yet", "pipeline", None, what, hint))
-
-    for key, built in _LATER.items():
-        section, name = key.split(".")
-        value = getattr(getattr(pipeline, section), name)
-        if value not in built:
-            later((section, name), value)
-    for section, now, then in (
-        ("capture", pipeline.capture, default.capture),
-        ("ddl", pipeline.ddl, default.ddl),
-        ("schema", pipeline.schema_, default.schema_),
-    ):
-        for name in type(now).model_fields:
-            value = getattr(now, name)
-            if f"{section}.{name}" not in _BUILT and value != getattr(then, name):
-                later((section, name), value)
-    if isinstance(pipeline.ddl.missing_role, dict):
-        later(("ddl", "missing_role"), pipeline.ddl.missing_role)
-    for name, value in pipeline.backfill.throttle:
-        if value is not None:
-            later(("backfill", "throttle", name), value)
-    for table, rewrite in pipeline.rewrite.items():
-        if rewrite.partition_by is not None:
-            later(("rewrite", table, "partition_by"), "partition_by")
-        if rewrite.order_by:
-            later(("rewrite", table, "order_by"), "order_by")
-    return findings
-
-
-def _as_written(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) else "this"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -248,7 +152,16 @@ class Preflight:
 
     def steps(self) -> list[Callable[[], Iterator[Finding]]]:
         """In the order in which people should read them."""
-        both = [self.standby, self.pooler, self.pg_dump, self.our_schemas, self.publications, self.connections]
+        both = [
+            self.standby,
+            self.pooler,
+            self.event_triggers,
+            self.slots,
+            self.pg_dump,
+            self.our_schemas,
+            self.publications,
+            self.connections,
+        ]
         first = [self.missing_tables, self.source_rights, self.row_security, self.keys, self.foreign_tables]
         last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
@@ -267,6 +180,25 @@ class Preflight:
             if side.server["standby"]:
                 what = "this server is a standby, and pgddl writes on both sides"
                 yield Finding("error", "standby", side.where, None, what, "point the connection at the primary")
+
+    def event_triggers(self) -> Iterator[Finding]:
+        """Only a superuser makes event triggers (C25)."""
+        if self.pipeline.capture.ddl != "off" and not self.source.server["superuser"]:
+            what = f"capture.ddl: {self.pipeline.capture.ddl} needs event triggers, which only a superuser can make"
+            fix = f"ALTER ROLE {self.source.role} SUPERUSER;  -- or set capture.ddl: off: DDL then stops its table"
+            yield Finding("error", "event_triggers", "source", None, what, fix)
+
+    def slots(self) -> Iterator[Finding]:
+        if self.pipeline.capture.ddl != "wal":
+            return
+        server = self.source.server
+        if server["wal_level"] != "logical":
+            what = f"capture.ddl: wal needs wal_level logical, and it is {server['wal_level']}"
+            fix = "ALTER SYSTEM SET wal_level = 'logical';  -- and restart the server; or set capture.ddl: queue"
+            yield Finding("error", "wal_level", "source", None, what, fix)
+        elif server["free_slots"] < 1:
+            fix = "ALTER SYSTEM SET max_replication_slots = 20;  -- and restart the server; or drop a slot"
+            yield Finding("error", "slots", "source", None, "every replication slot is taken", fix)
 
     def same_database(self) -> Iterator[Finding]:
         """Names and system identifiers are no proof (a standby that was promoted has both); a lock that collides is."""

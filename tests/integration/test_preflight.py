@@ -23,9 +23,11 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
+from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.pipeline import load_pipeline, matches
 from airflow_provider_pgddl.engine.pooler import shares_sessions
-from airflow_provider_pgddl.engine.preflight import Finding, preflight, refuse, too_old, unsupported
+from airflow_provider_pgddl.engine.preflight import preflight, too_old
+from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.conftest import Database
 
 _ROLES: list[tuple[Cluster, str]] = []

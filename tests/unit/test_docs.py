@@ -21,8 +21,8 @@ from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.engine import errors, job
 from airflow_provider_pgddl.engine import pipeline as files
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Section, changed_keys, load_pipeline
-from airflow_provider_pgddl.engine.preflight import unsupported
 from airflow_provider_pgddl.engine.stages import STAGES
+from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"

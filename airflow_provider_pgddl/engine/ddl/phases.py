@@ -23,7 +23,7 @@ noise        never applied: settings of a dump's session, rows, what is not ours
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-_FINISH = {
+FINISHING = {
     "CreateTrigStmt",
     "CreateEventTrigStmt",
     "AlterEventTrigStmt",
@@ -88,7 +88,7 @@ _SECTION = {
     "DefineStmt",
     "ViewStmt",
 }
-_FINISHING_ACTIONS = ("AT_Enable", "AT_Disable", "AT_ForceRowSecurity", "AT_NoForceRowSecurity")
+FINISHING_ACTIONS = ("AT_Enable", "AT_Disable", "AT_ForceRowSecurity", "AT_NoForceRowSecurity")
 _INDEX_ACTIONS = {"AT_AddIndex", "AT_AddIndexConstraint", "AT_ClusterOn", "AT_ReplicaIdentity", "AT_SetNotNull"}
 
 # The settings in which a dump is to be read. default_tablespace and the access method change what a
@@ -125,7 +125,7 @@ def phase_of(tree: ParseResult, section: Section) -> Phase:
         return "finish"
     if kind in _SECTION:
         return later
-    if kind in _FINISH:
+    if kind in FINISHING:
         return "finish"
     if kind in ("IndexStmt", "CreateStatsStmt"):
         return "index"
@@ -147,7 +147,7 @@ def _phase_of_action(command: Node, later: Phase) -> Phase:
     action = action_name(command)
     if action == "AT_AddConstraint":
         return "foreign_key" if constraint_kind(unwrap(getattr(command, "def"))) == "foreign key" else "index"
-    if action.startswith(_FINISHING_ACTIONS):
+    if action.startswith(FINISHING_ACTIONS):
         return "finish"
     if action in _INDEX_ACTIONS:
         return "index"

@@ -64,7 +64,35 @@ def undo(event: DdlEvent, before: DdlEvent | None = None) -> str | None:
         kind, name = sql.SQL(tag.removeprefix("CREATE ")), sql.Identifier(event.name or "")
         return sql.SQL("DROP {} IF EXISTS {} ON {}").format(kind, name, sql.Identifier(*event.table)).as_string()
     build = _BY_TAG.get(tag)
+    if build is None and event.source == "captured":
+        return _moved_back(event.statement)
     return build(statement_node(parse(event.statement))) if build else None
+
+
+def _moved_back(statement: str) -> str | None:
+    """A renaming, or a move to another schema, the other way; what was made under the old name is then found by it."""
+    tree = parse(statement)
+    node = statement_node(tree)
+    if kind_of(node) == "RenameStmt":
+        if node.subname:
+            node.subname, node.newname = node.newname, node.subname
+        elif node.HasField("relation"):
+            node.relation.relname, node.newname = node.newname, node.relation.relname
+        else:
+            last = _last_name(node.object)
+            last.sval, node.newname = node.newname, last.sval
+        return deparse(tree)
+    if kind_of(node) == "AlterObjectSchemaStmt" and node.HasField("relation") and node.relation.schemaname:
+        node.relation.schemaname, node.newschema = node.newschema, node.relation.schemaname
+        return deparse(tree)
+    return None
+
+
+def _last_name(thing: Node) -> Node:
+    inner = unwrap(thing)
+    while kind_of(inner) in ("List", "ObjectWithArgs"):
+        inner = unwrap((inner.items if kind_of(inner) == "List" else inner.objname)[-1])
+    return inner
 
 
 def _drop(tag: str, name: list[str | None]) -> str:

@@ -104,7 +104,7 @@ def window(
     with replica.source.transaction():
         replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with Watch(replica.source, replica.watcher, *others) as watch:
-            _lock(replica, tables)
+            lock_tables(replica, tables)
             if replica.in_place:
                 done = _in_place(replica, tables, fill)
                 if inside:
@@ -118,7 +118,7 @@ def window(
     return done
 
 
-def _lock(replica: Replica, tables: Iterable[TableRow]) -> None:
+def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
     """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between
     the two."""
     present = [t for t in tables if t.plan]
@@ -211,13 +211,13 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
         if unknown:
             done.stopped[table.id] = [f"a partition that is not known was truncated; {AGAIN}"]
             continue
-        staging = _staging(replica.target, "ingest", table.plan, table.id)
+        staging = staging_table(replica.target, "ingest", table.plan, table.id)
         copy_between(
             replica.source, replica.target,
             read_statement(_log_keys(table), table.plan.key_binary),
             write_statement(staging, table.plan.key_list(), table.plan.key_binary),
         )  # fmt: skip
-        done.keys += _ingest(replica.target, table, staging, truncated)
+        done.keys += ingest_keys(replica.target, table, staging, truncated)
         changed.append(table)
     return changed
 
@@ -228,11 +228,11 @@ def fill_across(source: Session, target: Session, plan: Plan, table_id: int, lim
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
-    taken = _staging(target, "fill", plan, table_id)
+    taken = staging_table(target, "fill", plan, table_id)
     keys = _take_pending(target, plan, table_id, taken, limit)
     if keys == 0:
         return 0, 0
-    wanted = _staging(source, "fill", plan, table_id)
+    wanted = staging_table(source, "fill", plan, table_id)
     copy_between(
         target, source,
         read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key_list(), taken), plan.key_binary),
@@ -366,14 +366,14 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
         raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
     keys = 0
     if count:
-        staging = _staging(conn, "ingest", table.plan, table.id)
+        staging = staging_table(conn, "ingest", table.plan, table.id)
         conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, table.plan.key_list(), _log_keys(table)))
         conn.execute(sql.SQL("DELETE FROM {}").format(log))
-        keys = _ingest(conn, table, staging, truncated)
+        keys = ingest_keys(conn, table, staging, truncated)
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     if not fill:
         return keys, 0
-    taken = _staging(conn, "fill", table.plan, table.id)
+    taken = staging_table(conn, "fill", table.plan, table.id)
     if _take_pending(conn, table.plan, table.id, taken, fill) == 0:
         return keys, 0
     conn.execute(sql.SQL("ANALYZE {}").format(taken))
@@ -389,7 +389,7 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
 # --- both -----------------------------------------------------------------------------------------------------------
 
 
-def _ingest(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
+def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
     """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
     plan = table.plan
     if truncated:
@@ -451,7 +451,7 @@ def _log_keys(table: TableRow) -> sql.Composed:
     )
 
 
-def _staging(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
+def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
     """A session's temporary table of keys, empty at the start of each transaction."""
     staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}")
     conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))

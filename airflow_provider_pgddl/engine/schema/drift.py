@@ -14,11 +14,11 @@ def drift(version: dict[str, Any], physical: dict[str, list[Any]], now: Table | 
     `Table.physical`)."""
     if now is None:
         return ["was dropped on the source"]
-    return structure_drift(version, now.structure()) or physical_drift(physical, now)
+    return structure_drift(version, now.version()) or physical_drift(physical, now)
 
 
 def structure_drift(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Differences between two structures of one table."""
+    """Differences between two versions of one table."""
     findings = []
     for what in ("schema", "name"):
         if recorded[what] != now[what]:
@@ -26,6 +26,12 @@ def structure_drift(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
     before, after = recorded["columns"], now["columns"]
     findings += [f"column {c} was added ({after[c]['type']})" for c in after if c not in before]
     findings += [f"column {c} was dropped or renamed" for c in before if c not in after]
+    numbers, numbers_now = recorded.get("attnums", {}), now.get("attnums", {})
+    findings += [
+        f"column {c} was dropped, and another of this name added"
+        for c in numbers
+        if numbers_now.get(c, numbers[c]) != numbers[c]
+    ]
     for c in before:
         for what, was in before[c].items():
             if c in after and after[c][what] != was:
@@ -49,7 +55,7 @@ def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
     """What a structure does not show: capture switched off for a while (C9), or a rewrite that changed values.
 
     A new file alone is VACUUM FULL, CLUSTER or TRUNCATE, none of which changes a row behind the change log's back; a
-    new file together with altered columns is ALTER TABLE … TYPE … USING, which may. """
+    new file together with altered columns is ALTER TABLE … TYPE … USING, which may."""
     findings = []
     for leaf in now.leaves:
         was = recorded.get(str(leaf.oid))

@@ -8,7 +8,7 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 -- name: next_run
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
-    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0
+    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0, ddl_position = NULL, ddl_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config
@@ -28,6 +28,9 @@ SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s FOR UPDA
 
 -- name: set_finished
 UPDATE pgddl.pipelines SET finished_at = pg_catalog.clock_timestamp() WHERE pipeline = %s
+
+-- name: forget_versions
+DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run < %s
 
 -- name: forget_windows
 DELETE FROM pgddl.windows WHERE pipeline = %s AND run < %s
@@ -68,6 +71,35 @@ FROM pgddl.tables WHERE pipeline = %s AND run = %s ORDER BY schema_name COLLATE 
 -- name: insert_table
 INSERT INTO pgddl.tables (pipeline, run, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
+
+-- name: replan_table
+UPDATE pgddl.tables
+SET schema_name = %(schema)s, table_name = %(name)s, log_table = %(log)s, plan = %(plan)s, version = %(version)s,
+    fingerprint = %(fingerprint)s, physical = %(physical)s, state = %(state)s
+WHERE id = %(id)s
+
+-- name: forget_chunks
+-- Those of partitions that are the table's no longer, and have not been read.
+DELETE FROM pgddl.chunks WHERE table_id = %s AND done_at IS NULL AND leaf <> ALL(%s::oid[])
+
+-- name: rename_chunks
+UPDATE pgddl.chunks SET leaf_schema = %s, leaf_name = %s WHERE table_id = %s AND leaf = %s
+
+-- name: stuck
+-- What waits for a person, and what waits behind it, in their order.
+SELECT e.id, e.event ->> 'tag', e.status, e.note, e.touches, e.object_kind
+FROM pgddl.ddl_events e JOIN pgddl.pipelines p ON p.pipeline = e.pipeline AND p.run = e.run
+WHERE e.pipeline = %s AND e.captured_id IS NOT NULL
+  AND e.status IN ('pending', 'failed', 'unhandled', 'awaiting_approval', 'applying')
+ORDER BY e.seq
+
+-- name: born_as_partitions
+-- Partitions of which the first that was ever seen is their creation.
+SELECT o.oid FROM unnest(%s::bigint[]) o(oid)
+CROSS JOIN LATERAL (
+    SELECT e.captured FROM pgddl.ddl_events e
+    WHERE e.pipeline = %s AND e.run = %s AND e.captured -> 'tables' ? o.oid::text ORDER BY e.seq LIMIT 1) first(event)
+WHERE event ->> 'tag' = 'CREATE TABLE' AND event -> 'tables' -> o.oid::text ->> 'bound' IS NOT NULL
 
 -- name: set_state
 UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)
@@ -117,7 +149,8 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: events_to_apply
 SELECT id, table_id, event, statement FROM pgddl.ddl_events
-WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') ORDER BY seq
+WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') AND captured_id IS NULL
+ORDER BY seq
 
 -- name: event_status
 UPDATE pgddl.ddl_events
@@ -128,15 +161,29 @@ WHERE id = %s
 SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC
 
 -- name: all_events
-SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s ORDER BY seq
+SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL ORDER BY seq
 
 -- name: queue_behind
 UPDATE pgddl.ddl_events SET seq = seq + %(by)s
-WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s AND captured_id IS NULL
 
--- name: dumped_statements
-SELECT event ->> 'statement' FROM pgddl.ddl_events
+-- name: dumped_events
+SELECT event FROM pgddl.ddl_events
 WHERE pipeline = %s AND run = %s AND event ->> 'section' IS NOT NULL AND event ->> 'kind' <> 'rewrite'
+  AND note IS DISTINCT FROM %s
+ORDER BY seq
+
+-- name: waiting_statements
+SELECT id, event, statement FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') AND captured_id IS NULL
+ORDER BY seq
+
+-- name: captured_touches
+SELECT t.name ->> 0, t.name ->> 1, pg_catalog.bool_or(e.status = 'skipped' AND e.rule <> ALL(%(carried)s))
+FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.touches) t(name)
+WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
+  AND e.status IN ('applied', 'resolved', 'skipped')
+GROUP BY 1, 2
 
 -- name: tables_with_events
 SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL
@@ -145,7 +192,7 @@ SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s 
 SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s
 
 -- name: event_counts
-SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s GROUP BY status
+SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL GROUP BY status
 
 -- name: set_schema_status
 INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings) VALUES (%s, %s, %s, %s, %s)
@@ -156,6 +203,12 @@ SET status = excluded.status, findings = excluded.findings, checked_at = pg_cata
 
 -- name: schema_status
 SELECT schema_name, table_name, status, findings, since FROM pgddl.schema_status WHERE pipeline = %s ORDER BY 1, 2
+
+-- name: delete_statuses_of_others
+-- Of what is no table of the run: tables that could not be taken in.
+DELETE FROM pgddl.schema_status s
+WHERE s.pipeline = %(pipeline)s AND (s.schema_name, s.table_name) NOT IN (
+    SELECT t.schema_name, t.table_name FROM pgddl.tables t WHERE t.pipeline = %(pipeline)s AND t.run = %(run)s)
 
 -- name: delete_schema_status
 DELETE FROM pgddl.schema_status WHERE pipeline = %s
@@ -169,6 +222,12 @@ INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (
 -- name: ranges_left
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
 WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
+
+-- name: tables_with_ranges
+SELECT DISTINCT table_id FROM pgddl.verifications WHERE job_id = %s
+
+-- name: forget_verification
+DELETE FROM pgddl.verifications WHERE table_id = %s
 
 -- name: range_done
 UPDATE pgddl.verifications SET rows = %s, differ = %s, verified_at = pg_catalog.clock_timestamp() WHERE id = %s
@@ -203,6 +262,12 @@ DELETE FROM pgddl.pipelines WHERE pipeline = %s
 
 -- name: purge_events
 DELETE FROM pgddl.ddl_events WHERE pipeline = %s
+
+-- name: purge_killed
+DELETE FROM pgddl.killed_blockers WHERE pipeline = %s
+
+-- name: purge_versions
+DELETE FROM pgddl.schema_versions WHERE pipeline = %s
 
 -- name: purge_tables
 DELETE FROM pgddl.tables WHERE pipeline = %s

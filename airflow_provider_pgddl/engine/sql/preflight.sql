@@ -11,6 +11,8 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        r.rolsuper AS superuser,
        r.rolsuper OR r.rolbypassrls AS bypasses_row_security,
        pg_catalog.has_database_privilege(d.oid, 'CREATE') AS can_create,
+       pg_catalog.current_setting('wal_level') AS wal_level,
+       pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots,
        pg_catalog.current_setting('max_connections')::int
            - pg_catalog.current_setting('superuser_reserved_connections')::int
            - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS free_connections

@@ -16,30 +16,37 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
 
 def run(context: Context) -> StageResult:
     _require_snapshot(context)
+    if not context.moves_rows:
+        return context.result("nothing_to_do")
+    follow(context, look=True)
     todo = context.healthy(context.tables(), "created")
     if not todo:
         return context.result("nothing_to_do")
-    rows = size = 0
-    for _ in range(RESTARTS):
+    rows = size = restarts = 0
+    while todo:
         todo = _lay_out(context, todo)
         finished = _copy(context, todo)
         rows, size = rows + sum(d.rows for d in finished), size + sum(d.bytes for d in finished)
-        context.block({table: findings for d in finished for table, findings in d.stopped.items()})
+        stopped = {table: findings for d in finished for table, findings in d.stopped.items()}
+        context.block(stopped)
         rewritten = {table for d in finished for table in d.rewritten}
-        if not rewritten:
-            break
+        restarts += bool(rewritten)
+        if restarts == RESTARTS:
+            raise Retry(
+                f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
+            )
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
-        todo = context.healthy(context.tables(), "created")
-    else:
-        raise Retry(
-            f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
-        )
+        if captures_ddl(context):
+            # At this barrier no chunk is under way: what changed a table is applied to its copy, and it goes on.
+            follow(context, look=bool(stopped))
+        todo = [t for t in context.healthy(context.tables(), "created") if not t.planned or _unfinished(context, t)]
     done = _mark_finished(context)
     progress = context.journal.chunk_progress([t.id for t in context.tables()])
     return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
@@ -136,6 +143,10 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
         with context.fenced(table):
             context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
             context.journal.unplan(table.id)
+
+
+def _unfinished(context: Context, table: TableRow) -> bool:
+    return context.journal.chunks_left([table.id]).get(table.id, (0, 0))[0] > 0
 
 
 def _mark_finished(context: Context) -> list[TableRow]:

@@ -8,7 +8,7 @@ from functools import partial
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import lease, migrations
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
@@ -29,6 +29,8 @@ def run(context: Context) -> StageResult:
     if row.finished_at is not None:
         forget_capture(context.source, context.name)  # where it was killed just before that
         return context.result("nothing_to_do")
+    if not context.moves_rows:
+        return _finish_ddl_only(context)
     if row.cut_over_at is None:
         raise UsageError(
             "the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away"
@@ -54,6 +56,18 @@ def run(context: Context) -> StageResult:
     if not context.in_place and context.pipeline.swap.fence == "read_only":
         context.say("the fence on the source stays up; `pgddl reset` takes it down when nothing writes there any more")
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
+
+
+def _finish_ddl_only(context: Context) -> StageResult:
+    """Nothing has to be swapped: what is left is to stop listening."""
+    for name, findings in context.journal.mismatches().items():
+        raise PreflightRefused(
+            f"is blocked: {'; '.join(findings)}", table=name, todo="`pgddl ddl list` says what waits; then run it again"
+        )
+    with context.fenced():
+        context.journal.set_finished()
+    forget_capture(context.source, context.name)
+    return context.result("done")
 
 
 def refuse_late_changes(source: Session, pipeline: str, tables: Sequence[TableRow]) -> None:
@@ -142,6 +156,7 @@ def forget_capture(source: Session, pipeline: str) -> None:
     """Takes the pipeline off the source; the last one takes the core set down, unless a fence still stands on it."""
     if not migrations.state(source, "core")["applied"]:
         return
+    ddl_log.stop(source, pipeline)
     with source.transaction():
         left, fences = change_log.forget_pipeline(source, pipeline)
     if left == 0 and not fences:

@@ -72,6 +72,8 @@ class Context:
         self.source = self.session("source", "stage")
         self.target = self.source if self.pipeline.in_place else self.session("target", "stage")
         self.journal = Journal(self.target, self.name)
+        self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
+        self._once: dict[tuple[str, str], Session] = {}
         ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
         if ended:
             say(job.stage, f"ended {ended} session(s) that an earlier run had left behind")
@@ -83,6 +85,16 @@ class Context:
     def session(self, side: str, purpose: str) -> Session:
         """One more session of this run, closed with it."""
         return self._stack.enter_context(self.brief_session(side, purpose))
+
+    def session_once(self, side: str, purpose: str) -> Session:
+        """The same, kept for the next call with the same purpose."""
+        if (side, purpose) not in self._once:
+            self._once[side, purpose] = self.session(side, purpose)
+        return self._once[side, purpose]
+
+    @property
+    def moves_rows(self) -> bool:
+        return self.pipeline.moves_rows
 
     def brief_session(self, side: str, purpose: str) -> Session:
         """The same for a `with` block, which closes it."""
@@ -166,8 +178,9 @@ def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
 
 def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
     """Once setup has recorded the file, only workers, throttle and timeouts may change."""
+    from airflow_provider_pgddl.engine.findings import refuse
     from airflow_provider_pgddl.engine.pipeline import changed_keys
-    from airflow_provider_pgddl.engine.preflight import refuse, unsupported
+    from airflow_provider_pgddl.engine.unbuilt import unsupported
 
     refuse(unsupported(pipeline))  # a key that may change can still ask for what is not built
     changed = changed_keys(recorded, pipeline.to_json())

@@ -18,35 +18,39 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.apply import apply_together
 from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_not_valid, not_valid
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
-from airflow_provider_pgddl.engine.preflight import refuse, what_passes_a_fence
+from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
-from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
+from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 
 _Q = queries("swap")
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
 
 
-def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
+def run(context: Context) -> dict[str, Any]:
     """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences set.
 
     All that writers will meet on the target comes with the note of the cut-over in one transaction: until it commits,
     the copies are as bare as windows need them, and applications belong on the source.
     """
-    guard = SchemaGuard(context, tables)
+    guard = SchemaGuard(context)
 
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
-        catch_up(context, tables)
+        catch_up(context)
+        tables = context.tables()
         _refuse_incomplete(context, tables)
         started = time.monotonic()
         with _fence(context, tables):
-            windows = catch_up(context, tables, until_quiet=context.pipeline.swap.fence != "none")
+            windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none")
+            if {t.id for t in context.tables()} != {t.id for t in tables}:
+                raise _NotYet("a table came or went just now")
             _refuse_incomplete(context, tables)
             if not guard.unchanged(context.source):
                 raise _NotYet("the source's schema changed just now")
@@ -54,7 +58,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
-    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=_NotYet)
+    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=(_NotYet, ChangedJustNow))
     context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
     return figures
 

@@ -15,14 +15,15 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import dropped_columns
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
-from airflow_provider_pgddl.engine.preflight import Finding, refuse, what_a_swap_breaks
+from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
-from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
+from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 
 _Q = queries("swap")
 
@@ -53,14 +54,14 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     _create_old_schemas(context, tables)
     conn = context.session("source", "swap")
-    guard = SchemaGuard(context, tables)
+    guard = SchemaGuard(context)
 
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
-        catch_up(context, tables)
-        return _exchange(context, conn, tables, guard)
+        catch_up(context)
+        return _exchange(context, conn, context.tables(), guard)
 
-    figures = with_tries(context.pipeline.swap, "swap", attempt, again=_NotYet)
+    figures = with_tries(context.pipeline.swap, "swap", attempt, again=(_NotYet, ChangedJustNow))
     context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
     return figures
 

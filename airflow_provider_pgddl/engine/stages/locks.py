@@ -30,7 +30,9 @@ def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, tim
     conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
 
 
-def with_tries(swap: Swap, what: str, attempt: Callable[[], T], *, again: type[Exception] | tuple[()] = ()) -> T:
+def with_tries(
+    swap: Swap, what: str, attempt: Callable[[], T], *, again: type[Exception] | tuple[type[Exception], ...] = ()
+) -> T:
     """`attempt`, until it gets its locks (and does not raise `again`); Retry after `swap.retries` tries."""
     why = "the locks were not to be had"
     for number in range(swap.retries):

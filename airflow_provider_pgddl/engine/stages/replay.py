@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
 )
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
+from airflow_provider_pgddl.engine.stages.ddl import follow
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
@@ -31,8 +32,11 @@ def run(context: Context) -> StageResult:
     row = context.row()
     if row.cut_over_at is not None:
         return context.result("nothing_to_do")
+    follow(context, look=True)
+    if not context.moves_rows:
+        return context.result("done", **context.journal.event_counts(row.run))
     tables = ready(context)
-    windows = catch_up(context, tables)
+    windows = catch_up(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
     state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
@@ -54,6 +58,11 @@ def ready(context: Context) -> list[TableRow]:
     return context.healthy(tables, "indexed")
 
 
+def followed(context: Context) -> list[TableRow]:
+    """The tables that a window runs over now: DDL may have changed, stopped or added some since the last."""
+    return context.healthy(context.tables(), "indexed")
+
+
 def note_lost_windows(context: Context) -> None:
     """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
     tell."""
@@ -67,17 +76,17 @@ def note_lost_windows(context: Context) -> None:
             )
 
 
-def catch_up(context: Context, tables: Sequence[TableRow], *, until_quiet: bool = False) -> list[Window]:
+def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
     """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence)."""
     replica = context.replica
     settings = context.pipeline.replay
-    waiting = sum(count_pending(context.target, tables).values())
+    waiting = sum(count_pending(context.target, followed(context)).values())
     spread = waiting > SPREAD_WINDOWS * settings.window_rows and context.pipeline.backfill.workers > 1
     elsewhere = _fill_over_spark(context) if spread and not context.in_place else None
     windows: list[Window] = []
     while True:
-        tables = context.healthy(tables)
-        done = one_window(context, replica, tables, fill_elsewhere=elsewhere)
+        follow(context)
+        done = one_window(context, replica, followed(context), fill_elsewhere=elsewhere)
         windows.append(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
             context.say(
@@ -106,10 +115,13 @@ def one_window(
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
 ) -> Window:
-    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded."""
+    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and goes
+    on in the next one where captured DDL explains it."""
     rows = context.pipeline.replay.window_rows
     done = patiently(context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside))
     context.block(done.stopped)
+    if done.stopped:
+        follow(context, look=True)
     return done
 
 

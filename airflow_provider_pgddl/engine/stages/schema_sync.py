@@ -15,11 +15,17 @@ from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
 from airflow_provider_pgddl.engine.stages.gate import judge
+from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
+from airflow_provider_pgddl.engine.stages.snapshot import dump_events
 
 
 def run(context: Context) -> StageResult:
+    if not context.moves_rows:
+        return context.result("nothing_to_do")
+    follow(context, look=True)
     tables = context.healthy(context.tables(), "backfilled")
     waiting = context.healthy(context.tables(), "captured", "created")
     if not tables and not waiting:
@@ -27,7 +33,12 @@ def run(context: Context) -> StageResult:
     if waiting:
         raise UsageError(f"{waiting[0].qualified} is not backfilled yet", todo="run stage backfill first")
     ingested = _ingest(context, tables)
-    tables = context.healthy(tables)
+    tables = context.healthy(context.tables(), "backfilled")
+    if captures_ddl(context) and context.journal.captured_touches(context.row().run)[0]:
+        # What waits to be built may be about columns that have another name by now.
+        names = {(t.schema, t.name) for t in tables}
+        dumped = [e for e in dump_events(context) if e.phase != "noise"]
+        replace_pending(context, dumped, ["index"], names | parts_of(context, tables))
     built = _build(context, tables)
     for table in tables:
         _judge(context, table)

@@ -4,24 +4,27 @@ read yet."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from airflow_provider_pgddl.engine import catalog, migrations
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
-from airflow_provider_pgddl.engine.preflight import preflight, refuse
-from airflow_provider_pgddl.engine.rows.plan import Plan, make_plan
+from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.stages.locks import with_tries
 
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
@@ -61,10 +64,13 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
     check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
     refuse(preflight(pipeline, source, target, selection.rows))
     for name in selection.rows:
-        _plan(pipeline, described[name])
+        make_plan_for(pipeline, described[name])
 
 
 def run(context: Context) -> StageResult:
+    _start_ddl_capture(context)
+    if context.journal.stage_done(context.row().run, "snapshot"):
+        follow(context, look=True)  # tables that came since by captured DDL are taken in that way
     started = _start_capture(context)
     _wait_for_older_transactions(context)
     tables = context.tables()
@@ -85,6 +91,12 @@ def _record_pipeline(context: Context) -> None:
             journal.set_config(config)
 
 
+def _start_ddl_capture(context: Context) -> None:
+    """Before any table is looked at, so that no change of one can pass between the two."""
+    if captures_ddl(context):
+        ddl_log.start(context.source, context.name, transport(context))
+
+
 def _start_capture(context: Context) -> int:
     """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
     no row has been read yet, and the table may have changed since."""
@@ -102,20 +114,20 @@ def _start_capture(context: Context) -> int:
         context.check_fence()
         if oid in half_made:
             stop_capture_of(context.source, context.pipeline, oid)
-        table, log = _capture(context, oid)
+        table, log = capture(context, oid)
         with context.fenced():
-            journal.add_table(run, table, log, _plan(context.pipeline, table))
+            journal.add_table(run, table, log, make_plan_for(context.pipeline, table))
         started += 1
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
     return started
 
 
-def _capture(context: Context, oid: int) -> tuple[Table, str]:
+def capture(context: Context, oid: int) -> tuple[Table, str]:
     """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
     swap = context.pipeline.swap
     prepared, log = change_log.prepare(context.source, context.name, oid)
-    _plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
+    make_plan_for(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
 
     def attempt() -> Table:
         return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
@@ -123,15 +135,17 @@ def _capture(context: Context, oid: int) -> tuple[Table, str]:
     return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
 
 
-def _plan(pipeline: Pipeline, table: Table) -> Plan:
+def make_plan_for(pipeline: Pipeline, table: Table, *, skip: Iterable[str] = ()) -> Plan:
+    """`skip`: columns that are left out beside those that the pipeline names."""
     name = (table.schema, table.name)
     if not pipeline.in_place:
-        return make_plan(table, copy_schema=table.schema, skip=pipeline.skipped_columns.get(name, ()))
+        return makemake_plan_for(table, copy_schema=table.schema, skip=pipeline.skipped_columns.get(name, ()))
     actions = alter_actions(pipeline.rewrites[name].alter)
     _refuse_lossy_key(table, actions)
-    return make_plan(
+    return makemake_plan_for(
         table,
         copy_schema=copy_schema(table.schema),
+        skip=skip,
         using={a.column: a.using for a in actions if a.using and a.column},
         dropped=[a.column for a in actions if a.kind == "DROP COLUMN" and a.column],
         retyped=[a.column for a in actions if a.kind == "TYPE" and a.column],

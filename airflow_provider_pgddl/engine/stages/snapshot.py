@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.windows import create_pending, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
+from airflow_provider_pgddl.engine.stages.ddl import came_since, captures_ddl, follow, read_shown, record_shown
 
 DUMP_TRIES = 3
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
@@ -46,6 +47,8 @@ def run(context: Context) -> StageResult:
     if not context.journal.stage_done(context.row().run, "setup"):
         raise UsageError("setup has not finished", todo="run stage setup first")
     journal, run_no = context.journal, context.row().run
+    if journal.stage_done(run_no, "snapshot"):
+        follow(context, look=True)
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
     if not fresh and journal.stage_done(run_no, "snapshot"):
         return context.result("nothing_to_do")
@@ -72,7 +75,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     `late` are tables that came after the first dump; only what belongs to them is dumped.
     """
     events = _dump_unchanged(context, late)
-    steps = list(_in_place_steps(context, events) if context.in_place else _steps_across(context, events))
+    steps = list(in_place_steps(context, events) if context.in_place else steps_across(context, events))
     # A partition's statements belong to its root: an index is attached to one that has to be there first.
     ids = {
         part: t.id
@@ -120,10 +123,14 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             assert row is not None
             before = _fingerprints(source)
             tables = context.healthy(context.tables() if late is None else late)
+            shown = read_shown(context, source) if late is None and captures_ddl(context) else None
             events = _dump(context, row[0], tables if context.in_place or late is not None else None)
-        if _fingerprints(source) == before:
-            _, stopped = stopped_by_drift(source, context.journal, tables)
-            context.block(stopped)
+        if _fingerprints(source) == before and not (shown and came_since(context, shown)):
+            if shown:
+                record_shown(context, shown)
+            else:
+                _, stopped = stopped_by_drift(source, context.journal, tables)
+                context.block(stopped)
             return events
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
@@ -169,7 +176,7 @@ def _left_out(context: Context, source: Session) -> list[Name]:
 # --- across databases -----------------------------------------------------------------------------------------------
 
 
-def _steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
     _, out = without(events, _absent(context))
     notes = {e.seq: ABSENT for e in out}
     # What is there already is not ours to make, nor to take away again.
@@ -211,7 +218,7 @@ def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> 
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def _in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
     """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE
     TABLE.
 
@@ -280,7 +287,8 @@ def _ours(statement: str, tag: str, schema: str) -> DdlEvent:
 def _apply(context: Context) -> int:
     run_no = context.row().run
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
-    events = [e for e in context.journal.events(run_no, ["create"]) if e.table_id not in blocked]
+    phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
+    events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]
     return apply_events(context.target, context.name, context.fence(), events, copies_only=context.in_place)
 
 

@@ -1,48 +1,106 @@
-"""Whether the source's schema is still the one that the snapshot took: what nobody carried over must not vanish."""
+"""Whether all that the source's schema has become was carried over: what nobody carried must not vanish at a swap."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
+from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import dump_events
 
 NAMED = 5  # statements that are named in the refusal
 LENGTH = 160  # characters of each
 
 
+class ChangedJustNow(Exception):
+    """DDL came while it was looked at: look again."""
+
+
 class SchemaGuard:
     """Compares by dumping again, which takes a second; a digest tells, under a lock, that nothing came since."""
 
-    def __init__(self, context: Context, tables: Sequence[TableRow]):
+    def __init__(self, context: Context):
         self._context = context
-        self._oids = [t.oid for t in tables] if context.in_place else None
         self._digest: str | None = None
 
     def refuse_changed(self) -> None:
-        """PreflightRefused where the source has statements that the snapshot had not, or lacks some that it had."""
-        now = self._digest_by(self._context.source)
+        """Carries over what a dump can tell and PreflightRefused where the source has more than was carried.
+
+        Where DDL is captured, statements that wait for the swap are taken from this dump, indexes that the scope left
+        out are built now, and everything else that is different must be what an applied event was about. Where it is
+        not, nothing may be different. ChangedJustNow: try again.
+        """
+        context = self._context
+        now = self._digest_by(context.source)
         if now == self._digest:
             return
-        recorded = Counter(self._context.journal.dumped_statements(self._context.row().run))
-        dumped = Counter(e.statement for e in dump_events(self._context) if e.phase != "noise")
-        added, gone = dumped - recorded, recorded - dumped
+        follow(context, look=True)
+        dumped = [e for e in dump_events(context) if e.phase != "noise"]
+        recorded = context.journal.dumped_events(context.row().run)
+        added, gone = _differences(dumped, recorded)
+        if captures_ddl(context):
+            self._carry_indexes(dumped, added, gone)
+            replace_pending(context, dumped, ["foreign_key", "finish"])
+            explained = _Explained(context)
+            added = [e for e in added if e.phase == "create" and not explained.has(e)]
+            gone = [e for e in gone if e.phase == "create" and not explained.has(e)]
         if added or gone:
+            if self._digest_by(context.source) != now:
+                raise ChangedJustNow("the source's schema changed just now")
             self._refuse_drift()
-            listed = changes(added, gone)
+            listed = changes([e.statement for e in added], [e.statement for e in gone])
             more = f"; and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
             raise PreflightRefused(
-                f"the source's schema changed since the snapshot: {'; '.join(listed[:NAMED])}{more}",
-                todo="undo the change on the source, or `pgddl reset` (--tables, where one table is concerned) and "
-                "run again from setup; nothing has been swapped",
+                f"the source's schema changed since the snapshot: {'; '.join(listed[:NAMED])}{more}", todo=self._todo()
             )
         self._digest = now
+
+    def _todo(self) -> str:
+        again = (
+            "`pgddl reset` (--tables, where one table is concerned) and run again from setup; nothing has been swapped"
+        )
+        if captures_ddl(self._context):
+            return (
+                f"`pgddl ddl list` shows what was left out and why: retry or resolve it there; or undo it, or {again}"
+            )
+        return f"undo the change on the source, or {again}"
+
+    def _carry_indexes(self, dumped: Sequence[DdlEvent], added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> None:
+        """Indexes that came or went without an applied event are built or dropped now, before anything is locked."""
+        context = self._context
+        there = {e.index for e in dumped if e.index}
+        for event in gone:
+            if event.kind == "index" and event.index and event.index not in there:
+                name = sql.Identifier(*self._on_copy(event.index))
+                context.target.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(name))
+        wanted = [e for e in added if e.phase == "index" and e.index and not self._exists(self._on_copy(e.index))]
+        if not wanted:
+            return
+        tables = {e.table for e in wanted if e.table}
+        replace_pending(context, wanted, ["index"], tables)
+        run_no = context.row().run
+        pending = context.journal.events(run_no, ["index"])
+        count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
+        context.say(f"{count} index(es) built that came after the snapshot")
+
+    def _on_copy(self, name: Name) -> Name:
+        return (copy_schema(name[0]), name[1]) if self._context.in_place else name
+
+    def _exists(self, name: Name) -> bool:
+        return catalog.oid_of(self._context.target, *name) is not None
 
     def _refuse_drift(self) -> None:
         """What a window would stop a table for is said in a window's words, and recorded like by one."""
@@ -63,8 +121,36 @@ class SchemaGuard:
         return self._digest_by(conn) == self._digest
 
     def _digest_by(self, conn: Session) -> str | None:
-        row = conn.execute(queries("catalog")["schema_digest"], {"oids": self._oids}).fetchone()
+        oids = [t.oid for t in self._context.tables()] if self._context.in_place else None
+        row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids}).fetchone()
         return str(row[0]) if row else None
+
+
+class _Explained:
+    """Whether a difference between two dumps is what an applied event was about."""
+
+    def __init__(self, context: Context):
+        carried, left_out = context.journal.captured_touches(context.row().run)
+        self._names = carried - left_out
+
+    def has(self, event: DdlEvent) -> bool:
+        own = {event.table, (event.schema or "", event.name or ""), event.sequence, event.index}
+        return not self._names.isdisjoint({*own, *event.references, *event.types, *event.functions})
+
+
+def _differences(dumped: Sequence[DdlEvent], recorded: Sequence[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
+    """(added, gone), by statement."""
+    return _without(dumped, recorded), _without(recorded, dumped)
+
+
+def _without(events: Sequence[DdlEvent], others: Sequence[DdlEvent]) -> list[DdlEvent]:
+    left, found = Counter(e.statement for e in others), []
+    for event in events:
+        if left[event.statement]:
+            left[event.statement] -= 1
+        else:
+            found.append(event)
+    return found
 
 
 def changes(added: Iterable[str], gone: Iterable[str]) -> list[str]:

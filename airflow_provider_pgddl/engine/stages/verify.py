@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +12,11 @@ from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
-from airflow_provider_pgddl.engine.stages.replay import one_window, ready
+from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.replay import followed, one_window, ready
 
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
 Left = tuple[int, int, str | None, str | None]  # range id, table id, low, high
@@ -23,22 +25,30 @@ BYTES_A_ROW = 100  # for cutting ranges, where the size of rows is not known any
 
 
 def run(context: Context) -> StageResult:
-    if context.row().cut_over_at is not None:
+    if context.row().cut_over_at is not None or not context.moves_rows:
         return context.result("nothing_to_do")
+    follow(context, look=True)
     tables = ready(context)
     if _is_current(context, tables):
         return context.result("nothing_to_do", _verdicts(context, tables))
-    _cut_ranges(context, tables)
-    _compare_all(context, tables)
-    tables = context.healthy(tables)
+    compare(context)
+    tables = followed(context)
     verdicts = _verdicts(context, tables)
-    differing = {name: v for name, v in verdicts.items() if v["differ"]}
-    if differing:
-        _raise_difference(context, tables, differing)
     with context.fenced():
         context.journal.require_verify(None)
     return context.result("done", verdicts, rows=sum(v["rows"] for v in verdicts.values()), differ=0,
                           window=context.row().window_no)  # fmt: skip
+
+
+def compare(context: Context, again: Sequence[TableRow] = ()) -> None:
+    """Compares every table, or those in `again` only; StageFailed where one differs."""
+    chosen = {t.id for t in again}
+    _compare_all(context, lambda: [t for t in followed(context) if not chosen or t.id in chosen])
+    tables = followed(context)
+    verdicts = _verdicts(context, tables)
+    differing = {name: v for name, v in verdicts.items() if v["differ"]}
+    if differing:
+        _raise_difference(context, tables, differing)
 
 
 def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
@@ -73,22 +83,36 @@ def _cut_ranges(context: Context, tables: Sequence[TableRow]) -> None:
                 context.journal.add_range(table.id, context.job.id, number, low, high)
 
 
-def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
+def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
-    there."""
+    there. A table that DDL changes meanwhile is compared anew."""
     replica = context.replica
     journal, job = context.journal, context.job.id
-    total = len(journal.ranges_left([t.id for t in tables], job))
-    sides = {t.id: _sides(context, t) for t in tables}
-    spread = _spread(context, tables, total)
+    _cut_ranges(context, chosen())
+    total = len(journal.ranges_left([t.id for t in chosen()], job))
+    spread = _spread(context, chosen(), total)
+    planned: dict[int, tuple[Plan, Sides]] = {}
+    seen = 0
     while True:
-        tables = context.healthy(tables)
+        follow(context)
+        tables = chosen()
+        cut = journal.tables_with_ranges(job)
+        _cut_ranges(context, [t for t in tables if t.id not in cut])
         left = journal.ranges_left([t.id for t in tables], job)
         if not left:
             return
+        for table in tables:
+            if table.id not in planned or planned[table.id][0] != table.plan:
+                planned[table.id] = (table.plan, _sides(context, table))
+        sides = {table_id: side for table_id, (_, side) in planned.items()}
         compared: list[Result] = []
 
-        def inside(done: Window, left: Sequence[Left] = left, compared: list[Result] = compared) -> None:
+        def inside(
+            done: Window,
+            left: Sequence[Left] = left,
+            compared: list[Result] = compared,
+            sides: Mapping[int, Sides] = sides,
+        ) -> None:
             compared.clear()
             if not done.pending:  # else some keys are still to be read; the next window has fewer
                 todo = [(Range(*r), sides[table]) for r, table in _ranges(left) if table not in done.stopped]
@@ -101,8 +125,8 @@ def _compare_all(context: Context, tables: Sequence[TableRow]) -> None:
         with context.fenced():
             for range_id, rows, differ in compared:
                 journal.range_done(range_id, rows, differ)
-        seen = total - len(left) + len(compared)
-        context.say(f"{seen}/{total} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
+        seen += len(compared)
+        context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
 
 def _ranges(left: Sequence[Left]) -> Iterator[tuple[tuple[int, str | None, str | None], int]]:

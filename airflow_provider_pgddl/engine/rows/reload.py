@@ -1,0 +1,93 @@
+"""Reading a table again: its rows leave the copy, and every key that the source has becomes pending.
+
+The copy stays a subset of the source at each window's snapshot, so its indexes can stand, and windows bring the rows.
+For what the change log cannot tell: a rewrite that computed new values, a key that is another one now, a table or a
+partition that held rows before it was captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.windows import (
+    Replica,
+    create_pending,
+    drop_pending,
+    ingest_keys,
+    lock_tables,
+    pending_table,
+    staging_table,
+)
+from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.schema.drift import drift
+
+
+def reload(replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> int:
+    """Makes all keys pending (of these leaves only, where some are named); returns how many rows those are.
+
+    `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. GaveWay
+    where the table has changed once more, or somebody waits for it.
+    """
+    others = () if replica.in_place else (replica.target,)
+    with replica.source.transaction():
+        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with Watch(replica.source, replica.watcher, *others) as watch:
+            lock_tables(replica, [table])
+            triggers = change_log.trigger_names(replica.pipeline)
+            now = catalog.describe(replica.source, [table.oid], triggers).get(table.oid)
+            if findings := drift(table.version, table.physical, now):
+                raise GaveWay("; ".join(findings), table=table.qualified)
+            assert now is not None
+            names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
+            if replica.in_place:
+                keys = _make_pending(replica, table, record, [names[oid] for oid in leaves])
+            else:
+                with replica.target.transaction():
+                    keys = _make_pending(replica, table, record, [names[oid] for oid in leaves])
+                    flush(replica.watcher, insert_lsn(replica.source))
+                    lease.check(replica.target, replica.fence)
+            if not leaves:
+                change_log.acknowledge(replica.source, replica.pipeline, 0, [table.log_table])
+        watch.check()
+        if replica.in_place:
+            lease.check(replica.source, replica.fence)
+    return keys
+
+
+def _make_pending(
+    replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[sql.Identifier]
+) -> int:
+    record(replica.target)
+    if not leaves:
+        replica.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
+        drop_pending(replica.target, table)  # its columns may be another key's
+        create_pending(replica.target, table)
+        return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
+    staging = staging_table(replica.target, "ingest", table.plan, table.id)
+    rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves)
+    ingest_keys(replica.target, table, staging, ())
+    return rows
+
+
+def _copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
+    names = sql.SQL(", ").join(map(sql.Identifier, plan.key))
+    keys = sql.SQL("SELECT {} FROM {}").format(names, relation)
+    if replica.in_place:
+        return _insert(replica.source, into, plan, keys)
+    read = read_statement(keys, plan.key_binary)
+    return copy_between(
+        replica.source, replica.target, read, write_statement(into, plan.key_list(), plan.key_binary)
+    ).rows
+
+
+def _insert(conn: Session, into: sql.Identifier, plan: Plan, keys: sql.Composable) -> int:
+    return conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(into, plan.key_list(), keys)).rowcount

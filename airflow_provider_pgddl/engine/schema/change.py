@@ -1,0 +1,58 @@
+"""What a change of a table asks for before windows may go on: nothing but a new plan, its rows again, or its capture
+as well. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_pgddl.engine.catalog import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`plan`: rows and log still mean what they meant. `leaves`: so they do but for these partitions, whose rows have to
+    be read. `reload`: all rows have to be read again. `capture`: the log has to be made anew, and then all rows read."""
+
+    what: Literal["plan", "leaves", "reload", "capture"]
+    why: str
+    leaves: tuple[int, ...] = ()
+
+
+def change_of(
+    version: dict[str, Any], physical: dict[str, list[Any]], key: tuple[str, ...], key_types: tuple[str, ...],
+    now: Table, *, lost_track: bool, born_empty: Collection[int],
+) -> Change:  # fmt: skip
+    """What has become of a table since its version was recorded.
+
+    `lost_track`: its log says that it does not know what changed. `born_empty` are partitions that were captured from
+    their creation on.
+    """
+    by_number = {c.attnum: c for c in now.columns}
+    numbers = [version["attnums"].get(name) for name in key]
+    columns = {c.name: c for c in now.columns}
+    key_now = [(columns[k].attnum, columns[k].base_type) for k in now.key.columns] if now.key else []
+    if lost_track:
+        return Change("capture", "a key column changed while rows were written")
+    if key_now != list(zip(numbers, key_types, strict=True)):
+        was = ", ".join(by_number[n].name if n in by_number else "?" for n in numbers)
+        return Change("capture", f"its key changed (it was {was})")
+    bare = [leaf for leaf in now.leaves if leaf.triggers is None]
+    if bare:
+        return Change("capture", f"{bare[0].schema}.{bare[0].name} was not captured")
+    for leaf in now.leaves:
+        was = physical.get(str(leaf.oid))
+        if was is None:
+            continue
+        filenode, attributes, triggers = was
+        if leaf.triggers != triggers:
+            return Change(
+                "capture", f"the capture triggers on {leaf.schema}.{leaf.name} were off for a while, or altered"
+            )
+        if leaf.filenode != filenode and leaf.attributes != attributes:
+            return Change("reload", f"{leaf.schema}.{leaf.name} was rewritten by ALTER TABLE")
+    new = tuple(x.oid for x in now.leaves if str(x.oid) not in physical and x.oid not in born_empty)
+    if new:
+        return Change("leaves", f"{len(new)} partition(s) came with rows", new)
+    return Change("plan", "its columns or name changed")

@@ -1,0 +1,223 @@
+"""DDL that developers run meanwhile: read at one snapshot, judged, recorded, applied in commit order, settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
+from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.schema.versions import mask
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.capture import ddl_log
+from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.apply import apply_captured
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.defer import run_now
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
+from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
+
+ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one snapshot of the source showed."""
+
+    tables: dict[int, Table]
+    names: list[tuple[str, str]]
+
+
+def captures_ddl(context: Context) -> bool:
+    return context.pipeline.capture.ddl != "off"
+
+
+def follow(context: Context, *, look: bool = False) -> None:
+    """Brings the target's schema to what the source shows now, and the tables' plans in line with it.
+
+    What fails, waits for a person or is not understood stops the tables that it is about and what comes after it.
+    `look`: at every table, also where no new event says so (a window or a chunk has met one that changed).
+    """
+    if not captures_ddl(context):
+        return
+    with _alone(context):
+        seen = _read(context, look=look)
+        applied = _apply(context)
+        if seen is None and applied:
+            seen = _read(context, look=True)
+        if seen is not None and context.moves_rows:
+            settle(context, seen.tables, applied=applied > 0)
+            if context.job.tables is None and not context.in_place:
+                take_in_late_tables(context, seen.names)
+
+
+@contextmanager
+def _alone(context: Context) -> Iterator[None]:
+    """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
+    with context.brief_session("target", "ddl") as lock:
+        lock.execute(
+            "SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"pgddl ddl {context.name}"]
+        )
+        yield
+
+
+def _read(context: Context, *, look: bool) -> _Seen | None:
+    """New events into the journal, and what the same snapshot shows of the tables; None where there is nothing new."""
+    ddl = DdlJournal(context.target, context.name, context.row().run)
+    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+        if not (read.events or read.lost or look):
+            return None
+        mine = context.journal.tables(context.row().run)
+        tables = catalog.describe(source, [t.oid for t in mine], context.trigger_names)
+        names = catalog.table_names(source)
+    if read.events or read.lost:
+        record(context, ddl, read)
+        ddl_log.confirm(other, context.name, read)
+    return _Seen(tables, names)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the snapshot of the dump shows: events that are in it, every relation's first version, the tables."""
+
+    read: ddl_log.Read
+    versions: dict[int, TableMeta]
+    tables: dict[int, Table]
+
+
+def read_shown(context: Context, source: Session) -> Shown:
+    """Inside the dump's own transaction, so at its very snapshot."""
+    ddl = DdlJournal(context.target, context.name, context.row().run)
+    other = context.session_once("source", "ddl marker")
+    read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+    mine = context.journal.tables(context.row().run)
+    tables = catalog.describe(source, [t.oid for t in mine], context.trigger_names)
+    return Shown(read, ddl_log.describe_all(source), tables)
+
+
+def came_since(context: Context, shown: Shown) -> bool:
+    """Whether some DDL has committed since: pg_dump prints parts of a schema as of now (C24)."""
+    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        read = ddl_log.read(source, other, context.name, transport(context), shown.read.position)
+    return bool(read.events)
+
+
+def record_shown(context: Context, shown: Shown) -> None:
+    """From here on the pipeline follows what the snapshot does not show."""
+    ddl = DdlJournal(context.target, context.name, context.row().run)
+    record(context, ddl, shown.read, shown=True)
+    with context.fenced():
+        for oid, meta in shown.versions.items():
+            ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
+    ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
+    settle(context, shown.tables, applied=False)
+
+
+def transport(context: Context) -> ddl_log.Transport:
+    transport = context.pipeline.capture.ddl
+    assert transport in ("queue", "wal")
+    return transport
+
+
+def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False) -> None:
+    """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
+    taken at, so there is nothing left to do for it."""
+    known = ddl.known([event["id"] for event in read.events])
+    events = [event for event in read.events if event["id"] not in known]
+    versions = ddl.load_versions(ddl.lsn())
+    rules = Rules.of(context.pipeline, [(t.schema, t.name) for t in context.journal.tables(context.row().run)])
+    decisions = decide(events, rules, versions)
+    with context.fenced():
+        for decision in decisions:
+            if shown and decision.verdict != "skip":
+                decision = replace(decision, verdict="skip", rule=SHOWN, statements=())
+            masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
+            ddl.record(_for_now(context, decision), approval=context.pipeline.ddl.approval, masks=masks)
+        for lost in read.lost:
+            ddl.record_lost(lost)
+        ddl.set_position(read.position, read.lsn)
+        ddl.prune_versions()
+
+
+def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
+    return context.pipeline.skipped_columns.get((meta["schema"], meta["name"]), ())
+
+
+def _for_now(context: Context, decision: Decision) -> Decision:
+    """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
+    if decision.verdict != "apply":
+        return decision
+    tables = {(t.schema, t.name): t for t in context.journal.tables(context.row().run)}
+    touched = [tables[name] for name in decision.touches if name in tables]
+    if context.in_place and not touched:
+        return replace(decision, verdict="skip", rule=ELSEWHERE, statements=())
+    waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
+    if any(t.state in ("captured", "created", "backfilled") for t in touched):
+        waiting.add("index")
+    cut = [run_now(statement, decision.event, waiting) for statement in decision.statements]
+    statements = [statement for statement in cut if statement is not None]
+    if not statements:
+        return replace(decision, verdict="skip", rule=WAITS, statements=())
+    if context.in_place:
+        try:
+            names = _moving(context, decision.event)
+            statements = [relocate(statement, names) for statement in statements]
+        except StageFailed as error:
+            return replace(decision, verdict="unhandled", rule=error.what, statements=())
+    return replace(decision, statements=tuple(statements))
+
+
+def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
+    """Where the names of a statement are to be found in place: with the copies."""
+    run_no = context.row().run
+    tables = {(t.schema, t.name) for t in context.journal.tables(run_no)}
+    events = [DdlEvent.from_json(e) for _, _, e, _, _ in context.journal.all_events(run_no)]
+    names = moving(events, tables)
+    owners = {m["oid"]: (m["schema"], m["name"]) for m in event["tables"].values()}
+    for made in event["objects"]:
+        if made["type"] in ("index", "statistics object") and owners.get(made["table"] or 0) in tables:
+            names[made["schema"] or "", made["name"] or ""] = copy_schema(made["schema"] or "")
+    for gone in event["dropped"]:
+        if gone["type"] in ("index", "statistics object") and gone["table"] and tuple(gone["table"]) in tables:
+            names[gone["schema"] or "", gone["name"] or ""] = copy_schema(gone["schema"] or "")
+    return names
+
+
+def _apply(context: Context) -> int:
+    """In commit order, each event by itself, up to the first that cannot be applied; returns how many were."""
+    applied = 0
+    ddl = DdlJournal(context.target, context.name, context.row().run)
+    for row in ddl.waiting():
+        done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
+        if not done:
+            context.tried.add(row.id)
+            outcome = apply_captured(
+                context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
+                context.fence(), row, as_ourselves_if_denied=context.moves_rows, copies_only=context.in_place,
+            )  # fmt: skip
+            context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
+            if outcome.status == "applied":
+                applied += 1
+                continue
+        status = row.status if done else outcome.status
+        if not context.journal.passes_over(status, row.object_kind):
+            break
+    return applied
+
+
+def _why(message: str | None) -> str:
+    return f": {message}" if message else ""

@@ -1,0 +1,196 @@
+"""After DDL: every table's plan, capture and copy in line with the source again, or the table stopped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.reload import reload
+from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_track
+from airflow_provider_pgddl.engine.schema.change import Change, change_of
+from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
+from airflow_provider_pgddl.engine.stages.context import Context, patiently
+from airflow_provider_pgddl.engine.stages.gate import KEYLESS, judge
+
+
+def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> None:
+    """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches.
+
+    `applied`: some DDL has just been applied, so a copy that refused a row (a label that its enum lacked) may take it.
+    """
+    stuck, blocked = context.journal.stuck_tables(), context.journal.mismatches()
+    for table in context.journal.tables(context.row().run):
+        if table.state in ("swapped", "cleaned") or table.qualified in stuck:
+            continue
+        now = seen.get(table.oid)
+        if now is None:
+            _forget_dropped(context, table)
+        elif (applied and table.qualified in blocked) or _differs(context, table, now):
+            _settle(context, table, now)
+
+
+def _differs(context: Context, table: TableRow, now: Table) -> bool:
+    return bool(drift(table.version, table.physical, now)) or lost_track(context.source, table)
+
+
+def _forget_dropped(context: Context, table: TableRow) -> None:
+    """Dropped on the source, and by an applied event on the target: there is nothing left to follow."""
+    if catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None:
+        context.block({table.id: ["was dropped on the source, and its copy is still there"]})
+        return
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    with context.fenced(table):
+        drop_pending(context.target, table)
+        context.journal.forget_table(table)
+    context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
+
+
+def _settle(context: Context, table: TableRow, now: Table) -> None:
+    renamed = (now.schema, now.name) != (table.schema, table.name)
+    if context.in_place and renamed:
+        context.block({table.id: [f"was renamed to {now.qualified}, which a rewrite cannot follow: rename it back"]})
+        return
+    if now.key is None:
+        context.block({table.id: [KEYLESS]})
+        return
+    change = change_of(
+        table.version, table.physical, table.plan.key, table.plan.key_types, now,
+        lost_track=lost_track(context.source, table), born_empty=_born_empty(context, table, now),
+    )  # fmt: skip
+    if change.what == "capture":
+        now = _capture_again(context, table)
+        if now.key is None:
+            context.block({table.id: [KEYLESS]})
+            return
+    findings = _misfits(context, table, now)
+    if findings:
+        context.block({table.id: findings})
+        return
+    fresh = _with(context, table, now)
+    context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
+    _record(context, table, fresh, now, change)
+
+
+def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
+    new = [leaf.oid for leaf in now.leaves if str(leaf.oid) not in table.physical]
+    return context.journal.born_as_partitions(context.row().run, new) if new else set()
+
+
+def _capture_again(context: Context, table: TableRow) -> Table:
+    """A new log and new triggers. Until the plan that goes with them is recorded, the table differs from its version,
+    so no window reads it, and a run that dies here does all of it again."""
+    from airflow_provider_pgddl.engine.stages.setup import capture
+
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    now, _ = capture(context, table.oid)
+    return now
+
+
+def _misfits(context: Context, table: TableRow, now: Table) -> list[str]:
+    """What of the source its copy could not take; a copy that has no indexes yet has no key either."""
+    if table.state == "captured":
+        return []
+    plan = _plan(context, table, now)
+    indexed = table.state == "indexed"
+    as_now = replace(table, plan=plan, version=now.version())
+    return judge(context.pipeline, now.structure(), context.target, as_now, key=indexed)
+
+
+def _plan(context: Context, table: TableRow, now: Table) -> Plan:
+    """What was left out of the old plan stays left out, under whatever name."""
+    from airflow_provider_pgddl.engine.stages.setup import make_plan_for
+
+    numbers = table.version["attnums"]
+    generated = {name for name, column in table.version["columns"].items() if column["generated"]}
+    skipped = {numbers[name] for name in table.version["columns"] if name not in {*table.plan.columns, *generated}}
+    return make_plan_for(context.pipeline, now, skip=[c.name for c in now.columns if c.attnum in skipped])
+
+
+def _with(context: Context, table: TableRow, now: Table) -> TableRow:
+    return replace(
+        table, schema=now.schema, name=now.name, plan=_plan(context, table, now), version=now.version(),
+        fingerprint=catalog.fingerprint(now.structure()), physical=now.physical(),
+        log_table=change_log.log_name(context.name, now.oid),
+    )  # fmt: skip
+
+
+def _record(context: Context, was: TableRow, fresh: TableRow, now: Table, change: Change) -> None:
+    """The plan, in one transaction with what it asks for."""
+
+    def record(conn: Session, state: str) -> None:
+        Journal(conn, context.name).replan(was, now, fresh.plan, log_table=fresh.log_table, state=state)
+
+    if was.state == "captured" or change.what == "plan":
+        with context.fenced(was):
+            record(context.target, was.state)
+    elif was.state != "indexed":
+        # Without indexes it is read by blocks, as from the start.
+        with context.fenced(was):
+            context.target.execute(sql.SQL("TRUNCATE {}").format(fresh.plan.copy_only))
+            context.journal.unplan(was.id)
+            drop_pending(context.target, fresh)
+            create_pending(context.target, fresh)
+            record(context.target, "created")
+    else:
+        leaves = change.leaves if change.what == "leaves" else ()
+        _reload(context, fresh, lambda conn: record(conn, "indexed"), leaves)
+
+
+def _reload(context: Context, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> None:
+    rows = patiently(context, lambda: reload(context.replica, table, record, leaves))
+    context.say(f"{table.qualified}: {rows} rows are pending")
+
+
+def take_in_late_tables(context: Context, names: Sequence[tuple[str, str]]) -> None:
+    """Tables that match and came after the snapshot. Their events have made their copies; from here on their changes are
+    captured, and all their rows are pending. One without a key is stopped before it begins."""
+    from airflow_provider_pgddl.engine.stages.setup import capture, make_plan_for
+
+    run_no = context.row().run
+    known = {(t.schema, t.name): t for t in context.journal.tables(run_no)}
+    keyless: set[tuple[str, str]] = set()
+    for name in matches(context.pipeline, names, strict=False).rows:
+        oid = catalog.oid_of(context.source, *name)
+        late = known.get(name)
+        if oid is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
+            continue
+        if late is None:
+            described = catalog.describe(context.source, [oid])
+            if oid not in described:
+                continue
+            if described[oid].key is None:
+                keyless.add(name)
+                continue
+            if oid in change_log.captured_roots(context.source, context.name):
+                stop_capture_of(context.source, context.pipeline, oid)
+            table, log = capture(context, oid)
+            with context.fenced():
+                context.journal.add_table(run_no, table, log, make_plan_for(context.pipeline, table))
+            late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
+            context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
+        now = catalog.describe(context.source, [oid], context.trigger_names)[oid]
+        findings = judge(context.pipeline, now.structure(), context.target, late)
+        if findings:
+            context.block({late.id: findings})
+            continue
+        _take_in(context, late, now)
+    context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless})
+
+
+def _take_in(context: Context, late: TableRow, now: Table) -> None:
+    fresh = _with(context, late, now)
+
+    def record(conn: Session) -> None:
+        Journal(conn, context.name).replan(late, now, fresh.plan, log_table=fresh.log_table, state="indexed")
+
+    _reload(context, fresh, record)

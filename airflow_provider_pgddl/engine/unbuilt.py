@@ -1,0 +1,62 @@
+"""What a pipeline file may say, and what of it is not built yet. Pure."""
+
+from __future__ import annotations
+
+from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+
+# Keys whose every value is built, among sections of which the rest is not.
+_BUILT = ("capture.rows", "capture.ddl", "capture.identities", "schema.force")
+_LATER: dict[str, tuple[object, ...]] = {
+    "capture.rows": ("change_log",),
+    "tables.existing": ("refuse",),
+    "tables.keyless": ("refuse",),
+    "swap.keep_old": (True,),
+}
+
+
+def unsupported(pipeline: Pipeline) -> list[Finding]:
+    """What the pipeline asks for that is valid and not built yet: one clear line each, nothing is silently ignored."""
+    plain = {
+        "pipeline": "plain",
+        "source": {"conn_id": "a"},
+        "target": {"conn_id": "b"},
+        "tables": {"include": ["a.b"]},
+    }
+    default = load_pipeline(plain)
+    findings = []
+
+    def later(path: tuple[str, ...], value: object) -> None:
+        what = f"{pipeline.where(*path)}: {_as_written(value)} is not built yet"
+        built = _LATER.get(".".join(path))
+        hint = f"use {' or '.join(map(_as_written, built))}" if built else "leave it out"
+        findings.append(Finding("error", "not_built_yet", "pipeline", None, what, hint))
+
+    for key, built in _LATER.items():
+        section, name = key.split(".")
+        value = getattr(getattr(pipeline, section), name)
+        if value not in built:
+            later((section, name), value)
+    for section, now, then in (
+        ("capture", pipeline.capture, default.capture),
+        ("schema", pipeline.schema_, default.schema_),
+    ):
+        for name in type(now).model_fields:
+            value = getattr(now, name)
+            if f"{section}.{name}" not in _BUILT and value != getattr(then, name):
+                later((section, name), value)
+    for name, value in pipeline.backfill.throttle:
+        if value is not None:
+            later(("backfill", "throttle", name), value)
+    for table, rewrite in pipeline.rewrite.items():
+        if rewrite.partition_by is not None:
+            later(("rewrite", table, "partition_by"), "partition_by")
+        if rewrite.order_by:
+            later(("rewrite", table, "order_by"), "order_by")
+    return findings
+
+
+def _as_written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int | float) else "this"
