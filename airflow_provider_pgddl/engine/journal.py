@@ -270,7 +270,7 @@ class Journal:
             self.conn.execute(_Q["set_schema_status"], [self.pipeline, schema, name, "mismatch", Jsonb(list(why))])
 
     def mismatches(self) -> dict[str, list[str]]:
-        """`schema.table` → findings of every table (or other object) that is blocked, by itself or by DDL that waits."""
+        """`schema.table` → findings of what is blocked, by itself or by DDL that waits."""
         found = {
             f"{schema}.{table}": list(findings)
             for schema, table, status, findings, _ in self.conn.execute(_Q["schema_status"], [self.pipeline])
@@ -363,7 +363,8 @@ class Journal:
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
         for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
-                     "purge_stage_runs", "purge_follow_ups", "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
+                     "purge_stage_runs", "purge_follow_ups", "delete_schema_status", "purge_leases",
+                     "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

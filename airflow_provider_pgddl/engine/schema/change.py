@@ -12,8 +12,8 @@ from airflow_provider_pgddl.engine.catalog import Table
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`plan`: rows and log still mean what they meant. `leaves`: so they do but for these partitions, whose rows have to
-    be read. `reload`: all rows have to be read again. `capture`: the log has to be made anew, and then all rows read."""
+    """`plan`: rows and log still mean what they meant. `leaves`: so they do but for these partitions, whose rows have
+    to be read. `reload`: all rows have to be read again. `capture`: the log has to be made anew, then all rows read."""
 
     what: Literal["plan", "leaves", "reload", "capture"]
     why: str

@@ -33,3 +33,6 @@ SELECT DISTINCT token::text FROM pgddl.leases WHERE pipeline = %s
 
 -- name: check
 SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = ANY(%s) FOR SHARE
+
+-- name: lock_ddl
+SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))

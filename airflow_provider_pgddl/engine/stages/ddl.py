@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
 
@@ -64,9 +65,7 @@ def follow(context: Context, *, look: bool = False) -> None:
 def _alone(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
     with context.brief_session("target", "ddl") as lock:
-        lock.execute(
-            "SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"pgddl ddl {context.name}"]
-        )
+        lock.execute(queries("lease")["lock_ddl"], [f"pgddl ddl {context.name}"])
         yield
 
 
@@ -142,9 +141,9 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     rules = Rules.of(context.pipeline, [(t.schema, t.name) for t in context.journal.tables(context.row().run)])
     decisions = decide(events, rules, versions)
     with context.fenced():
-        for decision in decisions:
-            if shown and decision.verdict != "skip":
-                decision = replace(decision, verdict="skip", rule=SHOWN, statements=())
+        for decided in decisions:
+            past = shown and decided.verdict != "skip"
+            decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
             ddl.record(_for_now(context, decision), approval=context.pipeline.ddl.approval, masks=masks)
         for lost in read.lost:

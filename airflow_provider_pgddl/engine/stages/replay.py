@@ -115,8 +115,8 @@ def one_window(
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
 ) -> Window:
-    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and goes
-    on in the next one where captured DDL explains it."""
+    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
+    goes on in the next one where captured DDL explains it."""
     rows = context.pipeline.replay.window_rows
     done = patiently(context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside))
     context.block(done.stopped)

@@ -1,4 +1,4 @@
-"""After DDL: every table's plan, capture and copy in line with the source again, or the table stopped with the reason."""
+"""After DDL: each table's plan, capture and copy in line with the source again, or the table stopped and why."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def _reload(context: Context, table: TableRow, record: Callable[[Session], None]
 
 
 def take_in_late_tables(context: Context, names: Sequence[tuple[str, str]]) -> None:
-    """Tables that match and came after the snapshot. Their events have made their copies; from here on their changes are
-    captured, and all their rows are pending. One without a key is stopped before it begins."""
+    """Tables that match and came after the snapshot. Their events have made their copies; from here on their changes
+    are captured, and all their rows are pending. One without a key is stopped before it begins."""
     from airflow_provider_pgddl.engine.stages.setup import capture, make_plan_for
 
     run_no = context.row().run

@@ -69,9 +69,9 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 
 def run(context: Context) -> StageResult:
     _start_ddl_capture(context)
-    if context.journal.stage_done(context.row().run, "snapshot"):
-        follow(context, look=True)  # tables that came since by captured DDL are taken in that way
     started = _start_capture(context)
+    if context.journal.stage_done(context.row().run, "snapshot"):
+        follow(context, look=True)
     _wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_done(context.row().run, "setup") else "nothing_to_do"
@@ -139,10 +139,10 @@ def make_plan_for(pipeline: Pipeline, table: Table, *, skip: Iterable[str] = ())
     """`skip`: columns that are left out beside those that the pipeline names."""
     name = (table.schema, table.name)
     if not pipeline.in_place:
-        return makemake_plan_for(table, copy_schema=table.schema, skip=pipeline.skipped_columns.get(name, ()))
+        return make_plan(table, copy_schema=table.schema, skip={*skip, *pipeline.skipped_columns.get(name, ())})
     actions = alter_actions(pipeline.rewrites[name].alter)
     _refuse_lossy_key(table, actions)
-    return makemake_plan_for(
+    return make_plan(
         table,
         copy_schema=copy_schema(table.schema),
         skip=skip,
