@@ -1,0 +1,252 @@
+"""The DDL log: what the event triggers of a source have recorded, in commit order.
+
+Two transports with the same JSON. `queue`: rows of `pgddl.ddl_queue`, read at the window's snapshot like the change
+log. `wal`: transactional logical messages, read through a slot of the pipeline's own.
+
+A position is a snapshot: a read returns the events that the caller's snapshot shows and the position does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_messages
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ddl_log")
+PREFIX = "pgddl"
+OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
+Transport = Literal["queue", "wal"]
+EVENT_TRIGGERS = ("pgddl_1_client", "pgddl_2_command", "pgddl_2_drop", "pgddl_2_rewrite")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one read found. Redelivery is normal: events are known by their ids."""
+
+    events: list[CapturedEvent]
+    """Transactions in the order of their commits, inside one by `seq`."""
+    position: str
+    """The caller's snapshot: the next read starts from it, once these events are in the journal."""
+    lsn: str
+    """The source's insert position after the snapshot: all of these events were written below it."""
+    confirm_lsn: str | None
+    """How far the slot may be advanced once these events are in the journal; None for the queue."""
+    lost: list[dict[str, Any]]
+    """Unresolved rows of pgddl.exceptions of transactions that the position did not show: changes that were not, or
+    not wholly, recorded. Nothing may be taken for followed until a person has looked at them."""
+
+
+def start(source: Session, pipeline: str, transport: Transport) -> None:
+    """Makes the event triggers and turns the pipeline's capture on; does nothing where that is so.
+
+    A transaction with a snapshot older than this call's commit may still run commands that are not recorded: wait for
+    these (setup does) before the schema is read.
+    """
+    if transport == "wal":
+        _start_slot(source, pipeline)
+    with source.transaction():
+        source.execute(_Q["lock_captures"])
+        if source.execute(_Q["set_transport"], {"pipeline": pipeline, "transport": transport}).rowcount == 0:
+            raise UsageError(f"pipeline {pipeline!r} is not registered on this source", todo="run setup")
+        known = dict(source.execute(_Q["known_event_triggers"]).fetchall())
+        if set(known) != set(EVENT_TRIGGERS):
+            for name in known:
+                source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
+            try:
+                source.execute(_Q["event_triggers"])
+            except pg.InsufficientPrivilege as error:
+                raise StageFailed(
+                    f"event triggers cannot be made: {error.diag.message_primary}",
+                    todo="connect to the source as a superuser, or set capture.ddl: off",
+                ) from None
+        elif "D" in known.values():
+            raise StageFailed(
+                "the event triggers of DDL capture were disabled by hand; what was run meanwhile is not recorded",
+                todo="enable them, compare the schemas, and run this again",
+                sql="\n".join(f"ALTER EVENT TRIGGER {name} ENABLE;" for name, on in sorted(known.items()) if on == "D"),
+            )
+    _speak_english(source)
+
+
+def _start_slot(source: Session, pipeline: str) -> None:
+    """Before any message is sent, so that none comes too early for it; publication first, for the slot's decoding looks
+    that up as of each message."""
+    name = slot_name(pipeline)
+    if not _row(source, "publication_exists", name)[0]:
+        source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
+    row = source.execute(_Q["transport"], [pipeline]).fetchone()
+    if source.execute(_Q["slot"], [name]).fetchone() is None and not (row and row[0] == "wal"):
+        try:
+            source.execute(_Q["create_slot"], [name])
+        except pg.ObjectNotInPrerequisiteState as error:
+            raise StageFailed(
+                f"a logical slot cannot be made: {error.diag.message_primary}",
+                todo="set capture.ddl: queue, or make the source fit for logical decoding and restart it",
+                sql="ALTER SYSTEM SET wal_level = 'logical';",
+            ) from None
+    _refuse_lost_slot(source, name)
+
+
+def _refuse_lost_slot(source: Session, name: str) -> None:
+    row = source.execute(_Q["slot"], [name]).fetchone()
+    if row is None or row[2] == "lost":
+        raise StageFailed(
+            f"replication slot {name!r} {'was dropped' if row is None else 'has lost WAL that it needs'}:"
+            " schema changes since its last read cannot be read any more",
+            todo="compare the schemas, then `pgddl reset` this pipeline; capture.ddl: queue keeps no WAL back",
+        )
+    if row[0] != "pgoutput" or not row[1]:
+        raise StageFailed(
+            f"replication slot {name!r} is somebody else's (plugin {row[0]}, this database: {row[1]})",
+            todo="give this pipeline another name, or drop that slot",
+        )
+
+
+def slot_name(pipeline: str) -> str:
+    """The slot's and the publication's."""
+    return f"pgddl_{pipeline}"
+
+
+def stop(source: Session, pipeline: str) -> None:
+    """Takes this pipeline's DDL capture away, and the event triggers with the last one. Retry where a transaction that
+    may still be in one of their functions does not end."""
+    if not _row(source, "registered")[0]:
+        return
+    with source.transaction():
+        source.execute(_Q["lock_captures"])
+        source.execute(_Q["set_transport"], {"pipeline": pipeline, "transport": "off"})
+        if not _row(source, "still_wanted")[0]:
+            for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
+                source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
+        source.execute(_Q["forget_passed"])
+    _drop_slot(source, slot_name(pipeline))
+    _wait_for_older_transactions(source)
+
+
+def _drop_slot(source: Session, name: str) -> None:
+    try:
+        source.execute(_Q["drop_slot"], [name])
+    except pg.ObjectInUse as error:
+        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+    source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def _wait_for_older_transactions(source: Session) -> None:
+    """A command that is under way may have looked up a trigger's function already, and would fail without it."""
+    snapshot, _ = _row(source, "now")
+    deadline = time.monotonic() + OLDER_TRANSACTIONS_WAIT
+    while older := source.execute(queries("catalog")["transactions_before"], {"snapshot": snapshot}).fetchall():
+        if time.monotonic() > deadline:
+            who = ", ".join(f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}"
+                            for _, pid, user, gid in older)  # fmt: skip
+            raise Retry(
+                f"transactions that may still use the event triggers' functions did not end within"
+                f" {OLDER_TRANSACTIONS_WAIT:.0f} s: {who}",
+                todo="commit, roll back or end them, then run this again",
+            )
+        time.sleep(0.1)
+
+
+def _speak_english(source: Session) -> None:
+    """Where it may not be set, commands inside functions have no text of their own on a server that speaks another
+    language, and are rebuilt."""
+    with suppress(pg.InsufficientPrivilege), source.transaction():
+        source.execute(_Q["english_context"])
+
+
+def read(source: Session, other: Session, pipeline: str, transport: Transport, position: str | None) -> Read:
+    """The events that the caller's REPEATABLE READ transaction on `source` shows and `position` does not; None shows
+    nothing. `other` is an autocommit session on the same source."""
+    snapshot, lsn = _row(source, "now")
+    confirm_lsn = None
+    if transport == "queue":
+        events = [event for (event,) in source.execute(_Q["queued"], {"position": position})]
+    else:
+        events, confirm_lsn = _decode(other, slot_name(pipeline), snapshot, position)
+    return Read(_numbered(events), snapshot, lsn, confirm_lsn, _lost(source, position))
+
+
+def _decode(other: Session, slot: str, snapshot: str, position: str | None) -> tuple[list[CapturedEvent], str]:
+    """The slot's events that `snapshot` shows and `position` does not, and how far it may be confirmed: a commit can be
+    decoded before snapshots show it (C1), so never past the first one that this snapshot does not show."""
+    _refuse_lost_slot(other, slot)
+    (upto,) = _row(other, "marker")
+    (token,) = _row(other, "token")
+    try:
+        rows = other.execute(_Q["peek"], {"slot": slot, "upto": upto, "publication": f'"{slot}"'}).fetchall()
+    except pg.ObjectInUse as error:
+        raise Retry(f"{error.diag.message_primary}", todo="end that process, or wait for it") from None
+    decoded = [
+        (m.commit_lsn, cast(CapturedEvent, json.loads(m.content[len(token) :])))
+        for m in logical_messages(data for (data,) in rows)
+        if m.prefix == PREFIX and m.content.startswith(token.encode())
+    ]
+    xids = list({event["xid"] for _, event in decoded})
+    shown = _shown(other, xids, snapshot)
+    known = _shown(other, xids, position) if position is not None else set()
+    hidden = [lsn for lsn, event in decoded if event["xid"] not in shown]
+    events = [event for _, event in decoded if event["xid"] in shown and event["xid"] not in known]
+    return events, format_lsn(min(hidden)) if hidden else upto
+
+
+def _shown(session: Session, xids: list[str], snapshot: str) -> set[str]:
+    return {xid for (xid,) in session.execute(_Q["shown"], {"xids": xids, "snapshot": snapshot})}
+
+
+def _numbered(events: list[CapturedEvent]) -> list[CapturedEvent]:
+    """With `seq` from 1 in each transaction: the source numbers them by a sequence, which cannot be set back."""
+    seen = Counter[str]()
+    for event in events:
+        seen[event["xid"]] += 1
+        event["seq"] = seen[event["xid"]]
+    return events
+
+
+def _lost(source: Session, position: str | None) -> list[dict[str, Any]]:
+    cursor = source.execute(_Q["lost"], {"position": position})
+    keys = ("id", "tag", "what", "statement", "relation", "role", "happened_at")
+    return [dict(zip(keys, row, strict=True)) for row in cursor]
+
+
+def confirm(other: Session, pipeline: str, read: Read) -> None:
+    """Once the journal has committed these events and the position: the source may forget them."""
+    if read.confirm_lsn is not None:
+        other.execute(_Q["advance"], {"slot": slot_name(pipeline), "upto": read.confirm_lsn})
+    with other.transaction():
+        other.execute(_Q["confirm"], [read.position, pipeline])
+        other.execute(_Q["forget_passed"])
+
+
+def set_enabled(source: Session, pipeline: str, enabled: bool) -> None:
+    """Whether the pipeline's events are to be applied. They are recorded all the same, and say that it was off."""
+    if source.execute(_Q["set_enabled"], [enabled, pipeline]).rowcount == 0:
+        raise UsageError(f"pipeline {pipeline!r} captures nothing on this source", todo="run setup")
+
+
+def resolve_exception(source: Session, number: int, note: str) -> None:
+    """A person has seen to what an exception told of."""
+    if source.execute(_Q["resolve_exception"], [note, number]).rowcount == 0:
+        raise UsageError(f"there is no unresolved exception {number}", todo="see `pgddl ddl exceptions`")
+
+
+def describe(source: Session, relations: list[int]) -> dict[int, TableMeta]:
+    """Relations and their descendants as an event would show them now, by oid."""
+    (described,) = source.execute(_Q["describe"], [relations]).fetchone() or ({},)
+    return {int(oid): cast(TableMeta, meta) for oid, meta in described.items()}
+
+
+def _row(session: Session, name: str, *args: object) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = session.execute(_Q[name], args or None).fetchone()
+    assert row is not None
+    return row

@@ -1,0 +1,158 @@
+"""What the server prints of constraints, indexes and expressions, compared as syntax trees. Pure.
+
+The print changes with the names in it, so equal texts are equal, and unequal ones are compared with the names brought
+into line: a column that was renamed leaves its CHECK as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from postgast import ParseResult
+
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Node,
+    kind_of,
+    parse,
+    statement_node,
+    texts,
+    unwrap,
+    walk,
+    without_locations,
+)
+
+
+class Flags(NamedTuple):
+    """What ALTER TABLE … ALTER CONSTRAINT can change, and what it cannot (`no_inherit` of a CHECK)."""
+
+    deferrable: bool
+    deferred: bool
+    enforced: bool
+    no_inherit: bool
+
+
+def flags(definition: str) -> Flags:
+    node = _constraint(_added(definition))
+    # the grammar sets is_enforced where a CHECK or a foreign key says nothing else; other kinds never say it
+    enforced = bool(node.is_enforced) if kind_of_constraint(node) in ("CHECK", "FOREIGN") else True
+    return Flags(bool(node.deferrable), bool(node.initdeferred), enforced, bool(node.is_no_inherit))
+
+
+def kind_of_constraint(node: Node) -> str:
+    """``CHECK``, ``PRIMARY``, ``UNIQUE``, ``FOREIGN`` …"""
+    name: str = node.DESCRIPTOR.fields_by_name["contype"].enum_type.values_by_number[node.contype].name
+    return name.removeprefix("CONSTR_")
+
+
+def constraint_columns(definition: str) -> list[str]:
+    """The columns of a primary key or a unique constraint."""
+    return texts(_constraint(_added(definition)).keys)
+
+
+def same_constraint(before: str, after: str, renamed: Mapping[str, str]) -> bool:
+    """Whether two definitions say the same, `renamed` being the columns' old names and their new ones."""
+    return before == after or _same(_added(before), _added(after), renamed)
+
+
+def same_expression(before: str, after: str, renamed: Mapping[str, str]) -> bool:
+    return before == after or _same(parse(f"SELECT {before}"), parse(f"SELECT {after}"), renamed)
+
+
+def same_index(before: str, after: str, renamed: Mapping[str, str]) -> bool:
+    """Whether two CREATE INDEX make the same, whatever the index and its table are called."""
+    if before == after:
+        return True
+    trees = parse(before), parse(after)
+    for tree in trees:
+        node = statement_node(tree)
+        node.idxname = node.relation.relname = node.relation.schemaname = ""
+    return _same(*trees, renamed)
+
+
+def same_partition_key(before: str, after: str, renamed: Mapping[str, str]) -> bool:
+    whole = [f"CREATE TABLE t () PARTITION BY {key}" for key in (before, after)]
+    return before == after or _same(parse(whole[0]), parse(whole[1]), renamed)
+
+
+def index_columns(definition: str) -> list[str] | None:
+    """The columns of a plain unique index, which a constraint can be made of; null for every other index."""
+    node = statement_node(parse(definition))
+    elements = [unwrap(element) for element in node.index_params]
+    if not node.unique or node.HasField("where_clause") or not all(element.name for element in elements):
+        return None
+    return [element.name for element in elements]
+
+
+def index_options(definition: str) -> dict[str, str]:
+    """What stands in its WITH (…), as text."""
+    return {option.defname: _value(option) for option in map(unwrap, statement_node(parse(definition)).options)}
+
+
+def is_constant(expression: str) -> bool:
+    """Whether it is a literal, with a type behind it or without: the same value for whoever evaluates it."""
+    value = unwrap(unwrap(statement_node(parse(f"SELECT {expression}")).target_list[0]).val)
+    while kind_of(value) == "TypeCast":
+        value = unwrap(value.arg)
+    return kind_of(value) == "A_Const"
+
+
+def sequence_of(expression: str | None) -> str | None:
+    """``s.t_id_seq`` of ``nextval('s.t_id_seq'::regclass)``, quoted as it is there."""
+    if expression is None or "nextval" not in expression:
+        return None
+    value = unwrap(unwrap(statement_node(parse(f"SELECT {expression}")).target_list[0]).val)
+    if kind_of(value) != "FuncCall" or texts(value.funcname)[-1:] != ["nextval"] or len(value.args) != 1:
+        return None
+    argument = unwrap(value.args[0])
+    while kind_of(argument) == "TypeCast":
+        argument = unwrap(argument.arg)
+    return str(argument.sval.sval) if kind_of(argument) == "A_Const" and argument.HasField("sval") else None
+
+
+def _value(option: Node) -> str:
+    if not option.HasField("arg"):
+        return "true"
+    value = unwrap(option.arg)
+    kind = kind_of(value)
+    if kind == "String":
+        return str(value.sval)
+    if kind == "Integer":
+        return str(value.ival)
+    if kind == "Float":
+        return str(value.fval)
+    if kind == "Boolean":
+        return str(bool(value.boolval)).lower()
+    return " ".join(texts(value.names))  # a word: on, off, auto
+
+
+def _added(definition: str) -> ParseResult:
+    return parse(f"ALTER TABLE t ADD CONSTRAINT c {definition}")
+
+
+def _constraint(tree: ParseResult) -> Node:
+    return unwrap(getattr(unwrap(statement_node(tree).cmds[0]), "def"))
+
+
+def _same(before: ParseResult, after: ParseResult, renamed: Mapping[str, str]) -> bool:
+    if renamed:
+        _rename(before, renamed)
+    return bool(without_locations(before) == without_locations(after))
+
+
+def _rename(tree: ParseResult, renamed: Mapping[str, str]) -> None:
+    """Columns of the table that the definition belongs to; a foreign key's other table keeps its own."""
+    for node in walk(statement_node(tree)):
+        kind = kind_of(node)
+        if kind == "ColumnRef":
+            names = node.fields if len(node.fields) == 1 else ()
+        elif kind == "Constraint":
+            names = [*node.keys, *node.fk_attrs, *node.including, *node.fk_del_set_cols]
+        elif kind in ("IndexElem", "PartitionElem"):
+            node.name = renamed.get(node.name, node.name)
+            continue
+        else:
+            continue
+        for name in map(unwrap, names):
+            if kind_of(name) == "String":
+                name.sval = renamed.get(name.sval, name.sval)

@@ -1,0 +1,105 @@
+-- name: event_triggers
+-- Fired in the order of their names: what the client alone can tell comes before what records it.
+CREATE EVENT TRIGGER pgddl_1_client ON ddl_command_end EXECUTE FUNCTION pgddl.client_ddl();
+CREATE EVENT TRIGGER pgddl_2_command ON ddl_command_end EXECUTE FUNCTION pgddl.record_command();
+CREATE EVENT TRIGGER pgddl_2_drop ON sql_drop EXECUTE FUNCTION pgddl.record_drop();
+CREATE EVENT TRIGGER pgddl_2_rewrite ON table_rewrite EXECUTE FUNCTION pgddl.record_rewrite()
+
+-- name: known_event_triggers
+SELECT evtname, evtenabled::text FROM pg_catalog.pg_event_trigger
+WHERE evtname IN ('pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
+
+-- name: english_context
+-- The frames of an error context are translated, and we read them; only a superuser may set this.
+ALTER FUNCTION pgddl.record_command() SET lc_messages = 'C';
+ALTER FUNCTION pgddl.record_drop() SET lc_messages = 'C';
+ALTER FUNCTION pgddl.record_rewrite() SET lc_messages = 'C'
+
+-- name: lock_captures
+-- One pipeline at a time starts or stops; readers and the event triggers go on.
+LOCK TABLE pgddl.captures IN SHARE ROW EXCLUSIVE MODE
+
+-- name: set_transport
+UPDATE pgddl.captures SET ddl = %(transport)s, ddl_position = CASE WHEN ddl = %(transport)s THEN ddl_position END
+WHERE pipeline = %(pipeline)s
+
+-- name: transport
+SELECT ddl FROM pgddl.captures WHERE pipeline = %s
+
+-- name: still_wanted
+SELECT count(*) FROM pgddl.captures WHERE ddl <> 'off'
+
+-- name: now
+SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text
+
+-- name: queued
+-- Transactions by the last of their events: a command that needs another transaction's waits for its commit.
+SELECT q.event
+FROM pgddl.ddl_queue q
+WHERE %(position)s::pg_catalog.pg_snapshot IS NULL
+   OR NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot)
+ORDER BY max(q.id) OVER (PARTITION BY q.xid), q.id
+
+-- name: lost
+SELECT e.id, e.tag, e.what, e.statement, c.oid::regclass::text, e.role, e.happened_at
+FROM pgddl.exceptions e LEFT JOIN pg_catalog.pg_class c ON c.oid = e.relation
+WHERE e.resolved_at IS NULL AND e.xid IS NOT NULL
+  AND (%(position)s::pg_catalog.pg_snapshot IS NULL
+       OR NOT pg_catalog.pg_visible_in_snapshot(e.xid, %(position)s::pg_catalog.pg_snapshot))
+ORDER BY e.id
+
+-- name: confirm
+UPDATE pgddl.captures SET ddl_position = %s::pg_catalog.pg_snapshot WHERE pipeline = %s
+
+-- name: forget_passed
+-- What every pipeline that reads the queue has passed; one that has confirmed nothing yet keeps everything.
+DELETE FROM pgddl.ddl_queue q
+WHERE NOT EXISTS (SELECT FROM pgddl.captures c
+                  WHERE c.ddl = 'queue'
+                    AND (c.ddl_position IS NULL OR NOT pg_catalog.pg_visible_in_snapshot(q.xid, c.ddl_position)))
+
+-- name: set_enabled
+UPDATE pgddl.captures SET ddl_enabled = %s WHERE pipeline = %s
+
+-- name: resolve_exception
+UPDATE pgddl.exceptions SET resolved_at = pg_catalog.clock_timestamp(), note = %s WHERE id = %s AND resolved_at IS NULL
+
+-- name: describe
+SELECT pgddl.describe_relations(pgddl.with_descendants(%s::oid[]))
+
+-- name: registered
+SELECT pg_catalog.to_regclass('pgddl.ddl_queue') IS NOT NULL
+
+-- name: publication_exists
+SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)
+
+-- name: slot
+SELECT plugin, database = pg_catalog.current_database(), coalesce(wal_status, ''), active_pid
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+
+-- name: create_slot
+SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')
+
+-- name: drop_slot
+SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+
+-- name: marker
+-- Transactional: its commit flushes the log up to here (synchronous_commit is on), and everything that committed before it.
+SELECT pg_catalog.pg_logical_emit_message(true, 'pgddl_marker', '')::text
+
+-- name: peek
+SELECT data FROM pg_catalog.pg_logical_slot_peek_binary_changes(
+    %(slot)s, %(upto)s::pg_catalog.pg_lsn, NULL,
+    'proto_version', '1', 'publication_names', %(publication)s, 'messages', 'true')
+
+-- name: token
+SELECT token FROM pgddl.ddl_token
+
+-- name: shown
+-- Which of these transactions a snapshot shows.
+SELECT x::text FROM pg_catalog.unnest(%(xids)s::text[]::pg_catalog.xid8[]) x
+WHERE pg_catalog.pg_visible_in_snapshot(x, %(snapshot)s::pg_catalog.pg_snapshot)
+
+-- name: advance
+SELECT pg_catalog.pg_replication_slot_advance(slot_name, %(upto)s::pg_catalog.pg_lsn)
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND confirmed_flush_lsn < %(upto)s::pg_catalog.pg_lsn
