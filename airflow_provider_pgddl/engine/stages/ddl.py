@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.schema.versions import mask
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import ddl_log
@@ -18,11 +17,14 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_captured
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.defer import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.parse import Name, parse
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.ddl.subject import describe
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
+from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
@@ -163,21 +165,45 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     tables = {(t.schema, t.name): t for t in context.journal.tables(context.row().run)}
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
-        return replace(decision, verdict="skip", rule=ELSEWHERE, statements=())
+        return _skip(decision, ELSEWHERE)
+    if (out := _left_out(context, decision, tables)) is not None:
+        return _skip(decision, f"{'.'.join(out)} is none of the pipeline's tables")
+    if touched and all(t.state == "captured" for t in touched):
+        return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(t.state in ("captured", "created", "backfilled") for t in touched):
         waiting.add("index")
     cut = [run_now(statement, decision.event, waiting) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:
-        return replace(decision, verdict="skip", rule=WAITS, statements=())
+        return _skip(decision, WAITS)
     if context.in_place:
         try:
-            names = _moving(context, decision.event)
-            statements = [relocate(statement, names) for statement in statements]
+            statements = [relocate(statement, _moving(context, decision.event)) for statement in statements]
         except StageFailed as error:
             return replace(decision, verdict="unhandled", rule=error.what, statements=())
     return replace(decision, statements=tuple(statements))
+
+
+def _skip(decision: Decision, rule: str) -> Decision:
+    return replace(decision, verdict="skip", rule=rule, statements=())
+
+
+def _left_out(context: Context, decision: Decision, ours: Collection[Name]) -> Name | None:
+    """A table that the decision is about, or needs, and that is not among the pipeline's."""
+    if context.in_place:
+        return None
+    own = [
+        (meta["schema"], meta["name"])
+        for meta in decision.event["tables"].values()
+        if meta["kind"] in ("r", "p") and not meta["parents"]
+    ]
+    needed = [name for s in decision.statements for name in describe(parse(s)).mentions]
+    tables = set(catalog.table_names(context.source))
+    names = [*own, *(name for name in needed if name in tables)]
+    selection = matches(context.pipeline, names, strict=False)
+    chosen = {*ours, *selection.rows, *selection.schema_only}
+    return next((name for name in names if name not in chosen), None)
 
 
 def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
