@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import StageFailed, from_postgres, remedy_for
+from airflow_provider_pgddl.engine.ddl import concurrently
+from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, own_role, roles_of
+from airflow_provider_pgddl.engine.ddl.blockers import PATIENCE, Blockers
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.concurrently import State, Work
+from airflow_provider_pgddl.engine.ddl.parse import start_of
+from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
+from airflow_provider_pgddl.engine.ddl_journal import Attempt, DdlJournal, DdlRow, Status
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ddl_events")
 
 
 def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, copies_only: bool = False) -> None:
@@ -26,7 +41,7 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, 
         with conn.transaction():
             conn.execute(event.statement)
             if copies_only:
-                _refuse_locks_outside(conn, event)
+                _refuse_locks_outside(conn, event.statement)
             journal.event_status(event.id, "applied")
             lease.check(conn, fence)
     except pg.DuplicateSchema:
@@ -51,7 +66,7 @@ def _cannot_apply(event: EventRow, error: psycopg.Error) -> StageFailed:
     )
 
 
-def _refuse_locks_outside(conn: Session, event: EventRow) -> None:
+def _refuse_locks_outside(conn: Session, statement: str) -> None:
     """What a statement locked says what it acted on, whatever its text says."""
     touched = conn.execute(queries("catalog")["strong_locks_outside"]).fetchone()
     if touched is not None:
@@ -59,7 +74,7 @@ def _refuse_locks_outside(conn: Session, event: EventRow) -> None:
             "a statement for the copy would act on this live relation; it was rolled back",
             table=".".join(touched),
             todo="leave the table out, or drop what makes its definition reach beyond it",
-            sql=event.statement,
+            sql=statement,
         )
 
 
@@ -84,3 +99,252 @@ def apply_events(
     for event in events:
         apply_event(conn, pipeline, fence, event, copies_only=copies_only)
     return len(events)
+
+
+# --- captured live ------------------------------------------------------------------------------------------------
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an event; `message` says why, where it was not simply applied."""
+
+    status: Status
+    message: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to be done for it."""
+        return self.status in ("applied", "skipped", "resolved")
+
+
+def apply_captured(
+    conn: Session,
+    watch: Callable[[], Session],
+    pipeline: Pipeline,
+    journal: DdlJournal,
+    fence: Fence,
+    row: DdlRow,
+    *,
+    as_ourselves_if_denied: bool,
+    copies_only: bool = False,
+) -> Outcome:
+    """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
+
+    `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
+    `as_ourselves_if_denied`: what the client's role may not do here is done with our rights, and given to its owner.
+    """
+    own = DdlJournal(conn, journal.pipeline, journal.run)  # the work and its bookkeeping commit together
+    before = None
+    if row.concurrently and not copies_only and row.status != "applying":
+        before = _before(conn, own, row)  # looked at before it is said that we are at it: this is not our work
+    with lease.fenced(conn, fence):
+        attempt = own.start_attempt(row.id)
+    if attempt is None:
+        return Outcome(own.row(row.id).status, "it is not to be applied any more")
+    event = own.captured(row.id)
+    blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
+    run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
+    try:
+        return run.until_done(as_ourselves_if_denied, None if attempt.interrupted else before)
+    except StageFailed as error:
+        return run.failed(f"{error.what}; {error.todo}" if error.todo else error.what)
+
+
+def _before(conn: Session, journal: DdlJournal, row: DdlRow) -> State | None:
+    try:
+        return concurrently.state_of(conn, concurrently.plan(row.statements[0], journal.captured(row.id)))
+    except StageFailed:
+        return None  # told when it is planned again
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One attempt at one event: as many tries as locks need."""
+
+    conn: Session
+    watch: Callable[[], Session]
+    pipeline: Pipeline
+    journal: DdlJournal
+    fence: Fence
+    row: DdlRow
+    attempt: Attempt
+    event: CapturedEvent
+    blockers: Blockers
+    copies_only: bool
+
+    def until_done(self, as_ourselves_if_denied: bool, before: State | None) -> Outcome:
+        ddl = self.pipeline.ddl
+        roles = roles_of(self.conn)
+        client = client_of(self.conn, self.event, ddl.missing_role, roles)
+        statements, notes = self._fitting(roles)
+        client = replace(client, notes=(*client.notes, *notes))
+        if not statements:
+            return self._skipped("; ".join(client.notes))
+        work = None
+        if self.row.concurrently and not self.copies_only:
+            work = self._planned(statements)
+            if before is not None and (wrong := work.taken(before)):
+                return self.failed(wrong)
+        resume = before is None
+        deadline, pause = time.monotonic() + ddl.retry_for, FIRST_PAUSE
+        while True:
+            try:
+                if work is None:
+                    self._once(client, statements, roles)
+                else:
+                    self._once_concurrently(client, work, resume=resume)
+                return Outcome("applied", "; ".join(client.notes) or None)
+            except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
+                why = str(error.diag.message_primary)
+            except pg.InsufficientPrivilege as error:
+                if client.role is None or not as_ourselves_if_denied:
+                    return self._failed_by(error)
+                told = f"role {client.role} may not do this on the target ({error.diag.message_primary})"
+                client = client.as_ourselves(f"{told}: run with our own rights")
+                continue
+            except psycopg.Error as error:
+                if "tuple concurrently" not in str(error.diag.message_primary):  # two DDLs at one catalog row
+                    return self._failed_by(error)
+                why = str(error.diag.message_primary)
+            resume = True
+            if time.monotonic() + pause > deadline:
+                self._put_off(why)
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    # --- one try ------------------------------------------------------------------------------------------------
+
+    def _once(self, client: Client, statements: Sequence[str], roles: Collection[str]) -> None:
+        """Work and bookkeeping in one transaction: whatever ends it, either both are there or neither."""
+        own = own_role(self.conn)
+        with self.conn.transaction():
+            client.become(self.conn, self._lock_timeout(), local=True)
+            with self.blockers.watch(self.conn):
+                for statement in statements:
+                    self.conn.execute(statement)
+            client.leave(self.conn, own)
+            notes = list(client.notes)
+            if self.copies_only:
+                _refuse_locks_outside(self.conn, ";\n".join(statements))
+            elif client.role is None:
+                notes += self._give_away(roles)
+            self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
+            lease.check(self.conn, self.fence)
+
+    def _lock_timeout(self) -> float:
+        """Whoever comes after us waits behind us for this long, and while those before us are being signalled."""
+        ddl = self.pipeline.ddl
+        if not ddl.lock_safe:
+            return ddl.retry_for
+        return ddl.lock_timeout + (PATIENCE if ddl.signal_blockers != "off" else 0)
+
+    def _give_away(self, roles: Collection[str]) -> list[str]:
+        """To its owner on the source what was made with our rights; returns what could not be given."""
+        ddl = self.pipeline.ddl
+        mapping = ddl.missing_role if isinstance(ddl.missing_role, dict) else {}
+        notes = []
+        for kind, identity, statement in gifts(self.event, mapping, roles):
+            if kind == "sequence" and self._follows_a_table(identity):
+                continue
+            try:
+                with self.conn.transaction():
+                    self.conn.execute(statement)
+            except (pg.InsufficientPrivilege, pg.UndefinedObject, pg.UndefinedTable, pg.UndefinedFunction) as error:
+                notes.append(f"{kind} {identity} stays ours: {error.diag.message_primary}")
+        return notes
+
+    def _follows_a_table(self, sequence: str) -> bool:
+        row = self.conn.execute(_Q["owned_sequence"], [sequence]).fetchone()
+        return bool(row and row[0])
+
+    def _fitting(self, roles: Collection[str]) -> tuple[list[str], list[str]]:
+        """(statements, notes): without the roles that the target lacks, where the pipeline says so."""
+        if self.pipeline.ddl.missing_role != "ignore":
+            return list(self.row.statements), []
+        kept, notes = [], []
+        for statement in self.row.statements:
+            fitted, missing = without_missing_roles(statement, roles, self.event["role"])
+            if fitted is not None:
+                kept.append(fitted)
+            if missing and fitted != statement:
+                what = "left out" if fitted is None else "cut out"
+                notes.append(f"{what}, the target has no role {', '.join(missing)}: {start_of(statement)}")
+        return kept, notes
+
+    # --- one try of what refuses a transaction --------------------------------------------------------------------
+
+    def _planned(self, statements: Sequence[str]) -> Work:
+        if len(statements) != 1:
+            raise StageFailed("a statement that refuses a transaction has to be alone in its event")
+        return concurrently.plan(statements[0], self.event)
+
+    def _once_concurrently(self, client: Client, work: Work, *, resume: bool) -> None:
+        """`resume`: an earlier try of ours may have left something, or may have been through."""
+        done = False
+        if resume:
+            done = self._repaired(work)
+        if not done:
+            try:
+                with self.watch() as session:
+                    client.become(session, self.pipeline.ddl.retry_for, local=False)
+                    with self.blockers.watch(session):
+                        session.execute(work.statement)
+            except psycopg.Error:
+                try:
+                    done = self._repaired(work)
+                except (psycopg.Error, PgddlError) as error:
+                    raise Retry(
+                        f"{start_of(work.statement)} failed, and what it left could not be cleared away: {error}",
+                        todo="nothing: the next run looks at it again",
+                    ) from None
+                if not done:
+                    raise
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=client.notes)
+
+    def _repaired(self, work: Work) -> bool:
+        """Clears away what is there in part; whether all is done by now."""
+        with self.watch() as session:
+            session.execute(_Q["assume"], [False, ["lock_timeout"], [f"{self.pipeline.ddl.retry_for * 1000:.0f}ms"]])
+            if concurrently.state_of(session, work) == "partial":
+                with self.blockers.watch(session):
+                    concurrently.repair(session, work)
+            return concurrently.state_of(session, work) == "done"
+
+    # --- the end of an attempt --------------------------------------------------------------------------------------
+
+    def failed(self, message: str) -> Outcome:
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "failed", message)
+        return Outcome("failed", message)
+
+    def _failed_by(self, error: psycopg.Error) -> Outcome:
+        remedy = remedy_for(error)
+        ours = from_postgres(error, doing=f"applying {self.row.tag}")
+        if self.conn.closed:
+            raise ours from None  # `applying` stays: the next run finds out how it ended
+        if remedy is not None and remedy.retryable:
+            self._put_off(ours.what)
+        hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
+        return self.failed(ours.what + hint)
+
+    def _skipped(self, message: str) -> Outcome:
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "skipped", message)
+        return Outcome("skipped", message)
+
+    def _put_off(self, why: str) -> NoReturn:
+        blocked = str(self.blockers)
+        message = f"{why}: {blocked}" if blocked else why
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "put off", message)
+        table = next((".".join(name) for name in self.row.touches if all(name)), None)
+        raise Retry(
+            f"DDL event {self.row.id} ({self.row.tag}) could not be applied within "
+            f"{self.pipeline.ddl.retry_for:.0f} s: {message}",
+            table=table,
+            todo="end what is in the way, or set ddl.signal_blockers; then run the stage again",
+            sql=";\n".join(self.row.statements),
+        )

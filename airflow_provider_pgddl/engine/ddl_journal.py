@@ -1,0 +1,464 @@
+"""The captured DDL events in the journal: recorded in commit order, with their attempts, versions and what was killed.
+
+Whoever calls decides on transactions. A row's statements run in order, all or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.parse import Name, parse, split
+from airflow_provider_pgddl.engine.ddl.phases import Phase, phase_of
+from airflow_provider_pgddl.engine.ddl.redact import without_secrets
+from airflow_provider_pgddl.engine.ddl.subject import describe
+from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.sql import queries
+
+if TYPE_CHECKING:
+    from airflow_provider_pgddl.engine.ddl.scope import Decision
+
+_Q = queries("ddl_events")
+
+Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"]
+STATUSES: tuple[Status, ...] = (
+    "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
+)  # fmt: skip
+
+# What each status may be changed to by a person or a run; `applying` is left by the run that repairs it.
+_FROM: Mapping[str, tuple[Status, ...]] = {
+    "pending": ("awaiting_approval", "failed", "applying"),
+    "applying": ("pending", "failed", "applying"),
+    "applied": ("applying",),
+    "failed": ("applying",),
+    "skipped": ("pending", "awaiting_approval", "unhandled", "failed", "applying"),
+    "resolved": ("pending", "awaiting_approval", "unhandled", "failed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DdlRow:
+    """One captured event as recorded; `event` is ddl/events.py's JSON of its first statement."""
+
+    id: int
+    captured_id: str
+    seq: int
+    lsn: str | None
+    event: dict[str, Any]
+    status: Status
+    statements: tuple[str, ...]
+    rule: str | None
+    notes: tuple[str, ...]
+    object_kind: str | None
+    touches: tuple[Name, ...]
+    rebuilt: bool
+    concurrently: bool
+    note: str | None
+    """Why it failed, or what a person wrote."""
+    recorded_at: datetime | None
+    started_at: datetime | None
+    applied_at: datetime | None
+
+    @property
+    def tag(self) -> str:
+        return str(self.event["tag"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "captured_id": self.captured_id,
+            "status": self.status,
+            "tag": self.tag,
+            "kind": self.object_kind,
+            "touches": [".".join(part for part in name if part) for name in self.touches],
+            "statements": list(self.statements),
+            "rule": self.rule,
+            "notes": list(self.notes),
+            "note": self.note,
+            "rebuilt": self.rebuilt,
+            "concurrently": self.concurrently,
+            "lsn": self.lsn,
+            **{k: _text(getattr(self, k)) for k in ("recorded_at", "started_at", "applied_at")},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DdlDetails:
+    """All that is known of one event; times as text."""
+
+    row: DdlRow
+    captured: CapturedEvent
+    previous_version: Mapping[str, TableMeta] | None
+    previous_mask: Mapping[str, Sequence[int]] | None
+    mask: Mapping[str, Sequence[int]] | None
+    attempts: Sequence[Mapping[str, Any]]
+    killed: Sequence[Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.row.to_json(),
+            "captured": dict(self.captured),
+            "previous_version": self.previous_version,
+            "previous_mask": self.previous_mask,
+            "mask": self.mask,
+            "attempts": list(self.attempts),
+            "killed": list(self.killed),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    number: int
+    interrupted: bool
+    """An earlier one was ended by force: what it did outside of transactions may be there in part."""
+
+
+class DdlJournal:
+    """The captured events of one pipeline and run over one session."""
+
+    def __init__(self, conn: Session, pipeline: str, run: int):
+        self.conn, self.pipeline, self.run = conn, pipeline, run
+
+    # --- recording ----------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        decision: Decision,
+        *,
+        approval: Literal["auto", "required"] = "auto",
+        masks: Mapping[int, Sequence[int]] | None = None,
+    ) -> int | None:
+        """Writes an event behind all others, once: None where it is known already.
+
+        What is saved of its tables is kept with it as what was before. `masks`: its tables, by oid, with the attnums of
+        the columns that are replicated from here on; they are saved as versions at its LSN, what it drops as gone.
+        """
+        event, lsn = decision.event, decision.event["lsn"]
+        gone = {d["objid"] for d in event["dropped"] if d["classid"] == "pg_class" and d["objsubid"] == 0}
+        row = self.conn.execute(
+            _Q["record"],
+            self._decided(decision, approval)
+            | {
+                "pipeline": self.pipeline,
+                "run": self.run,
+                "captured_id": event["id"],
+                "captured": Jsonb(_kept(event)),
+                "lsn": lsn,
+                "oids": [*{int(oid) for oid in event["tables"]} | gone],
+                "mask": Jsonb({str(oid): list(mask) for oid, mask in (masks or {}).items()}),
+            },
+        ).fetchone()
+        if row is None:
+            return None
+        if masks is not None:
+            for oid, meta in event["tables"].items():
+                if int(oid) in masks:
+                    self.save_version(int(oid), lsn, meta, masks[int(oid)])
+            for oid in gone:
+                self.forget_version(oid, lsn)
+        return int(row[0])
+
+    def record_lost(self, lost: Mapping[str, Any]) -> int | None:
+        """A command that the source could not record: nobody can say what it was but a person who looks."""
+        relation = lost.get("relation")
+        event = {"seq": 0, "tag": lost.get("tag") or "unknown", "kind": "unknown", "section": None, "phase": "create",
+                 "statement": without_secrets(lost.get("statement") or ""), "source": "captured"}  # fmt: skip
+        args = {
+            "pipeline": self.pipeline,
+            "run": self.run,
+            "captured_id": f"exception {lost['id']}",
+            "event": Jsonb(event),
+            "statement": event["statement"],
+            "rule": f"exception {lost['id']} on the source: {lost.get('what')}",
+            "captured": Jsonb({key: _text(value) for key, value in lost.items()} | {"statement": event["statement"]}),
+            "touches": Jsonb([list(relation)] if isinstance(relation, (list, tuple)) else []),
+        }
+        row = self.conn.execute(_Q["record_lost"], args).fetchone()
+        return int(row[0]) if row else None
+
+    def redecide(self, event_id: int, decision: Decision, *, approval: Literal["auto", "required"] = "auto") -> bool:
+        """Replaces what was decided on an event that is still to be done; whether it was."""
+        args = self._decided(decision, approval) | {"id": event_id, "pipeline": self.pipeline}
+        return self.conn.execute(_Q["redecide"], args).fetchone() is not None
+
+    def _decided(self, decision: Decision, approval: str) -> dict[str, Any]:
+        statuses: Mapping[str, Status] = {"skip": "skipped", "unhandled": "unhandled"}
+        status = statuses.get(decision.verdict, "awaiting_approval" if approval == "required" else "pending")
+        told = list(decision.statements) or [without_secrets(decision.event["statement"])]
+        return {
+            "event": Jsonb(event_json(decision)),
+            "statement": ";\n".join(told),
+            "status": status,
+            "statements": Jsonb(list(decision.statements)),
+            "rule": decision.rule,
+            "notes": Jsonb(list(decision.notes)),
+            "rebuilt": decision.rebuilt,
+            "concurrently": decision.concurrently,
+            "kind": decision.kind,
+            "touches": Jsonb([list(name) for name in decision.touches]),
+        }
+
+    def known(self, captured_ids: Collection[str]) -> set[str]:
+        """Those of the events that are recorded already."""
+        args = [self.pipeline, self.run, list(captured_ids)]
+        return {row[0] for row in self.conn.execute(_Q["known"], args)}
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> Sequence[DdlRow]:
+        """What is not done yet, in commit order."""
+        return [_row(r) for r in self.conn.execute(_Q["waiting"], [self.pipeline, self.run])]
+
+    def list(self, status: str | Collection[str] | None = None) -> Sequence[DdlRow]:
+        """All captured events of the run, or those in one of these statuses, in commit order."""
+        wanted = [status] if isinstance(status, str) else status
+        if unknown := set(wanted or ()) - {*STATUSES}:
+            raise UsageError(f"there is no status {min(unknown)!r}", todo=f"one of: {', '.join(STATUSES)}")
+        return self._rows([*wanted] if wanted is not None else None, None)
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.conn.execute(_Q["status_counts"], [self.pipeline, self.run]).fetchall())
+
+    def row(self, event_id: int) -> DdlRow:
+        found = self._rows(None, event_id)
+        if not found:
+            raise self._unknown(event_id)
+        return found[0]
+
+    def captured(self, event_id: int) -> CapturedEvent:
+        """What was recorded of the command on the source."""
+        return cast(CapturedEvent, self._details(event_id)[0])
+
+    def show(self, event_id: int) -> DdlDetails:
+        row = self.row(event_id)
+        names = ("number", "started_at", "finished_at", "outcome", "message")
+        attempts = [
+            {k: _text(v) for k, v in zip(names, r, strict=True)} for r in self.conn.execute(_Q["attempts"], [event_id])
+        ]
+        return DdlDetails(row, *self._details(event_id), attempts, self.killed(event_id))
+
+    def _rows(self, statuses: Sequence[str] | None, event_id: int | None) -> Sequence[DdlRow]:
+        args = {"pipeline": self.pipeline, "run": self.run, "statuses": statuses, "id": event_id}
+        return [_row(r) for r in self.conn.execute(_Q["list"], args)]
+
+    def _details(self, event_id: int) -> tuple[Any, Any, Any, Any]:
+        found = self.conn.execute(_Q["details"], [event_id, self.pipeline]).fetchone()
+        if found is None:
+            raise self._unknown(event_id)
+        return found[0], found[1], found[2], found[3]
+
+    def _unknown(self, event_id: int) -> UsageError:
+        return UsageError(f"there is no captured DDL event {event_id}", todo="see `pgddl ddl list`")
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    def set_status(self, event_id: int, status: Status, note: str | None = None) -> None:
+        """UsageError where the event's status now does not allow it: somebody else was there first."""
+        with self.conn.transaction():
+            found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
+            if found is None:
+                raise self._unknown(event_id)
+            if found[0] not in _FROM[status]:
+                raise UsageError(
+                    f"DDL event {event_id} is {found[0]} and cannot become {status}",
+                    todo=f"this is for events that are {' or '.join(_FROM[status])}",
+                )
+            self.conn.execute(_Q["set_status"], {"id": event_id, "status": status, "note": note})
+
+    def approve(self, event_ids: Iterable[int] | None = None) -> Sequence[int]:
+        """Lets these events through, or all that wait for it; UsageError for one that does not."""
+        waiting = {row.id for row in self.list(["awaiting_approval"])}
+        chosen = sorted(waiting) if event_ids is None else list(event_ids)
+        with self.conn.transaction():
+            for event_id in chosen:
+                if event_id not in waiting:
+                    raise UsageError(f"DDL event {event_id} is {self.row(event_id).status}, not awaiting approval")
+                self.set_status(event_id, "pending")
+        return chosen
+
+    def retry(self, event_id: int) -> None:
+        """A failed event is to be tried again."""
+        if (status := self.row(event_id).status) != "failed":
+            raise UsageError(f"DDL event {event_id} is {status}, not failed")
+        self.set_status(event_id, "pending")
+
+    def resolve(self, event_id: int, note: str) -> None:
+        """A person did it by hand."""
+        self.set_status(event_id, "resolved", note)
+
+    def skip(self, event_id: int, note: str) -> None:
+        """It is left out for good. What a run is applying right now is not."""
+        with self.conn.transaction():
+            if self.row(event_id).status == "applying":
+                raise UsageError(f"DDL event {event_id} is being applied", todo="wait for the run, or stop it first")
+            self.set_status(event_id, "skipped", note)
+
+    def add_notes(self, event_id: int, notes: Sequence[str]) -> None:
+        if notes:
+            self.conn.execute(_Q["add_notes"], [Jsonb(list(notes)), event_id])
+
+    # --- attempts -----------------------------------------------------------------------------------------------
+
+    def start_attempt(self, event_id: int) -> Attempt | None:
+        """`applying`, and a new attempt; None where a person has dealt with the event in the meantime."""
+        with self.conn.transaction():
+            found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
+            if found is None or found[0] not in _FROM["applying"]:
+                return None
+            self.conn.execute(_Q["interrupt_attempts"], [event_id])
+            self.conn.execute(_Q["set_status"], {"id": event_id, "status": "applying", "note": None})
+            row = self.conn.execute(_Q["start_attempt"], {"id": event_id}).fetchone()
+            assert row is not None
+            return Attempt(int(row[0]), found[0] == "applying")
+
+    def finish_attempt(
+        self,
+        event_id: int,
+        attempt: Attempt,
+        outcome: Literal["applied", "failed", "skipped", "put off"],
+        message: str | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """The attempt's end, and the event's status with it; `put off` leaves it pending."""
+        with self.conn.transaction():
+            self.set_status(event_id, "pending" if outcome == "put off" else outcome, message)
+            self.conn.execute(_Q["finish_attempt"], [outcome, message, event_id, attempt.number])
+            self.add_notes(event_id, notes)
+
+    # --- schema versions ----------------------------------------------------------------------------------------
+
+    def save_version(self, source_oid: int, lsn: str, version: TableMeta, mask: Sequence[int]) -> None:
+        """A table as it is from `lsn` on, and the attnums of its replicated columns."""
+        args = [self.pipeline, self.run, source_oid, lsn, Jsonb(version), Jsonb(list(mask))]
+        self.conn.execute(_Q["save_version"], args)
+
+    def forget_version(self, source_oid: int, lsn: str) -> None:
+        """From `lsn` on there is no such relation; nothing is noted of one that was never saved."""
+        args = {"pipeline": self.pipeline, "run": self.run, "oid": source_oid, "lsn": lsn}
+        self.conn.execute(_Q["forget_version"], args)
+
+    def load_versions(self, lsn: str | None = None) -> dict[int, TableMeta]:
+        """By the source's oid, each table's newest version at or below the LSN (None: the newest of all)."""
+        return {oid: version for oid, version, _ in self._versions(lsn)}
+
+    def load_masks(self, lsn: str | None = None) -> dict[int, Sequence[int]]:
+        """By the source's oid, the attnums of each table's replicated columns in that version."""
+        return {oid: mask for oid, _, mask in self._versions(lsn)}
+
+    def _versions(self, lsn: str | None) -> Sequence[tuple[int, TableMeta, Sequence[int]]]:
+        return self.conn.execute(_Q["load_versions"], [self.pipeline, self.run, lsn, lsn]).fetchall()
+
+    def prune_versions(self, lsn: str | None = None) -> int:
+        """Deletes what load_versions will not need from this LSN on (None: from the position's); returns how many."""
+        lsn = lsn or self.lsn()
+        if lsn is None:
+            return 0
+        args = {"pipeline": self.pipeline, "run": self.run, "lsn": lsn}
+        return self.conn.execute(_Q["prune_versions"], args).rowcount
+
+    # --- position -----------------------------------------------------------------------------------------------
+
+    def position(self) -> str | None:
+        """The source's snapshot, as text, that was read last; None: none yet."""
+        return self._position()[0]
+
+    def lsn(self) -> str | None:
+        """The source's LSN at the position."""
+        return self._position()[1]
+
+    def _position(self) -> tuple[str | None, str | None]:
+        row = self.conn.execute(_Q["position"], [self.pipeline]).fetchone()
+        return (row[0], row[1]) if row else (None, None)
+
+    def set_position(self, position: str, lsn: str) -> None:
+        """In the transaction that records what was read."""
+        self.conn.execute(_Q["set_position"], [position, lsn, self.pipeline])
+
+    # --- signalled sessions -------------------------------------------------------------------------------------
+
+    def killed(self, event_id: int | None = None, *, unreported: bool = False) -> Sequence[dict[str, Any]]:
+        """The sessions that were signalled for this event (None: for any), those not reported yet only if asked."""
+        names = ("id", "event_id", "pid", "usename", "application_name", "client_addr", "state", "query", "xact_start",
+                 "signal", "succeeded", "message", "signalled_at", "reported", "reported_at")  # fmt: skip
+        args = {"pipeline": self.pipeline, "event": event_id, "all": not unreported}
+        rows = self.conn.execute(_Q["killed"], args)
+        return [{k: _text(v) for k, v in zip(names, row, strict=True)} for row in rows]
+
+    def mark_reported(self, ids: Collection[int] | None = None) -> int:
+        """These (None: all) have been told to whom they concern; returns how many were not before."""
+        args = {"pipeline": self.pipeline, "ids": None if ids is None else list(ids)}
+        return self.conn.execute(_Q["mark_reported"], args).rowcount
+
+
+def event_json(decision: Decision) -> dict[str, Any]:
+    """The event in the JSON of a snapshot's: of its first statement where that can be described, else of its tag."""
+    statement = without_secrets(decision.event["statement"]) if not decision.statements else decision.statements[0]
+    touched = next((name for name in decision.touches if all(name)), None)
+    event = DdlEvent(
+        seq=decision.event["seq"],
+        tag=decision.event["tag"],
+        kind=decision.kind,
+        section=None,
+        phase="create",
+        statement=statement,
+        schema=touched[0] if touched else None,
+        name=touched[1] if touched else None,
+        table=touched if decision.kind == "table" else None,
+        note=None,
+        source="captured",
+    ).to_json()
+    try:
+        if len(split(statement)) != 1:
+            return event
+        tree = parse(statement)
+        subject = describe(tree)
+    except (StageFailed, IndexError):  # a statement of a kind that a dump has not
+        return event
+    if not decision.statements and subject.tag != decision.event["tag"]:
+        return event  # what called the command, not the command
+    phase: Phase = "create"
+    with suppress(StageFailed):
+        phase = phase_of(tree, "pre-data")
+    return event | {
+        "tag": subject.tag if decision.statements else decision.event["tag"],
+        "kind": subject.kind,
+        "phase": phase,
+        "schema": subject.schema,
+        "name": subject.name,
+        "table": list(subject.table) if subject.table else None,
+        "references": [list(n) for n in subject.mentions],
+        "types": [list(n) for n in subject.types],
+        "functions": [list(n) for n in subject.functions],
+        "arguments": list(subject.arguments) if subject.arguments is not None else None,
+        "roles": list(subject.roles),
+        "index": list(subject.index) if subject.index else None,
+        "sequence": list(subject.sequence) if subject.sequence else None,
+    }
+
+
+def _kept(event: CapturedEvent) -> dict[str, Any]:
+    inner = event["inner"]
+    return {
+        **event,
+        "statement": without_secrets(event["statement"]),
+        "inner": without_secrets(inner) if inner is not None else None,
+    }
+
+
+def _row(row: Sequence[Any]) -> DdlRow:
+    values = list(row)
+    values[6], values[8] = tuple(values[6] or ()), tuple(values[8] or ())
+    values[10] = tuple((name[0], name[1]) for name in values[10] or ())
+    return DdlRow(*values)
+
+
+def _text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
