@@ -145,6 +145,11 @@ def oid_of(conn: Session, schema: str, name: str) -> int | None:
     return int(row[0]) if row else None
 
 
+def all_relations(conn: Session) -> list[int]:
+    """The oids of all that has columns, extensions' tables included: tables, partitions, views, foreign tables."""
+    return [row[0] for row in conn.execute(_Q["all_relations"])]
+
+
 def describe_all(conn: Session, triggers: Sequence[str] = ()) -> dict[tuple[str, str], Table]:
     """Every table by (schema, name)."""
     oids = [row[0] for row in conn.execute(_Q["tables"])]

@@ -109,6 +109,12 @@ WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
 SELECT c.oid, pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int, pg_catalog.pg_table_size(c.oid)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
 
+-- name: all_relations
+-- What holds columns, but for the system's own, ours and sessions' temporary ones.
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl') AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_)'
+
 -- name: oid_of
 SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-
-from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
-from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import ddl_log
@@ -17,13 +14,13 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_captured
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.defer import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name, parse
+from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
-from airflow_provider_pgddl.engine.ddl.subject import describe
+from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
+from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
-from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -105,7 +102,7 @@ def read_shown(context: Context, source: Session) -> Shown:
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
     mine = context.journal.tables(context.row().run)
     tables = catalog.describe(source, [t.oid for t in mine], context.trigger_names)
-    return Shown(read, ddl_log.describe_all(source), tables)
+    return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), tables)
 
 
 def came_since(context: Context, shown: Shown) -> bool:
@@ -166,8 +163,6 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return _skip(decision, ELSEWHERE)
-    if (out := _left_out(context, decision, tables)) is not None:
-        return _skip(decision, f"{'.'.join(out)} is none of the pipeline's tables")
     if touched and all(t.state == "captured" for t in touched):
         return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
@@ -187,23 +182,6 @@ def _for_now(context: Context, decision: Decision) -> Decision:
 
 def _skip(decision: Decision, rule: str) -> Decision:
     return replace(decision, verdict="skip", rule=rule, statements=())
-
-
-def _left_out(context: Context, decision: Decision, ours: Collection[Name]) -> Name | None:
-    """A table that the decision is about, or needs, and that is not among the pipeline's."""
-    if context.in_place:
-        return None
-    own = [
-        (meta["schema"], meta["name"])
-        for meta in decision.event["tables"].values()
-        if meta["kind"] in ("r", "p") and not meta["parents"]
-    ]
-    needed = [name for s in decision.statements for name in describe(parse(s)).mentions]
-    tables = set(catalog.table_names(context.source))
-    names = [*own, *(name for name in needed if name in tables)]
-    selection = matches(context.pipeline, names, strict=False)
-    chosen = {*ours, *selection.rows, *selection.schema_only}
-    return next((name for name in names if name not in chosen), None)
 
 
 def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:

@@ -34,7 +34,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     follow(context, look=True)
     if not context.moves_rows:
-        return context.result("done", **context.journal.event_counts(row.run))
+        return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
     tables = ready(context)
     windows = catch_up(context)
     last = windows[-1]
