@@ -104,6 +104,7 @@ class Journal:
                 "system": source.system, "timeline": source.timeline}  # fmt: skip
         self.conn.execute(_Q["next_run"], args)
         self.conn.execute(_Q["forget_windows"], [self.pipeline, self.row().run])
+        self.conn.execute(_Q["forget_versions"], [self.pipeline, self.row().run])
         self.conn.execute(_Q["delete_schema_status"], [self.pipeline])
 
     def set_config(self, config: Mapping[str, Any]) -> None:
@@ -190,7 +191,7 @@ class Journal:
         assert row is not None
         return row[0], row[1], row[2], row[3], row[4]
 
-    # --- DDL events ---------------------------------------------------------------------------------------------
+    # --- the snapshot's DDL events; those captured live are in ddl_journal.py -------------------------------------
 
     def events(self, run: int, phases: Sequence[str]) -> list[EventRow]:
         return [EventRow(*row) for row in self.conn.execute(_Q["events_to_apply"], [self.pipeline, run, list(phases)])]
@@ -203,7 +204,7 @@ class Journal:
         return self.conn.execute(_Q["applied_events"], [self.pipeline, run]).fetchall()
 
     def all_events(self, run: int) -> list[tuple[int, int | None, dict[str, Any], str, str | None]]:
-        """(id, table id, event, status, note) of the run, first to last."""
+        """(id, table id, event, status, note) of what the run's snapshots recorded, first to last."""
         return self.conn.execute(_Q["all_events"], [self.pipeline, run]).fetchall()
 
     def queue_behind(self, run: int, first: int, last: int) -> None:
@@ -293,8 +294,9 @@ class Journal:
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
-        for name in ("purge_events", "purge_tables", "purge_windows", "purge_stage_runs", "purge_follow_ups",
-                     "delete_schema_status", "purge_leases", "purge"):  # fmt: skip
+        for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
+                     "purge_stage_runs", "purge_follow_ups", "delete_schema_status", "purge_leases",
+                     "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

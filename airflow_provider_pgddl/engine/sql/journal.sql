@@ -8,7 +8,7 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 -- name: next_run
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
-    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0
+    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0, ddl_position = NULL, ddl_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config
@@ -28,6 +28,9 @@ SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s FOR UPDA
 
 -- name: set_finished
 UPDATE pgddl.pipelines SET finished_at = pg_catalog.clock_timestamp() WHERE pipeline = %s
+
+-- name: forget_versions
+DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run < %s
 
 -- name: forget_windows
 DELETE FROM pgddl.windows WHERE pipeline = %s AND run < %s
@@ -128,11 +131,11 @@ WHERE id = %s
 SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC
 
 -- name: all_events
-SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s ORDER BY seq
+SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL ORDER BY seq
 
 -- name: queue_behind
 UPDATE pgddl.ddl_events SET seq = seq + %(by)s
-WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq < %(first)s AND captured_id IS NULL
 
 -- name: dumped_statements
 SELECT event ->> 'statement' FROM pgddl.ddl_events
@@ -145,7 +148,7 @@ SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s 
 SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s
 
 -- name: event_counts
-SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s GROUP BY status
+SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL GROUP BY status
 
 -- name: set_schema_status
 INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings) VALUES (%s, %s, %s, %s, %s)
@@ -203,6 +206,12 @@ DELETE FROM pgddl.pipelines WHERE pipeline = %s
 
 -- name: purge_events
 DELETE FROM pgddl.ddl_events WHERE pipeline = %s
+
+-- name: purge_killed
+DELETE FROM pgddl.killed_blockers WHERE pipeline = %s
+
+-- name: purge_versions
+DELETE FROM pgddl.schema_versions WHERE pipeline = %s
 
 -- name: purge_tables
 DELETE FROM pgddl.tables WHERE pipeline = %s
