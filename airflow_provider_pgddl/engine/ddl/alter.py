@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured import ColumnMeta, ConstraintMeta, IndexMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.dropping import CannotRebuild
+from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, parse, statement_node
 from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, raw_statement, spell
 from airflow_provider_pgddl.engine.ddl.tables import (

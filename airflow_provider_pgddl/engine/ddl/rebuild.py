@@ -15,7 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.alter import alter_table, index_statement
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.dropping import CannotRebuild, drops
+from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
 from airflow_provider_pgddl.engine.ddl.tables import World, create_table, create_view, replica_identity
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
