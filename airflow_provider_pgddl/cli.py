@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 EXIT_CODES = (
-    "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch, "
-    "4 refused by preflight, 5 worth retrying"
+    "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch or by DDL that waits for "
+    "a person, 4 refused by preflight, 5 worth retrying"
 )
 DEFAULT_MASTER = "local[2]"
 
@@ -41,6 +41,15 @@ class Command:
     help: str
     options: tuple[Option, ...]
     run: Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands under one word: `pgddl ddl list`."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
 
 
 PIPELINE = Option(("-p", "--pipeline"), {"required": True, "metavar": "FILE", "help": "the pipeline file"})
@@ -180,7 +189,84 @@ def demo(args: argparse.Namespace) -> int:
     return int(demo_run.main(["--json"] if args.json else []) or 0)
 
 
-COMMANDS = (
+def _ddl(name: str) -> Callable[[argparse.Namespace], int]:
+    """A function of `cli_ddl` as a command; exit code 3 says that a person is still waited for."""
+
+    def run(args: argparse.Namespace) -> int:
+        from airflow_provider_pgddl import cli_ddl
+        from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE
+
+        answer = getattr(cli_ddl, name)(cli_ddl.Asked(*_opened(args), args))
+        if args.json:
+            _print_json(answer.found)
+        else:
+            print("\n".join(answer.lines()))
+        return EXIT_BLOCKED if answer.waits else EXIT_DONE
+
+    return run
+
+
+STATUSES = (
+    "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
+)  # fmt: skip
+EVENT = Option(("id",), {"type": int, "metavar": "ID", "help": "the event's number, as `list` shows it"})
+NOTE = Option(("--note",), {"required": True, "metavar": "TEXT", "help": "why, for whoever reads it later"})
+ALL = Option(("--all",), {"action": "store_true", "help": "also those that are over"})
+
+DDL = (
+    Command(
+        "list",
+        "captured DDL that is not done yet, and what to do about it",
+        (
+            PIPELINE,
+            Option(
+                ("--status",),
+                {"nargs": "+", "choices": STATUSES, "default": None, "metavar": "STATUS",
+                 "help": f"these instead: {', '.join(STATUSES)}"},
+            ),
+            ALL,
+            JSON,
+        ),
+        _ddl("listed"),
+    ),
+    Command("show", "all that is known of one event", (EVENT, PIPELINE, JSON), _ddl("show")),
+    Command(
+        "approve",
+        "let events through that wait for it",
+        (
+            Option(("ids",), {"nargs": "*", "type": int, "metavar": "ID", "help": "these events"}),
+            PIPELINE,
+            Option(("--all",), {"action": "store_true", "help": "every event that waits for approval"}),
+            JSON,
+        ),
+        _ddl("approve"),
+    ),
+    Command(
+        "retry",
+        "apply failed events again, in commit order, up to the first that fails",
+        (Option(("id",), {"nargs": "?", "type": int, "metavar": "ID", "help": "only this one"}), PIPELINE, JSON),
+        _ddl("retry"),
+    ),
+    Command("resolve", "a person has done by hand what the event asks for", (EVENT, PIPELINE, NOTE, JSON),
+            _ddl("resolve")),
+    Command("skip", "leave an event out for good", (EVENT, PIPELINE, NOTE, JSON), _ddl("skip")),
+    Command("enable", "let the pipeline follow DDL again", (PIPELINE, JSON), _ddl("enable")),
+    Command("disable", "DDL from here on does not concern the pipeline", (PIPELINE, JSON), _ddl("disable")),
+    Command("preview", "which schemas, tables and commands the scope matches now", (PIPELINE, JSON),
+            _ddl("preview")),
+    Command("exceptions", "what went wrong while capturing on the source", (PIPELINE, ALL, JSON),
+            _ddl("exceptions")),
+    Command("resolve-exception", "somebody has looked after an exception", (EVENT, PIPELINE, NOTE, JSON),
+            _ddl("resolve_exception")),
+    Command(
+        "killed",
+        "sessions that were cancelled or terminated because they stood in the way, and not reported yet",
+        (PIPELINE, ALL, Option(("--report",), {"action": "store_true", "help": "mark them as reported"}), JSON),
+        _ddl("killed"),
+    ),
+)  # fmt: skip
+
+COMMANDS: tuple[Command | Group, ...] = (
     Command("check", "preflight, and the state of pgddl's migrations; changes nothing", (PIPELINE, JSON), check),
     Command(
         "run",
@@ -202,6 +288,7 @@ COMMANDS = (
         (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
         reset,
     ),
+    Group("ddl", "schema changes that follow from the source: look at them and decide", DDL),
     Command("demo", "a shop moved from Postgres 16 to 18 under its writers, then one table rewritten", (JSON,), demo),
 )
 
@@ -212,14 +299,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="pgddl", description="Moves and reshapes live Postgres tables.", epilog=EXIT_CODES
     )
     parser.add_argument("--version", action="version", version=_version())
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        sub = commands.add_parser(command.name, help=command.help, description=command.help, epilog=EXIT_CODES)
+    _add(parser, COMMANDS)
+    args = parser.parse_args(argv)
+    return call(args.call, args)
+
+
+def _add(parser: argparse.ArgumentParser, commands: Sequence[Command | Group], above: str = "") -> None:
+    subs = parser.add_subparsers(dest=f"{above}command", metavar="COMMAND", required=True)
+    for command in commands:
+        sub = subs.add_parser(command.name, help=command.help, description=command.help, epilog=EXIT_CODES)
+        if isinstance(command, Group):
+            _add(sub, command.commands, f"{command.name}_")
+            continue
         for option in command.options:
             sub.add_argument(*option.flags, **option.settings)
         sub.set_defaults(call=command.run)
-    args = parser.parse_args(argv)
-    return call(args.call, args)
+
+
+def each_command() -> Iterator[tuple[tuple[str, ...], Command]]:
+    """Every command with the words by which it is called."""
+    for command in COMMANDS:
+        if isinstance(command, Group):
+            yield from (((command.name, inner.name), inner) for inner in command.commands)
+        else:
+            yield (command.name,), command
 
 
 def call(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
@@ -259,22 +362,21 @@ def airflow_commands() -> list[Any]:
 
         return act
 
-    return [
-        GroupCommand(
-            name="pgddl",
-            help="Move and reshape live Postgres tables",
-            subcommands=tuple(
-                ActionCommand(
-                    name=command.name,
-                    help=command.help,
-                    func=action(command),
-                    args=tuple(Arg(flags=option.flags, **option.settings) for option in command.options),
-                    epilog=EXIT_CODES,
-                )
-                for command in COMMANDS
-            ),
+    def group(name: str, about: str, commands: Sequence[Command | Group]) -> Any:
+        return GroupCommand(name=name, help=about, subcommands=tuple(made(command) for command in commands))
+
+    def made(command: Command | Group) -> Any:
+        if isinstance(command, Group):
+            return group(command.name, command.help, command.commands)
+        return ActionCommand(
+            name=command.name,
+            help=command.help,
+            func=action(command),
+            args=tuple(Arg(flags=option.flags, **option.settings) for option in command.options),
+            epilog=EXIT_CODES,
         )
-    ]
+
+    return [group("pgddl", "Move and reshape live Postgres tables", COMMANDS)]
 
 
 def _opened(args: argparse.Namespace) -> tuple[Pipeline, str, str]:

@@ -35,6 +35,8 @@ def test_the_exit_code_is_that_of_the_process(airflow: Airflow) -> None:
     ("args", "said"),
     [
         (["run", "lunch", "-p", "none.yaml"], "invalid choice: 'lunch'"),
+        (["ddl", "lunch"], "invalid choice: 'lunch'"),
+        (["ddl", "list", "-p", "none.yaml"], "none.yaml: cannot read the pipeline file"),
         (["status", "-p", str(EXAMPLES / "migrate_shop.yaml")], "Airflow knows no connection shop_pg16"),
     ],
 )
@@ -50,6 +52,9 @@ def test_a_connection_of_airflows_database_is_found(shell: Shell, tmp_path: Path
     assert shell("connections", "add", "kept", *add)[0] == 0
     (tmp_path / "shop.yaml").write_text("pipeline: shop\nsource: {conn_id: kept}\nrewrite: {shop.orders: {}}\n")
     code, said = shell("pgddl", "status", "-p", str(tmp_path / "shop.yaml"))
+    assert code == 5, said
+    assert "127.0.0.1:1" in said
+    code, said = shell("pgddl", "ddl", "list", "-p", str(tmp_path / "shop.yaml"))
     assert code == 5, said
     assert "127.0.0.1:1" in said
     assert "hush" not in said

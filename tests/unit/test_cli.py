@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +40,12 @@ def pgddl(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_every_command_says_its_exit_codes() -> None:
-    for command in cli.COMMANDS:
-        done = pgddl(command.name, "--help")
-        assert done.returncode == 0
-        assert "3 blocked by a mismatch" in " ".join(done.stdout.split())
+@pytest.mark.parametrize("words", [words for words, _ in cli.each_command()], ids=" ".join)
+def test_every_command_says_its_exit_codes(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "--help"])
+    assert ended.value.code == 0
+    assert "3 blocked by a mismatch" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,14 @@ def test_every_command_says_its_exit_codes() -> None:
         ["run", "lunch", "-p", "shop.yaml"],
         ["status"],
         ["check", "-p", "shop.yaml", "--speed"],
+        ["ddl"],
+        ["ddl", "list"],
+        ["ddl", "list", "-p", "shop.yaml", "--status", "lost"],
+        ["ddl", "show", "-p", "shop.yaml"],
+        ["ddl", "show", "seven", "-p", "shop.yaml"],
+        ["ddl", "resolve", "7", "-p", "shop.yaml"],
+        ["ddl", "skip", "7", "-p", "shop.yaml"],
+        ["ddl", "resolve-exception", "7", "-p", "shop.yaml"],
     ],
 )
 def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
@@ -63,7 +74,23 @@ def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
     assert "usage: pgddl" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], ["run", "setup"]])
+DDL = [
+    ["ddl", "list"],
+    ["ddl", "show", "7"],
+    ["ddl", "approve", "--all"],
+    ["ddl", "retry"],
+    ["ddl", "resolve", "7", "--note", "by hand"],
+    ["ddl", "skip", "7", "--note", "not wanted"],
+    ["ddl", "enable"],
+    ["ddl", "disable"],
+    ["ddl", "preview"],
+    ["ddl", "exceptions"],
+    ["ddl", "resolve-exception", "7", "--note", "by hand"],
+    ["ddl", "killed"],
+]
+
+
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], ["run", "setup"], ["ddl", "list"]])
 def test_a_missing_pipeline_file_is_exit_code_2(command: list[str]) -> None:
     done = pgddl(*command, "-p", "none.yaml")
     assert done.returncode == 2
@@ -84,7 +111,7 @@ def test_a_missing_variable_is_exit_code_2(pipeline: Path) -> None:
     assert "SHOP_SOURCE is not set" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"]])
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], *DDL], ids=" ".join)
 def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[str]) -> None:
     done = pgddl(*command, "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 5
@@ -145,13 +172,31 @@ def test_the_modules_that_every_airflow_call_imports_are_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_approve_wants_events_or_all(pipeline: Path) -> None:
+    for which in ([], ["7", "--all"]):
+        done = pgddl("ddl", "approve", *which, "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+        assert done.returncode == 2
+        assert "which events?" in done.stderr
+
+
 def test_airflow_gets_the_same_commands() -> None:
     (group,) = cli.airflow_commands()
     assert group.name == "pgddl"
-    assert [command.name for command in group.subcommands] == [command.name for command in cli.COMMANDS]
-    for ours, theirs in zip(cli.COMMANDS, group.subcommands, strict=True):
+    theirs = dict(leaves(group.subcommands))
+    ours = dict(cli.each_command())
+    assert list(theirs) == list(ours)
+    for words, command in theirs.items():
         parser = argparse.ArgumentParser()
-        for arg in theirs.args:
+        for arg in command.args:
             arg.add_to_parser(parser)
-        flags = {flag for action in parser._actions for flag in action.option_strings}
-        assert {f for option in ours.options for f in option.flags if f.startswith("-")} <= flags
+        flags = {flag for action in parser._actions for flag in action.option_strings or [action.dest]}
+        assert {flag for option in ours[words].options for flag in option.flags} <= flags
+
+
+def leaves(commands: Iterable[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Airflow's commands with the words by which each is called, groups inside groups."""
+    for command in commands:
+        if hasattr(command, "subcommands"):
+            yield from (((command.name, *words), inner) for words, inner in leaves(command.subcommands))
+        else:
+            yield (command.name,), command

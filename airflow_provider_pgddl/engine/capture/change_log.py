@@ -139,31 +139,14 @@ def _create_function(source: Session, pipeline: str, table: Table, leaf: Table, 
     assert table.key is not None
     by_name = {c.name: c for c in leaf.columns}
     keys = [by_name[k] for k in table.key.columns]
-    numbers = range(1, len(keys) + 1)
-
-    def names(prefix: str) -> sql.Composed:
-        return sql.SQL(", ").join(sql.Identifier(f"{prefix}{i}") for i in numbers)
-
-    def values(record: str) -> sql.Composed:
-        return sql.SQL(", ").join(sql.SQL("{}.{}").format(sql.SQL(record), sql.Identifier(k.name)) for k in keys)
-
-    guard = sql.SQL(" AND ").join(
-        sql.SQL(_Q["guard"]).format(
-            name=sql.Literal(k.name), type=sql.Literal(k.type_oid), attnum=sql.Literal(k.attnum)
-        )
-        for k in keys
-    )
-    body = sql.SQL(_Q["function_body"]).format(
-        log=log_table(log), guard=guard, old_columns=names("old_"), new_columns=names("new_"),
-        old_values=values("OLD"), new_values=values("NEW"),
-    )  # fmt: skip
-    function = function_name(pipeline, leaf.oid)
     source.execute(
-        sql.SQL(_Q["function"]).format(
-            function=sql.Identifier(SCHEMA, function), body=sql.Literal(body.as_string(source))
-        )
+        _Q["register"],
+        [
+            *(pipeline, table.oid, leaf.oid, log, function_name(pipeline, leaf.oid)),
+            *([k.attnum for k in keys], [k.name for k in keys], [k.type_oid for k in keys]),
+        ],
     )
-    source.execute(_Q["register"], [pipeline, table.oid, leaf.oid, log, function])
+    source.execute(_Q["make_function"], [pipeline, leaf.oid])
 
 
 def _create_triggers(source: Session, names: tuple[str, str], leaf: Leaf, function: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured import DroppedMeta
 from airflow_provider_pgddl.engine.ddl.parse import dotted_names
-from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
+from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, spell
 from airflow_provider_pgddl.engine.errors import PgddlError
 
 
@@ -29,6 +32,16 @@ _WORDS = {
     "foreign-data wrapper": "FOREIGN DATA WRAPPER",
 }  # fmt: skip
 _ON_TABLES = {"trigger": "TRIGGER", "policy": "POLICY", "rule": "RULE"}
+
+
+def drops(dropped: Iterable[DroppedMeta]) -> Iterator[sql.Composed]:
+    """DROP of these objects one after the other; neighbours of one kind together, for tables that refer to each other
+    can only go at once."""
+    for kind, group in groupby(dropped, key=lambda d: d["type"]):
+        if kind in ("table", "view", "materialized view"):
+            yield spell("DROP {} {}", raw(_WORDS[kind]), joined(raw(d["identity"]) for d in group))
+        else:
+            yield from map(drop, group)
 
 
 def drop(d: DroppedMeta) -> sql.Composed:

@@ -15,8 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.alter import alter_table, index_statement
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drop
-from airflow_provider_pgddl.engine.ddl.sequences import without_owner
+from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
 from airflow_provider_pgddl.engine.ddl.tables import World, create_table, create_view, replica_identity
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
@@ -25,7 +24,7 @@ from airflow_provider_pgddl.engine.schema.versions import name_of
 __all__ = ["CannotRebuild", "rebuild"]
 
 # Objects whose CREATE statement the server prints: it makes them as they are, nothing left to add.
-_PRINTED = {"function", "procedure", "trigger", "rule", "statistics object", "type", "index"}
+_PRINTED = {"function", "procedure", "trigger", "rule", "policy", "statistics object", "type", "sequence"}
 
 
 def rebuild(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[str, ...]:
@@ -64,10 +63,10 @@ class _Event:
         if tag == "DROP OWNED":
             raise CannotRebuild("DROP OWNED revokes rights as well, which its event does not show")
         if tag.startswith("DROP "):
-            yield from (drop(d) for d in self._event["dropped"] if d["original"] or d["normal"])
+            yield from drops(d for d in self._event["dropped"] if d["original"] or d["normal"])
             return
         if self._subjects:  # what went with them by CASCADE; their own parts are told by their versions
-            yield from (drop(d) for d in self._event["dropped"] if d["normal"] and not self._is_part(d))
+            yield from drops(d for d in self._event["dropped"] if d["normal"] and not self._is_part(d))
         done: set[int] = set()
         for o in self._event["objects"]:
             oid = self._subject(o)
@@ -169,7 +168,7 @@ class _Event:
         tag = o["tag"]
         if _is(o, "sequence") and (o["objid"] in self._made or o["table"] in self._subjects):
             if tag == "CREATE SEQUENCE" and not self._behind_identity(o):
-                yield raw(without_owner(self._printed(o)))
+                yield raw(self._printed(o))
         elif tag == "REFRESH MATERIALIZED VIEW":
             yield spell("REFRESH MATERIALIZED VIEW {}", raw(o["identity"]))
         elif not tag.startswith("CREATE"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, spell
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -26,18 +26,6 @@ def identity_options(create_sequence: str) -> sql.Composed:
         elif option.defname == "cycle":
             said.append(sql.SQL("CYCLE") if unwrap(option.arg).boolval else sql.SQL("NO CYCLE"))
     return joined(said, " ")
-
-
-def without_owner(create_sequence: str) -> str:
-    """CREATE SEQUENCE without OWNED BY: its table comes after it."""
-    tree = parse(create_sequence)
-    node = statement_node(tree)
-    kept = [option for option in node.options if unwrap(option).defname != "owned_by"]
-    if kind_of(node) != "CreateSeqStmt" or len(kept) == len(node.options):
-        return create_sequence
-    del node.options[:]
-    node.options.extend(kept)
-    return deparse(tree)
 
 
 def _number(option: Node) -> str | None:

@@ -14,7 +14,8 @@ UPDATE pgddl.captures SET window_no = greatest(window_no, %s) WHERE pipeline = %
 SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s
 
 -- name: register
-INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function) VALUES (%s, %s, %s, %s, %s)
+INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_names, key_types)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: forget
 DELETE FROM pgddl.captured WHERE pipeline = %s AND root = %s
@@ -48,30 +49,8 @@ WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacu
 -- name: log_replica_identity
 ALTER TABLE {log} REPLICA IDENTITY FULL
 
--- name: function
--- A guard first: when a key column no longer has the name and type that this function was made for, the client's statement still
--- succeeds and one row 'X' says that the table has to be copied again. The branch not taken is never even parsed.
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {body}
-
--- name: function_body
-BEGIN
-    IF TG_OP = 'TRUNCATE' THEN
-        INSERT INTO {log} (op, leaf) VALUES ('T', TG_RELID);
-    ELSIF NOT ({guard}) THEN
-        INSERT INTO {log} (op, leaf) VALUES ('X', TG_RELID);
-    ELSIF TG_OP = 'INSERT' THEN
-        INSERT INTO {log} (op, leaf, {new_columns}) VALUES ('I', TG_RELID, {new_values});
-    ELSIF TG_OP = 'UPDATE' THEN
-        INSERT INTO {log} (op, leaf, {old_columns}, {new_columns}) VALUES ('U', TG_RELID, {old_values}, {new_values});
-    ELSE
-        INSERT INTO {log} (op, leaf, {old_columns}) VALUES ('D', TG_RELID, {old_values});
-    END IF;
-    RETURN NULL;
-END
-
--- name: guard
-EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = TG_RELID AND attname = {name} AND atttypid = {type} AND attnum = {attnum} AND NOT attisdropped)
+-- name: make_function
+SELECT pgddl.make_capture(%s, %s)
 
 -- name: row_trigger
 CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {relation} FOR EACH ROW EXECUTE FUNCTION {function}()

@@ -14,6 +14,8 @@ DROP FUNCTION pgddl.record_command();
 DROP FUNCTION pgddl.record_rewrite();
 DROP FUNCTION pgddl.record_drop();
 DROP FUNCTION pgddl.emit_command(text, text, jsonb);
+DROP FUNCTION pgddl.follow_capture(text);
+DROP FUNCTION pgddl.make_capture(text, oid);
 DROP FUNCTION pgddl.outer_context(text);
 DROP FUNCTION pgddl.stash(text, text, jsonb);
 DROP FUNCTION pgddl.stash_key(text);
@@ -28,4 +30,5 @@ ALTER TABLE pgddl.exceptions
     DROP COLUMN resolved_at, DROP COLUMN note;
 DROP TABLE pgddl.ddl_token;
 DROP TABLE pgddl.ddl_queue;
+ALTER TABLE pgddl.captured DROP COLUMN key, DROP COLUMN key_names, DROP COLUMN key_types;
 ALTER TABLE pgddl.captures DROP COLUMN ddl, DROP COLUMN ddl_enabled, DROP COLUMN ddl_position;

@@ -1,0 +1,57 @@
+"""GRANT, REVOKE and ALTER DEFAULT PRIVILEGES reduced to what is in scope; their events name no objects. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from postgast import pg_query_pb2
+
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, qualified, relation, texts, unwrap
+
+Covers = Callable[[str | None, Name | None], bool]
+
+
+def reduce(node: Node, covers: Covers) -> tuple[int, list[str]]:
+    """Takes what is out of scope out of the statement: how many objects are left, and the names of those that went."""
+    kind = kind_of(node)
+    if kind == "AlterDefaultPrivilegesStmt":
+        for option in (unwrap(each) for each in node.options):
+            if option.defname == "schemas":
+                return _keep(unwrap(option.arg).items, lambda item: (item.sval, None), covers)
+        return (1 if covers(None, None) else 0), []
+    if kind != "GrantStmt":
+        return 1, []
+    target = pg_query_pb2.GrantTargetType.Name(node.targtype)
+    name = pg_query_pb2.ObjectType.Name(node.objtype)
+    if target == "ACL_TARGET_ALL_IN_SCHEMA" or name == "OBJECT_SCHEMA":
+        return _keep(node.objects, lambda item: (item.sval, None), covers)
+    return _keep(node.objects, _place, covers)
+
+
+def named(node: Node) -> list[Name]:
+    """The relations that a GRANT names."""
+    if kind_of(node) != "GrantStmt":
+        return []
+    objects = (unwrap(each) for each in node.objects)
+    return [relation(each) for each in objects if kind_of(each) == "RangeVar"]
+
+
+def _place(item: Node) -> tuple[str | None, Name | None]:
+    kind = kind_of(item)
+    if kind == "RangeVar":
+        return item.schemaname or None, relation(item) if item.schemaname else None
+    parts = {"ObjectWithArgs": "objname", "List": "items"}.get(kind)
+    name = qualified(texts(getattr(item, parts))) if parts else ("", "")
+    return name[0] or None, None
+
+
+def _keep(
+    items: Node, place: Callable[[Node], tuple[str | None, Name | None]], covers: Covers
+) -> tuple[int, list[str]]:
+    gone: list[str] = []
+    for position in reversed(range(len(items))):
+        schema, name = place(unwrap(items[position]))
+        if not covers(schema, name):
+            gone.append(".".join(name) if name else schema or "what belongs to no schema")
+            del items[position]
+    return len(items), gone[::-1]

@@ -1,0 +1,100 @@
+"""Which schemas, tables and tags a pipeline's DDL rules let through. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
+from airflow_provider_pgddl.engine.ddl.subcommands import meant
+from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
+
+# pgl_ddl_deploy.exclude_regex() of seed 002, and our own.
+_EXCLUDED = re.compile(
+    r"pg_catalog|information_schema|pg_temp.*|pg_toast.*|pgl_ddl_deploy|pglogical|pglogical_ticker|repack"
+    r"|pgddl|pgddl_.*",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The `ddl` section of a pipeline as scope needs it."""
+
+    pipeline: str
+    scope: Literal["replicated_tables", "schemas", "everything"]
+    schemas: re.Pattern[str]
+    create_tags: frozenset[str]
+    drop_tags: frozenset[str]
+    blocked_tags: frozenset[str]
+    excluded_subcommands: frozenset[str]
+    multi_statements: Literal["split", "safe_only", "single_only"]
+    out_of_scope_references: Literal["strip", "unhandled"]
+    tables: frozenset[Name]
+    """The pipeline's tables by their names now."""
+    takes: Callable[[Name], bool]
+    """Whether the pipeline takes a table of this name: `tables.include` and `exclude`."""
+    in_place: bool
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, tables: Collection[Name]) -> Rules:
+        ddl = pipeline.ddl
+        patterns = bool(pipeline.tables.include or pipeline.tables.schema_only) and not ddl.ddl_only
+
+        def takes(name: Name) -> bool:
+            chosen = matches(pipeline, [name], strict=False)
+            return bool(chosen.rows or chosen.schema_only)
+
+        return cls(
+            pipeline=pipeline.pipeline,
+            scope=ddl.scope,
+            schemas=re.compile(ddl.schemas, re.IGNORECASE),
+            create_tags=frozenset(ddl.create_tags or ()),
+            drop_tags=frozenset(ddl.drop_tags or ()),
+            blocked_tags=frozenset(ddl.blocked_tags),
+            excluded_subcommands=meant(ddl.exclude_alter_table_subcommands),
+            multi_statements=ddl.multi_statements,
+            out_of_scope_references=ddl.out_of_scope_references,
+            tables=frozenset(tables),
+            takes=takes if patterns else lambda _: True,
+            in_place=pipeline.in_place,
+        )
+
+    @property
+    def narrow(self) -> bool:
+        """Whether only the pipeline's own tables count, not schemas."""
+        return self.in_place or self.scope == "replicated_tables"
+
+    def has_schema(self, schema: str) -> bool:
+        """Whether a schema is in scope; the excluded ones never are."""
+        if self.narrow or _EXCLUDED.fullmatch(schema):
+            return False
+        return self.scope == "everything" or self.schemas.search(schema) is not None
+
+    def tag_refused(self, tag: str) -> str | None:
+        """The rule that keeps a tag out, if one does. A table made by a query is a table."""
+        tags = {"CREATE TABLE", tag} if tag in ("CREATE TABLE AS", "SELECT INTO") else {tag}
+        if tags & self.blocked_tags:
+            return f"blocked tag {tag}"
+        if self.in_place:  # what was done to the live table must be there after the swap
+            return None
+        key, listed = ("drop_tags", self.drop_tags) if is_drop(tag) else ("create_tags", self.create_tags)
+        return None if tags & listed or (tag == "DROP OWNED" and listed) else f"tag {tag} is not in {key}"
+
+    def out_of_scope(self, schema: str | None, relation: Name | None) -> str:
+        """The rule for what is not in scope."""
+        if self.in_place:
+            return "in place: it has already happened"
+        if self.scope == "replicated_tables":
+            return f"scope: {quoted(relation) if relation else 'it'} is not one of the replicated tables"
+        if schema is None:
+            return "scope: it belongs to no schema"
+        if self.has_schema(schema) and relation is not None:
+            return f"tables: {quoted(relation)} is not among the tables of this pipeline"
+        return f"scope: schema {quoted(('', schema))} does not match"
+
+
+def is_drop(tag: str) -> bool:
+    return tag.startswith("DROP ")
