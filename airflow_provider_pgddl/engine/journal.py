@@ -235,8 +235,8 @@ class Journal:
         rows = self.conn.execute(_Q["dumped_events"], [self.pipeline, run, REPLACED])
         return [DdlEvent.from_json(row[0]) for row in rows]
 
-    def waiting_statements(self, run: int, phases: Sequence[str]) -> list[tuple[int, dict[str, Any], str]]:
-        """(id, event, statement) of what waits for its stage."""
+    def waiting_statements(self, run: int, phases: Sequence[str]) -> list[tuple[int, int | None, dict[str, Any], str]]:
+        """(id, table id, event, statement) of what waits for its stage."""
         return self.conn.execute(_Q["waiting_statements"], [self.pipeline, run, list(phases)]).fetchall()
 
     def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:

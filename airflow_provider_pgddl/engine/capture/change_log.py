@@ -162,13 +162,7 @@ def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = Fal
     wait."""
     captured = [row for row in source.execute(_Q["captured"], [pipeline]) if row[0] == root]
     for _, leaf, _, function in captured:
-        name = source.execute(_Q["relation_name"], [leaf]).fetchone()
-        if name is not None:
-            for trigger in trigger_names(pipeline):
-                source.execute(
-                    sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(trigger), sql.Identifier(*name))
-                )
-        source.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SCHEMA, function)))
+        _drop_triggers(source, pipeline, leaf, function)
     for log in {row[2] for row in captured}:
         # With the triggers gone under their lock, nothing can be written to the log any more.
         if only_if_empty and source.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(log_table(log))).fetchone():
@@ -177,8 +171,29 @@ def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = Fal
     source.execute(_Q["forget"], [pipeline, root])
 
 
+def release(source: Session, pipeline: str, leaf: int) -> None:
+    """Takes the capture of one leaf away that its root has no longer (detached, or dropped), in the caller's
+    transaction. Bound the wait for its lock."""
+    for _, oid, _, function in source.execute(_Q["captured"], [pipeline]).fetchall():
+        if oid == leaf:
+            _drop_triggers(source, pipeline, leaf, function)
+            source.execute(_Q["forget_leaf"], [pipeline, leaf])
+
+
+def _drop_triggers(source: Session, pipeline: str, leaf: int, function: str) -> None:
+    name = source.execute(_Q["relation_name"], [leaf]).fetchone()
+    if name is not None:
+        for trigger in trigger_names(pipeline):
+            source.execute(
+                sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(trigger), sql.Identifier(*name))
+            )
+    source.execute(sql.SQL("DROP FUNCTION IF EXISTS {}()").format(sql.Identifier(SCHEMA, function)))
+
+
 def forget_pipeline(source: Session, pipeline: str) -> tuple[int, bool]:
     """Takes the pipeline off the source's list; returns how many others capture here, and whether fences stand."""
+    for (log,) in source.execute(_Q["logs_left"], [f"^log_{pipeline}_[0-9]+$"]).fetchall():
+        source.execute(sql.SQL("DROP TABLE {}").format(log_table(log)))  # of a root that has lost all its partitions
     source.execute(_Q["forget_pipeline"], [pipeline])
     left = source.execute(_Q["captures_left"]).fetchone()
     fences = source.execute(_Q["fences_left"]).fetchone()

@@ -20,8 +20,15 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 -- name: forget
 DELETE FROM pgddl.captured WHERE pipeline = %s AND root = %s
 
+-- name: forget_leaf
+DELETE FROM pgddl.captured WHERE pipeline = %s AND leaf = %s
+
 -- name: forget_pipeline
 DELETE FROM pgddl.captures WHERE pipeline = %s
+
+-- name: logs_left
+SELECT relname FROM pg_catalog.pg_class
+WHERE relnamespace = 'pgddl'::pg_catalog.regnamespace AND relkind = 'r' AND relname ~ %s
 
 -- name: captures_left
 SELECT count(*) FROM pgddl.captures

@@ -174,7 +174,7 @@ WHERE pipeline = %s AND run = %s AND event ->> 'section' IS NOT NULL AND event -
 ORDER BY seq
 
 -- name: waiting_statements
-SELECT id, event, statement FROM pgddl.ddl_events
+SELECT id, table_id, event, statement FROM pgddl.ddl_events
 WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') AND captured_id IS NULL
 ORDER BY seq
 

@@ -131,6 +131,17 @@ def stop_capture_of(
     with_tries(pipeline.swap, "dropping the capture triggers", attempt)
 
 
+def release_leaf(context: Context, leaf: int) -> None:
+    """The triggers and the function of a partition that is its table's no longer."""
+
+    def attempt() -> None:
+        with context.source.transaction():
+            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
+            change_log.release(context.source, context.name, leaf)
+
+    with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt)
+
+
 def _drop_old(context: Context, tables: Sequence[TableRow]) -> None:
     """What was replaced, and the schemas that held it and the copies once they are empty."""
     for table in tables:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from psycopg.types.json import Jsonb
 
+from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.journal import REPLACED, TableRow
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -25,21 +28,26 @@ def replace_pending(
     Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
     """
     run_no = context.row().run
-    steps = [s for s in _steps(context, dumped) if s.event.phase in phases and _is_of(s.event, tables)]
-    waiting = [
-        (event_id, DdlEvent.from_json(event), statement)
-        for event_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
+    steps = [
+        _unless_there(context, s)
+        for s in _steps(context, dumped)
+        if s.event.phase in phases and _is_of(s.event, tables)
     ]
-    waiting = [row for row in waiting if _is_of(row[1], tables)]
-    before = Counter(statement for _, _, statement in waiting)
+    ids = {(t.schema, t.name): t.id for t in context.tables()}
+    ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
+    chosen = {ids[name] for name in tables or () if name in ids}
+    waiting = [
+        (event_id, statement)
+        for event_id, table_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
+        if table_id in chosen or _is_of(DdlEvent.from_json(event), tables)
+    ]
+    before = Counter(statement for _, statement in waiting)
     now = Counter(s.statement for s in steps if s.status == "pending")
     if before == now:
         return 0
-    ids = {(t.schema, t.name): t.id for t in context.tables()}
-    ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
     first = context.journal.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
-        for event_id, _, _ in waiting:
+        for event_id, _ in waiting:
             context.journal.event_status(event_id, "skipped", REPLACED)
         cursor.executemany(
             queries("journal")["insert_event"],
@@ -54,6 +62,16 @@ def replace_pending(
 
 def _steps(context: Context, dumped: Sequence[DdlEvent]) -> list[Step]:
     return list(in_place_steps(context, dumped) if context.in_place else steps_across(context, dumped))
+
+
+def _unless_there(context: Context, step: Step) -> Step:
+    """An index that came with its table, by a captured event, is not built again."""
+    index = step.event.index
+    if index is None or step.status != "pending":
+        return step
+    name = (copy_schema(index[0]), index[1]) if context.in_place else index
+    there = catalog.oid_of(context.target, *name) is not None
+    return replace(step, status="skipped", note="the copy has it already") if there else step
 
 
 def _is_of(event: DdlEvent, tables: Collection[Name] | None) -> bool:

@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.late import bring_late
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
@@ -49,6 +50,7 @@ def run(context: Context) -> StageResult:
 
 def ready(context: Context) -> list[TableRow]:
     """The tables that windows can run over; UsageError while there is none or some are on their way."""
+    bring_late(context, "schema_sync")
     tables = context.tables()
     waiting = context.healthy(tables, "captured", "created", "backfilled")
     if waiting or not tables:

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
 from airflow_provider_pgddl.engine.stages.gate import judge
+from airflow_provider_pgddl.engine.stages.late import bring_late
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
 from airflow_provider_pgddl.engine.stages.snapshot import dump_events
@@ -26,6 +27,7 @@ def run(context: Context) -> StageResult:
     if not context.moves_rows:
         return context.result("nothing_to_do")
     follow(context, look=True)
+    bring_late(context, "backfill")
     tables = context.healthy(context.tables(), "backfilled")
     waiting = context.healthy(context.tables(), "captured", "created")
     if not tables and not waiting:

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.rows.reload import reload
 from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_track
 from airflow_provider_pgddl.engine.schema.change import Change, change_of
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
+from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.gate import KEYLESS, judge
 
@@ -76,6 +76,8 @@ def _settle(context: Context, table: TableRow, now: Table) -> None:
     if findings:
         context.block({table.id: findings})
         return
+    for leaf in {int(oid) for oid in table.physical} - {leaf.oid for leaf in now.leaves}:
+        release_leaf(context, leaf)
     fresh = _with(context, table, now)
     context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
     _record(context, table, fresh, now, change)
@@ -134,16 +136,20 @@ def _record(context: Context, was: TableRow, fresh: TableRow, now: Table, change
         with context.fenced(was):
             record(context.target, was.state)
     elif was.state != "indexed":
-        # Without indexes it is read by blocks, as from the start.
-        with context.fenced(was):
-            context.target.execute(sql.SQL("TRUNCATE {}").format(fresh.plan.copy_only))
-            context.journal.unplan(was.id)
-            drop_pending(context.target, fresh)
-            create_pending(context.target, fresh)
-            record(context.target, "created")
+        _start_over(context, was, fresh, now)
     else:
         leaves = change.leaves if change.what == "leaves" else ()
         _reload(context, fresh, lambda conn: record(conn, "indexed"), leaves)
+
+
+def _start_over(context: Context, was: TableRow, fresh: TableRow, now: Table) -> None:
+    """Without indexes it is read by blocks, as from the start."""
+    with context.fenced(was):
+        context.target.execute(sql.SQL("TRUNCATE {}").format(fresh.plan.copy_only))
+        context.journal.unplan(was.id)
+        drop_pending(context.target, fresh)
+        create_pending(context.target, fresh)
+        context.journal.replan(was, now, fresh.plan, log_table=fresh.log_table, state="created")
 
 
 def _reload(context: Context, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> None:
@@ -179,12 +185,20 @@ def take_in_late_tables(context: Context, names: Sequence[tuple[str, str]]) -> N
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         now = catalog.describe(context.source, [oid], context.trigger_names)[oid]
-        findings = judge(context.pipeline, now.structure(), context.target, late)
+        indexed = _has_key(context, late)
+        findings = judge(context.pipeline, now.structure(), context.target, late, key=indexed)
         if findings:
             context.block({late.id: findings})
-            continue
-        _take_in(context, late, now)
+        elif indexed:
+            _take_in(context, late, now)
+        else:  # a partition that was detached before its indexes were built
+            _start_over(context, late, _with(context, late, now), now)
     context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless})
+
+
+def _has_key(context: Context, late: TableRow) -> bool:
+    oid = catalog.oid_of(context.target, late.plan.copy_schema, late.plan.copy_name)
+    return oid is not None and catalog.describe(context.target, [oid])[oid].key is not None
 
 
 def _take_in(context: Context, late: TableRow, now: Table) -> None:

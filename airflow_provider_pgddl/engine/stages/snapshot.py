@@ -170,6 +170,8 @@ def _left_out(context: Context, source: Session) -> list[Name]:
     names = catalog.table_names(source)
     selection = matches(context.pipeline, names, strict=False)
     kept = {*((t.schema, t.name) for t in context.tables()), *selection.schema_only}
+    if captures_ddl(context):
+        kept.update(selection.rows)  # what came after setup is taken in later, and needs its copy
     return [name for name in names if name not in kept]
 
 
