@@ -162,8 +162,8 @@ class DdlJournal:
             for oid, meta in event["tables"].items():
                 if int(oid) in masks:
                     self.save_version(int(oid), lsn, meta, masks[int(oid)])
-            for oid in gone:
-                self.forget_version(oid, lsn)
+            for dropped in gone:
+                self.forget_version(dropped, lsn)
         return int(row[0])
 
     def record_lost(self, lost: Mapping[str, Any]) -> int | None:
@@ -323,15 +323,21 @@ class DdlJournal:
         self,
         event_id: int,
         attempt: Attempt,
-        outcome: Literal["applied", "failed", "skipped", "put off"],
+        outcome: Literal["applied", "failed", "skipped"],
         message: str | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """The attempt's end, and the event's status with it; `put off` leaves it pending."""
+        """The attempt's end, and the event's status with it."""
         with self.conn.transaction():
-            self.set_status(event_id, "pending" if outcome == "put off" else outcome, message)
+            self.set_status(event_id, outcome, message)
             self.conn.execute(_Q["finish_attempt"], [outcome, message, event_id, attempt.number])
             self.add_notes(event_id, notes)
+
+    def put_off(self, event_id: int, attempt: Attempt, message: str, status: Status = "pending") -> None:
+        """To be tried again; still `applying` where the attempt has left something that it could not clear away."""
+        with self.conn.transaction():
+            self.set_status(event_id, status)
+            self.conn.execute(_Q["finish_attempt"], ["put off", message, event_id, attempt.number])
 
     # --- schema versions ----------------------------------------------------------------------------------------
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,28 +18,15 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl.apply import Outcome, apply_captured
+from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
 from tests.conftest import Database
-from tests.integration.sessions import do, one
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 OWNER, WEAK = "pgddl_apply_owner", "pgddl_apply_weak"
-
-
-@dataclass
-class Decided:
-    """The fields of ddl/scope.py's Decision."""
-
-    event: dict[str, Any]
-    statements: Sequence[str]
-    verdict: str = "apply"
-    rule: str = "in scope"
-    notes: Sequence[str] = ()
-    touches: Sequence[tuple[str, str]] = (("public", "t"),)
-    rebuilt: bool = False
-    concurrently: bool = False
-    kind: str = "table"
 
 
 @dataclass
@@ -80,7 +71,8 @@ class Target:
             "disabled_for": [], **event,
         }  # fmt: skip
         masks = {int(oid): [c["attnum"] for c in meta["columns"]] for oid, meta in captured["tables"].items()}
-        decided = Decided(captured, statements, verdict, concurrently=concurrently, kind=kind)
+        touches = (("public", "t"),)
+        decided = Decision(captured, verdict, statements, "in scope", (), touches, False, concurrently, kind)
         event_id = self.journal.record(decided, approval=approval, masks=masks)
         assert event_id is not None
         return event_id
@@ -119,7 +111,7 @@ def target(request: pytest.FixtureRequest, database: Database, monkeypatch: pyte
     do(dsn, "CREATE TABLE public.t (id int PRIMARY KEY)")
     with psycopg.connect(dsn, autocommit=True) as conn:
         for role in (OWNER, WEAK):
-            if not conn.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone():
+            if not conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
                 conn.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
     with ExitStack() as stack:
         yield Target(dsn, make, stack)
@@ -144,3 +136,436 @@ def test_a_statement_and_its_bookkeeping_are_one(target: Target) -> None:
     assert again.status == "applied" and again.over
     assert target.attempts(event) == ["applied"]
     assert settings(target.conn) == before
+
+
+def test_a_statement_runs_as_its_client_and_leaves_no_trace(target: Target) -> None:
+    do(target.dsn, f"CREATE SCHEMA app AUTHORIZATION {OWNER}", "CREATE TYPE app.mood AS ENUM ('ok')")
+    before = settings(target.conn)
+    event = target.record(
+        "CREATE TABLE made (day date DEFAULT '02/03/2024', at timestamptz DEFAULT '2024-06-01 12:00', m mood)",
+        tag="CREATE TABLE", role=OWNER, path=["app", "pg_catalog", "pg_temp_3"],
+        settings={"DateStyle": "SQL, DMY", "TimeZone": "Asia/Tokyo", "session_replication_role": "replica"},
+    )  # fmt: skip
+    assert target.apply(event).status == "applied"
+    made = "pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'app.made'::regclass AND adnum = %s"
+    assert one(target.dsn, f"SELECT {made}", 1) == "'2024-03-02'::date"
+    utc = psycopg.conninfo.make_conninfo(target.dsn, options="-c TimeZone=UTC")
+    assert "2024-06-01 03:00:00+00" in one(utc, f"SELECT {made}", 2)
+    owner = "SELECT relowner::regrole::text FROM pg_class WHERE oid = 'app.made'::regclass"
+    assert one(target.dsn, owner) == OWNER
+    assert settings(target.conn) == before
+    bad = target.record("CREATE TABLE made (n int)", role=OWNER, path=["app"], settings={"TimeZone": "Asia/Tokyo"})
+    assert target.apply(bad).status == "failed"
+    assert settings(target.conn) == before
+
+
+def test_what_is_not_on_the_target_gives_way_to_its_default(target: Target) -> None:
+    event = target.record("CREATE TABLE public.u (n int)", settings={"default_tablespace": "fast",
+                          "default_table_access_method": "columnar"})  # fmt: skip
+    assert target.apply(event).status == "applied"
+    notes = target.journal.row(event).notes
+    assert "default_tablespace fast is not on the target: the default was taken" in notes
+    assert "default_table_access_method columnar is not on the target: the default was taken" in notes
+
+
+@pytest.mark.parametrize(
+    ("missing_role", "status", "owner"),
+    [("ignore", "applied", "postgres"), ("fail", "failed", None), ({"nobody_here": OWNER}, "applied", OWNER),
+     ({"somebody": OWNER}, "failed", None)],
+)  # fmt: skip
+def test_a_missing_role(target: Target, missing_role: Any, status: str, owner: str | None) -> None:
+    do(target.dsn, f"GRANT CREATE ON SCHEMA public TO {OWNER}")
+    event = target.record("CREATE TABLE public.u (n int)", role="nobody_here")
+    outcome = target.apply(event, missing_role=missing_role)
+    assert outcome.status == status
+    found = one(target.dsn, "SELECT (SELECT relowner::regrole::text FROM pg_class WHERE relname = 'u')")
+    assert found == owner
+    if status == "failed":
+        assert "no role nobody_here" in str(outcome.message)
+    elif owner == "postgres":
+        assert "the target has no role nobody_here: run with our own rights" in target.journal.row(event).notes
+
+
+def test_missing_roles_in_a_statement_are_cut_out(target: Target) -> None:
+    both = target.record("ALTER TABLE public.t ADD COLUMN a int, OWNER TO nobody_here",
+                         "GRANT SELECT ON public.t TO nobody_here")  # fmt: skip
+    assert target.apply(both).status == "applied"
+    assert target.columns() == ["id", "a"]
+    assert len(target.journal.row(both).notes) == 2
+    grant = target.record("GRANT SELECT ON public.t TO nobody_here", tag="GRANT")
+    outcome = target.apply(grant)
+    assert outcome.status == "skipped" and "no role nobody_here" in str(outcome.message)
+    assert target.status(grant) == "skipped"
+    assert (
+        target.apply(target.record("GRANT SELECT ON public.t TO nobody_here"), missing_role="fail").status == "failed"
+    )
+
+
+MADE = [
+    {"classid": "pg_class", "objid": 1, "objsubid": 0, "tag": tag, "type": kind, "schema": "closed", "name": name,
+     "identity": f"closed.{name}", "table": None, "definition": None, "owner": OWNER}
+    for tag, kind, name in (("CREATE SEQUENCE", "sequence", "made_n_seq"), ("CREATE TABLE", "table", "made"),
+                            ("CREATE INDEX", "index", "made_pkey"), ("ALTER SEQUENCE", "sequence", "made_n_seq"))
+]  # fmt: skip
+
+
+def test_what_the_client_may_not_do_is_done_for_it_where_that_is_asked_for(target: Target) -> None:
+    do(target.dsn, "CREATE SCHEMA closed")
+    event = target.record("CREATE TABLE closed.made (n serial PRIMARY KEY)", role=WEAK, objects=MADE)
+    outcome = target.apply(event)
+    assert outcome.status == "failed" and "permission denied" in str(outcome.message)
+    assert target.apply(event, denied=True).status == "applied"
+    owned = "SELECT array_agg(relowner::regrole::text) FROM pg_class WHERE relnamespace = 'closed'::regnamespace"
+    assert one(target.dsn, owned) == [OWNER] * 3
+    assert any("run with our own rights" in note for note in target.journal.row(event).notes)
+    assert target.attempts(event) == ["failed", "applied"]
+
+
+def test_a_failure_leaves_nothing_and_can_be_retried(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int", "ALTER TABLE public.missing ADD COLUMN b int")
+    outcome = target.apply(event)
+    assert outcome.status == "failed"
+    assert 'relation "public.missing" does not exist' in str(outcome.message)
+    assert target.columns() == ["id"]
+    assert target.journal.row(event).note == outcome.message
+    do(target.dsn, "CREATE TABLE public.missing (n int)")
+    target.journal.retry(event)
+    assert target.apply(event).status == "applied"
+    assert target.columns("public.missing") == ["n", "b"]
+    attempts = target.journal.show(event).attempts
+    assert [(a["number"], a["outcome"]) for a in attempts] == [(1, "failed"), (2, "applied")]
+    assert target.journal.row(event).note is None
+
+
+def test_what_fails_at_the_commit_has_failed(target: Target) -> None:
+    do(
+        target.dsn,
+        "INSERT INTO public.t VALUES (1)",
+        "CREATE TABLE public.c (t int)",
+        "INSERT INTO public.c VALUES (2)",
+    )
+    event = target.record("ALTER TABLE public.c ADD FOREIGN KEY (t) REFERENCES public.t DEFERRABLE INITIALLY DEFERRED")
+    assert target.apply(event).status == "failed"
+    assert (
+        one(target.dsn, "SELECT count(*) FROM pg_constraint WHERE conrelid = 'public.c'::regclass AND contype = 'f'")
+        == 0
+    )
+
+
+# --- locks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_waited_for_briefly_and_nobody_queues_behind_us_for_long(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "LOCK public.t IN ACCESS SHARE MODE") as blocker:
+        with Underway(lambda: target.apply(event, lock_timeout="300ms", retry_for="60s")) as applying:
+            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
+            # It comes after us, and is through while the blocker is still there.
+            do(target.dsn, "SET lock_timeout = '20s'", "SELECT * FROM public.t")
+            assert target.status(event) == "applying"
+            blocker.commit()
+            assert applying.finish().status == "applied"
+    assert target.attempts(event) == ["applied"]
+
+
+def test_an_attempt_has_an_end_and_says_who_was_in_the_way(target: Target) -> None:
+    event = target.record("DROP TABLE public.t", tag="DROP TABLE")
+    with in_transaction(target.dsn, "SET application_name = 'nightly report'", "SELECT * FROM public.t") as blocker:
+        with pytest.raises(Retry, match="could not be applied within 1 s") as caught:
+            target.apply(event, lock_timeout="500ms", retry_for="1s")
+        assert f"session {blocker.info.backend_pid} (postgres, nightly report, idle in transaction" in str(caught.value)
+    assert (target.status(event), target.attempts(event)) == ("pending", ["put off"])
+    assert target.journal.killed() == []
+    assert target.apply(event).status == "applied"
+    assert target.attempts(event) == ["put off", "applied"]
+
+
+def test_a_prepared_transaction_is_named(target: Target) -> None:
+    if one(target.dsn, "SHOW max_prepared_transactions") == "0":
+        pytest.skip("the cluster has no prepared transactions")
+    do(target.dsn, "BEGIN; LOCK public.t; PREPARE TRANSACTION 'half done'")
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with pytest.raises(Retry, match="prepared transaction 'half done', which no signal ends"):
+        target.apply(event, lock_timeout="500ms", retry_for="1s", signal_blockers="terminate")
+    do(target.dsn, "ROLLBACK PREPARED 'half done'")
+    assert target.apply(event).status == "applied"
+
+
+SIGNALS = {"lock_timeout": "300ms", "retry_for": "20s"}
+
+
+def signalled(target: Target) -> list[tuple[int, str, bool | None]]:
+    return [(k["pid"], k["signal"], k["succeeded"]) for k in target.journal.killed()]
+
+
+def test_a_running_statement_is_cancelled(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SET application_name = 'report'", "LOCK public.t") as blocker:
+        with Underway(lambda: blocker.execute("SELECT pg_sleep(120)")) as sleeping:
+            outcome = target.apply(event, signal_blockers="cancel", **SIGNALS)
+            sleeping.fails(psycopg.errors.QueryCanceled)
+        assert outcome.status == "applied"
+        assert signalled(target) == [(blocker.info.backend_pid, "cancel", True)]
+    (killed,) = target.journal.show(event).killed
+    assert (killed["usename"], killed["application_name"], killed["state"]) == ("postgres", "report", "active")
+    assert killed["query"] == "SELECT pg_sleep(120)" and killed["xact_start"] and killed["client_addr"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "sent"),
+    [("terminate", ["terminate"]), ("cancel_then_terminate", ["cancel", "terminate"])],
+)
+def test_an_idle_transaction_is_terminated(target: Target, mode: str, sent: list[str]) -> None:
+    event = target.record("DROP TABLE public.t", tag="DROP TABLE")
+    with psycopg.connect(target.dsn) as blocker:
+        blocker.execute("SELECT * FROM public.t")
+        assert target.apply(event, signal_blockers=mode, **SIGNALS).status == "applied"
+        assert signalled(target) == [(blocker.info.backend_pid, each, True) for each in sent]
+        with pytest.raises(psycopg.OperationalError):
+            blocker.execute("SELECT 1")
+    assert target.journal.mark_reported() == len(sent)
+    assert target.journal.killed(unreported=True) == []
+    assert all(k["reported"] and k["reported_at"] for k in target.journal.killed())
+
+
+def test_cancelling_an_idle_transaction_does_not_help_and_is_done_once(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
+        with pytest.raises(Retry):
+            target.apply(event, signal_blockers="cancel", lock_timeout="200ms", retry_for="4s")
+        assert signalled(target) == [(blocker.info.backend_pid, "cancel", True)]
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE public.parts ADD COLUMN a int", "DROP TABLE public.parts"])
+def test_whoever_holds_a_partition_is_in_the_way_too(target: Target, statement: str) -> None:
+    do(target.dsn, "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id)",
+       "CREATE TABLE public.part PARTITION OF public.parts FOR VALUES FROM (0) TO (9)")  # fmt: skip
+    event = target.record(statement)
+    with psycopg.connect(target.dsn) as blocker:
+        blocker.execute("SELECT * FROM public.part")
+        assert target.apply(event, signal_blockers="terminate", **SIGNALS).status == "applied"
+        assert signalled(target) == [(blocker.info.backend_pid, "terminate", True)]
+        blocker.close()
+
+
+def test_our_own_sessions_are_waited_for(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with target.session("worker") as worker, worker.transaction():
+        worker.execute("SELECT * FROM public.t")
+        with pytest.raises(Retry, match="pgddl:shop"):
+            target.apply(event, signal_blockers="terminate", lock_timeout="300ms", retry_for="1s")
+    assert signalled(target) == []
+
+
+# --- whatever ends us in the middle -------------------------------------------------------------------------------
+
+
+def test_killed_in_the_statement_the_next_run_does_it(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SELECT * FROM public.t"):
+        with Underway(lambda: target.apply(event, lock_timeout="30s", retry_for="60s")) as applying:
+            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
+            do(target.dsn, f"SELECT pg_terminate_backend({target.conn.info.backend_pid})")
+            assert applying.fails(Retry).retryable
+    assert (target.status(event), target.attempts(event)) == ("applying", [None])
+    target.die()
+    target.start_run()
+    assert [row.status for row in target.journal.waiting()] == ["applying"]
+    assert target.apply(event).status == "applied"
+    assert target.columns() == ["id", "a"]
+    assert target.attempts(event) == ["interrupted", "applied"]
+
+
+def test_an_older_run_commits_nothing_once_a_newer_one_has_begun(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
+        with Underway(lambda: target.apply(event, lock_timeout="30s", retry_for="60s")) as applying:
+            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
+            old, journal = target.lease, target.journal
+            old.close()
+            target.start_run()
+            blocker.commit()
+            applying.fails(Fenced)
+    assert target.columns() == ["id"]
+    assert journal.row(event).status == "applying"
+    assert target.apply(event).status == "applied"
+
+
+def test_what_a_person_settled_meanwhile_is_not_applied(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    row = target.journal.row(event)
+    target.journal.resolve(event, "done by hand")
+    outcome = apply_captured(
+        target.conn, target.session, target.pipeline, target.journal, target.lease.fence, row,
+        as_ourselves_if_denied=False,
+    )  # fmt: skip
+    assert outcome.status == "resolved" and outcome.over
+    assert target.columns() == ["id"]
+    assert target.attempts(event) == []
+
+
+def test_in_place_a_statement_reaches_copies_and_nothing_else(target: Target) -> None:
+    do(target.dsn, "CREATE SCHEMA pgddl_copy_public", "CREATE TABLE pgddl_copy_public.t (id int)")
+    stray = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    outcome = target.apply(stray, copies_only=True)
+    assert outcome.status == "failed" and "would act on this live relation" in str(outcome.message)
+    assert target.columns() == ["id"]
+    event = target.record("ALTER TABLE pgddl_copy_public.t ADD COLUMN a int")
+    assert target.apply(event, copies_only=True).status == "applied"
+    index = target.record("CREATE INDEX CONCURRENTLY i ON pgddl_copy_public.t (id)", concurrently=True)
+    assert target.apply(index, copies_only=True).status == "applied"
+    assert target.columns("pgddl_copy_public.t") == ["id", "a"]
+
+
+# --- what refuses a transaction -----------------------------------------------------------------------------------
+
+BUILD = "CREATE INDEX CONCURRENTLY made ON public.t (id)"
+VALID = "SELECT (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('public.made'))"
+
+
+def concurrent(target: Target, statement: str, **event: Any) -> int:
+    return target.record(statement, tag="CREATE INDEX", concurrently=True, kind="index", **event)
+
+
+def test_an_index_is_built_concurrently(target: Target) -> None:
+    event = concurrent(target, BUILD)
+    assert target.apply(event) == Outcome("applied")
+    assert one(target.dsn, VALID) is True
+    again = concurrent(target, BUILD)
+    outcome = target.apply(again)
+    assert outcome == Outcome("failed", "there is an index public.made already")
+    lenient = concurrent(target, BUILD.replace("made", "IF NOT EXISTS made"))
+    assert target.apply(lenient).status == "applied"
+
+
+def test_an_index_without_a_name_gets_the_one_of_the_source(target: Target) -> None:
+    made = {**MADE[2], "name": "made", "identity": "public.made"}
+    event = concurrent(target, "CREATE INDEX CONCURRENTLY ON public.t (id)", objects=[made])
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, VALID) is True
+
+
+def test_a_build_that_fails_leaves_no_index(target: Target) -> None:
+    do(target.dsn, "CREATE TABLE public.d (n int)", "INSERT INTO public.d VALUES (1), (1)")
+    event = concurrent(target, "CREATE UNIQUE INDEX CONCURRENTLY made ON public.d (n)")
+    outcome = target.apply(event)
+    assert outcome.status == "failed" and "could not create unique index" in str(outcome.message)
+    assert one(target.dsn, VALID) is None
+    do(target.dsn, "DELETE FROM public.d")
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, VALID) is True
+
+
+def test_a_build_waits_for_old_transactions_up_to_an_end(target: Target) -> None:
+    event = concurrent(target, BUILD)
+    with in_transaction(target.dsn, "INSERT INTO public.t VALUES (1)") as old:
+        with pytest.raises(Retry, match=f"session {old.info.backend_pid}"):
+            target.apply(event, retry_for="1s")
+        assert target.attempts(event) == ["put off"]
+        # The old transaction keeps us from dropping what there is of the index; the next run goes on from there.
+        assert (target.status(event), one(target.dsn, VALID)) == ("applying", False)
+        with Underway(lambda: target.apply(event, retry_for="60s")) as applying:
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'virtualxid'"
+            wait_for(lambda: one(target.dsn, waiting) == 1, applying)
+            do(target.dsn, "INSERT INTO public.t VALUES (2)")  # nobody waits behind it
+            old.commit()
+            assert applying.finish().status == "applied"
+    assert one(target.dsn, VALID) is True
+
+
+KILLED = """
+import sys
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.ddl.apply import apply_captured
+from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+dsn, event = sys.argv[1], int(sys.argv[2])
+with Lease(dsn, "shop", "replay", None) as lease:
+    lease.take()
+    session = lambda: connect(dsn, purpose="stage", pipeline="shop", token=lease.token)
+    conn = session()
+    pipeline = load_pipeline({
+        "pipeline": "shop", "source": {"conn_id": "elsewhere"}, "target": {"dsn": "${PGDDL_TEST_DSN}"},
+        "tables": {"include": ["public.*"]},
+    })
+    journal = DdlJournal(conn, "shop", 1)
+    apply_captured(conn, session, pipeline, journal, lease.fence, journal.row(event), as_ourselves_if_denied=False)
+"""
+
+
+def killed_while(target: Target, event: int, condition: Callable[[], object]) -> None:
+    """A run in a process of its own, ended with kill -9 once this is so; its sessions end as ours notice it."""
+    target.lease.close()
+    with subprocess.Popen([sys.executable, "-c", KILLED, target.dsn, str(event)], env=dict(os.environ)) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or condition())
+            assert process.poll() is None
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(30)
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgddl:shop:%stage'"
+    wait_for(lambda: one(target.dsn, f"{ours} AND pid <> {target.conn.info.backend_pid}") == 0)
+
+
+def test_killed_while_it_builds_an_index_the_next_run_begins_again(target: Target) -> None:
+    event = concurrent(target, BUILD)
+    with in_transaction(target.dsn, "INSERT INTO public.t VALUES (1)"):
+        killed_while(target, event, lambda: one(target.dsn, VALID) is False)
+    assert (target.status(event), one(target.dsn, VALID)) == ("applying", False)
+    target.start_run()
+    assert target.lease.terminate_stale(target.conn) >= 0
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, VALID) is True
+    assert target.attempts(event) == ["interrupted", "applied"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "left"),
+    [(BUILD, BUILD), ("DROP INDEX CONCURRENTLY public.there", "DROP INDEX public.there"),
+     ("ALTER TABLE public.parts DETACH PARTITION public.part CONCURRENTLY",
+      "ALTER TABLE public.parts DETACH PARTITION public.part")],
+)  # fmt: skip
+def test_done_but_not_noted_is_noted(target: Target, statement: str, left: str) -> None:
+    do(target.dsn, "CREATE INDEX there ON public.t (id)", "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id)",
+       "CREATE TABLE public.part PARTITION OF public.parts FOR VALUES FROM (0) TO (9)")  # fmt: skip
+    event = concurrent(target, statement)
+    assert target.journal.start_attempt(event) is not None
+    do(target.dsn, left)
+    target.die()
+    target.start_run()
+    assert target.apply(event).status == "applied"
+    assert target.attempts(event) == ["interrupted", "applied"]
+    done_by_somebody = concurrent(target, statement)
+    assert target.apply(done_by_somebody).status == "failed"
+
+
+def test_a_detachment_that_is_pending_is_gone_through_with(target: Target) -> None:
+    do(target.dsn, "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id)",
+       "CREATE TABLE public.part PARTITION OF public.parts FOR VALUES FROM (0) TO (9)")  # fmt: skip
+    event = concurrent(target, "ALTER TABLE public.parts DETACH PARTITION public.part CONCURRENTLY")
+    pending = "SELECT count(*) FROM pg_inherits WHERE inhdetachpending"
+    with in_transaction(target.dsn, "SELECT * FROM public.parts"):
+        killed_while(target, event, lambda: one(target.dsn, pending) == 1)
+    assert target.status(event) == "applying"
+    target.start_run()
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, "SELECT count(*) FROM pg_inherits WHERE inhrelid = 'public.part'::regclass") == 0
+
+
+def test_what_an_ended_reindex_left_is_cleared_away(target: Target) -> None:
+    do(target.dsn, "CREATE INDEX made ON public.t (id)")
+    event = concurrent(target, "REINDEX TABLE CONCURRENTLY public.t")
+    invalid = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+    with in_transaction(target.dsn, "INSERT INTO public.t VALUES (1)"):
+        killed_while(target, event, lambda: one(target.dsn, invalid) > 0)
+    target.start_run()
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, invalid) == 0
+    assert one(target.dsn, "SELECT count(*) FROM pg_index WHERE indrelid = 'public.t'::regclass") == 2
+
+
+def test_what_could_not_be_followed_up_is_not_begun(target: Target) -> None:
+    event = target.record("CREATE SUBSCRIPTION s CONNECTION 'x' PUBLICATION p", concurrently=True)
+    outcome = target.apply(event)
+    assert outcome.status == "failed" and "refuses a transaction" in str(outcome.message)

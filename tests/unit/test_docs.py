@@ -20,24 +20,27 @@ import yaml
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.engine import errors, job
 from airflow_provider_pgddl.engine import pipeline as files
+from airflow_provider_pgddl.engine.ddl_journal import STATUSES
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Section, changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
+from airflow_provider_pgddl.engine.stages.ddl_commands import HELD
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"
 PIPELINE_FILE = REPOSITORY / "docs" / "pipeline-file.md"
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
-PAGES = [README, PIPELINE_FILE, ARCHITECTURE]
+DDL = REPOSITORY / "docs" / "ddl.md"
+PAGES = [README, PIPELINE_FILE, ARCHITECTURE, DDL]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language, '' for those without one."""
+    """The fenced blocks of a language, '' for those without one; within a list they are indented."""
     found: list[str] = []
     fence: str | None = None
     for line in page.read_text().splitlines(keepends=True):
-        if line.startswith("```"):
-            fence = line[3:].strip() if fence is None else None
+        if line.lstrip().startswith("```"):
+            fence = line.strip()[3:].strip() if fence is None else None
             if fence == language:
                 found.append("")
         elif fence == language:
@@ -99,7 +102,7 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
     called: list[str] = []
 
     def instead(_: object, args: argparse.Namespace) -> int:
-        called.append(args.command)
+        called.append(" ".join(filter(None, (args.command, getattr(args, "ddl_command", None)))))
         return 0
 
     monkeypatch.setattr(cli, "call", instead)
@@ -116,7 +119,7 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
                 assert task.removeprefix("migrate.") in STAGES
             case words:
                 pytest.fail(f"nobody has tried {words}")
-    assert {command.name for command in cli.COMMANDS} == set(called)
+    assert {" ".join(words) for words, _ in cli.each_command()} == set(called)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -137,6 +140,29 @@ def test_every_stage_operator_and_exit_code_is_named() -> None:
         assert f"Pgddl{stage.title().replace('_', '')}Operator`" in text
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert set(map(int, re.findall(r"^\| (\d) \|", text, re.MULTILINE))) == codes
+
+
+def test_every_status_of_ddl_is_explained() -> None:
+    text = DDL.read_text()
+    for status in STATUSES:
+        assert f"\n| `{status}` |" in text
+    for status in HELD:
+        assert f"\n**{status}.** " in text
+
+
+def test_the_lists_of_tags_are_those_of_the_code() -> None:
+    text = " ".join(DDL.read_text().split())
+    for name, tags in (
+        ("create_tags", files.CREATE_TAGS),
+        ("drop_tags", files.DROP_TAGS),
+        ("blocked_tags", files.BLOCKED_TAGS),
+    ):
+        assert f"- `{name}`: {', '.join(tags)}." in text
+    assert f"`scope: replicated_tables`: {', '.join(files.REPLICATED_TABLES_TAGS)}." in text
+    assert f"stands for: {', '.join(files.COMMON_ALTER_TABLE_SUBCOMMANDS)}." in text
+    left_out = text.partition("Note what the defaults leave out: ")[2].partition(". ")[0]
+    for tag in re.split(", | and ", left_out):
+        assert tag not in (*files.CREATE_TAGS, *files.DROP_TAGS, *files.BLOCKED_TAGS), tag
 
 
 def test_modules_and_tables_of_the_architecture_exist() -> None:

@@ -6,6 +6,7 @@ and children did is read from their versions: an action is said with ONLY where 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from psycopg import sql
@@ -134,9 +135,6 @@ def _drops(change: TableDiff, before: TableMeta, after: TableMeta, alter: _Alter
         return
     kept_as_keys = {i["oid"] for i in _became_keys(change).values()}
     anew = [i.before for i in change.indexes if "definition" in i.changed]
-    identity_lost = before["replica_identity"] == "i" and change.replica_identity is not None
-    if identity_lost:  # its index may go, and nothing is said of that later
-        yield alter(sql.SQL("REPLICA IDENTITY DEFAULT"))
     yield from alter.each(
         (spell("DROP CONSTRAINT {}", ident([c["name"]])), _stays(c, world, after))
         for c in [*change.constraints_dropped, *(c.before for c in change.constraints if "definition" in c.changed)]
@@ -240,7 +238,26 @@ def _type_action(c: ColumnDiff) -> sql.Composed:
     action = spell("ALTER COLUMN {} TYPE {}", name, type_of(c.after))
     if c.after["generated"]:
         return action  # it is computed anew
-    return action + spell(" USING {}::{}", name, raw(c.after["type"]))
+    old, new = family(c.before["type"]), family(c.after["type"])
+    # Where no cast is sure to be there, by way of text, which every type can be read from.
+    via = "" if old == new or "text" in (old, new) else "::pg_catalog.text"
+    return action + spell(" USING {}{}::{}", name, raw(via), raw(c.after["type"]))
+
+
+_FAMILIES = {
+    "number": ("smallint", "integer", "bigint", "numeric", "real", "double precision"),
+    "time": ("date", "timestamp without time zone", "timestamp with time zone"),
+    "text": ("text", "character varying", "character", "name"),
+}
+
+
+def family(type_: str) -> str:
+    """Types that can be cast to one another, text to and from all; any other is a family of its own."""
+    bare = _TYPMOD.sub("", type_)
+    return next((name for name, types in _FAMILIES.items() if bare in types), bare)
+
+
+_TYPMOD = re.compile(r"\(\d+(,-?\d+)?\)")
 
 
 # --- what comes -------------------------------------------------------------------------------------------------------
@@ -420,14 +437,17 @@ def index_statement(definition: str, table: TableMeta | None, world: World) -> s
 
 
 def _settings(change: TableDiff, after: TableMeta, alter: _Alter) -> Statements:
-    if change.replica_identity:
-        yield alter(replica_identity(after))
+    made_anew = {x.after["name"] for x in (*change.constraints, *change.indexes) if "definition" in x.changed}
+    if change.replica_identity or after["replica_index"] in made_anew:
+        if (
+            after["replica_identity"] != "i" or after["replica_index"]
+        ):  # an index that was dropped leaves it without one
+            yield alter(replica_identity(after))
     if change.options:
-        was = dict(option.split("=", 1) for option in change.options.before)
-        is_ = dict(option.split("=", 1) for option in change.options.after)
-        if new := [f"{k}={v}" for k, v in is_.items() if was.get(k) != v]:
-            yield alter(spell("SET {}", options(new)))
+        was, is_ = (dict(o.split("=", 1) for o in side) for side in (change.options.before, change.options.after))
         if lost := [ident([k]) for k in was if k not in is_]:
             yield alter(spell("RESET ({})", joined(lost)))
+        if any(was.get(k) != v for k, v in is_.items()):
+            yield alter(spell("SET {}", options(change.options.after)))  # all, which leaves them in this order
     if change.owner:
         yield alter(spell("OWNER TO {}", ident([change.owner.after])))

@@ -182,6 +182,8 @@ class _Run:
         client = replace(client, notes=(*client.notes, *notes))
         if not statements:
             return self._skipped("; ".join(client.notes))
+        if self.row.concurrently and self.copies_only:
+            statements = [concurrently.plain(statement) for statement in statements]
         work = None
         if self.row.concurrently and not self.copies_only:
             work = self._planned(statements)
@@ -284,30 +286,28 @@ class _Run:
         """`resume`: an earlier try of ours may have left something, or may have been through."""
         done = False
         if resume:
-            done = self._repaired(work)
+            done = self._repaired(work, self.pipeline.ddl.retry_for)
         if not done:
             try:
                 with self.watch() as session:
                     client.become(session, self.pipeline.ddl.retry_for, local=False)
                     with self.blockers.watch(session):
                         session.execute(work.statement)
-            except psycopg.Error:
+            except psycopg.Error as error:
                 try:
-                    done = self._repaired(work)
-                except (psycopg.Error, PgddlError) as error:
-                    raise Retry(
-                        f"{start_of(work.statement)} failed, and what it left could not be cleared away: {error}",
-                        todo="nothing: the next run looks at it again",
-                    ) from None
+                    done = self._repaired(work, self.pipeline.ddl.lock_timeout)
+                except (psycopg.Error, PgddlError):  # mostly for the same reason, an old transaction
+                    why = from_postgres(error, doing=f"applying {self.row.tag}").what
+                    self._put_off(f"{why}, and the next run has to clear away what it left", status="applying")
                 if not done:
                     raise
         with lease.fenced(self.conn, self.fence):
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=client.notes)
 
-    def _repaired(self, work: Work) -> bool:
+    def _repaired(self, work: Work, seconds: float) -> bool:
         """Clears away what is there in part; whether all is done by now."""
         with self.watch() as session:
-            session.execute(_Q["assume"], [False, ["lock_timeout"], [f"{self.pipeline.ddl.retry_for * 1000:.0f}ms"]])
+            session.execute(_Q["assume"], [False, ["lock_timeout"], [f"{max(1, round(seconds * 1000))}ms"]])
             if concurrently.state_of(session, work) == "partial":
                 with self.blockers.watch(session):
                     concurrently.repair(session, work)
@@ -335,11 +335,11 @@ class _Run:
             self.journal.finish_attempt(self.row.id, self.attempt, "skipped", message)
         return Outcome("skipped", message)
 
-    def _put_off(self, why: str) -> NoReturn:
+    def _put_off(self, why: str, status: Status = "pending") -> NoReturn:
         blocked = str(self.blockers)
         message = f"{why}: {blocked}" if blocked else why
         with lease.fenced(self.conn, self.fence):
-            self.journal.finish_attempt(self.row.id, self.attempt, "put off", message)
+            self.journal.put_off(self.row.id, self.attempt, message, status)
         table = next((".".join(name) for name in self.row.touches if all(name)), None)
         raise Retry(
             f"DDL event {self.row.id} ({self.row.tag}) could not be applied within "

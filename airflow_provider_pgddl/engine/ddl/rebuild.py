@@ -15,9 +15,11 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.alter import alter_table, index_statement
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
+from airflow_provider_pgddl.engine.ddl.dropping import taken_along
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
+from airflow_provider_pgddl.engine.ddl.sequences import type_of_identity
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
-from airflow_provider_pgddl.engine.ddl.tables import World, create_table, create_view, replica_identity
+from airflow_provider_pgddl.engine.ddl.tables import World, column, create_table, create_view, replica_identity
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
 from airflow_provider_pgddl.engine.schema.versions import name_of
 
@@ -62,11 +64,13 @@ class _Event:
         tag = self._event["tag"]
         if tag == "DROP OWNED":
             raise CannotRebuild("DROP OWNED revokes rights as well, which its event does not show")
-        if tag.startswith("DROP "):
-            yield from drops(d for d in self._event["dropped"] if d["original"] or d["normal"])
+        along = {(d["classid"], d["objid"], d["objsubid"]) for d in taken_along(self._event)}
+        dropped = [d for d in self._event["dropped"] if (d["classid"], d["objid"], d["objsubid"]) in along]
+        if tag.startswith("DROP ") or (tag == "ALTER DOMAIN" and self._event["dropped"]):
+            yield from drops(d for d in self._event["dropped"] if d["original"] or d in dropped)
             return
         if self._subjects:  # what went with them by CASCADE; their own parts are told by their versions
-            yield from drops(d for d in self._event["dropped"] if d["normal"] and not self._is_part(d))
+            yield from drops(d for d in dropped if not self._is_part(d))
         done: set[int] = set()
         for o in self._event["objects"]:
             oid = self._subject(o)
@@ -108,7 +112,7 @@ class _Event:
             # a partition gets its parents' indexes by itself
             if meta["bound"] is None or index["oid"] in reported:
                 yield raw(index_statement(index["definition"], meta, self._world))
-        if meta["replica_identity"] != "d" and meta["kind"] in ("r", "p", "m"):
+        if meta["replica_identity"] in ("f", "n") or meta["replica_index"]:
             yield spell("ALTER TABLE {} {}", ident(name_of(meta)), replica_identity(meta))
 
     def _is_part(self, d: DroppedMeta) -> bool:
@@ -158,9 +162,13 @@ class _Event:
         altered = {o["objid"] for o in self._event["objects"] if o["tag"] == "ALTER SEQUENCE"}
         for o in self._made.values():
             if o["objid"] in altered or o["table"] in self._subjects:
-                for oid, column in self._columns_of(o)[:1]:
-                    owner = ident([*name_of(self._after[oid]), column])
+                for oid, name in self._columns_of(o)[:1]:
+                    owner = ident([*name_of(self._after[oid]), name])
                     yield spell("ALTER SEQUENCE {} OWNED BY {}", raw(o["identity"]), owner)
+        for (oid, name), definition in self._world.identities.items():
+            behind = column(self._after[oid], name)
+            if behind is not None and (statement := type_of_identity(definition, behind["type"])) is not None:
+                yield statement
 
     # --- everything else ----------------------------------------------------------------------------------------------
 

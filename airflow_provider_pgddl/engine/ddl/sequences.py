@@ -13,10 +13,8 @@ _WORDS = {"increment": "INCREMENT BY", "minvalue": "MINVALUE", "maxvalue": "MAXV
 
 
 def identity_options(create_sequence: str) -> sql.Composed:
-    """What stands in the parentheses behind GENERATED … AS IDENTITY. The type is the column's, so it is not said."""
-    node = statement_node(parse(create_sequence))
-    if kind_of(node) != "CreateSeqStmt":
-        raise StageFailed(f"a CREATE SEQUENCE was expected: {create_sequence}")
+    """What stands in the parentheses behind GENERATED … AS IDENTITY. The type may not: it is the column's."""
+    node = _create(create_sequence)
     name = [part for part in (node.sequence.schemaname, node.sequence.relname) if part]
     said: list[sql.Composable] = [spell("SEQUENCE NAME {}", ident(name))]
     for option in map(unwrap, node.options):
@@ -26,6 +24,29 @@ def identity_options(create_sequence: str) -> sql.Composed:
         elif option.defname == "cycle":
             said.append(sql.SQL("CYCLE") if unwrap(option.arg).boolval else sql.SQL("NO CYCLE"))
     return joined(said, " ")
+
+
+def type_of_identity(create_sequence: str, column_type: str) -> sql.Composed | None:
+    """The sequence given its own type where that is not its column's: CREATE TABLE … LIKE makes such ones."""
+    node = _create(create_sequence)
+    options = {option.defname: option for option in map(unwrap, node.options)}
+    own = _TYPES.get(unwrap(options["as"].arg).names[-1].string.sval) if "as" in options else None
+    if own is None or own == column_type:
+        return None
+    action = spell("ALTER SEQUENCE {} AS {}", ident([node.sequence.schemaname, node.sequence.relname]), raw(own))
+    # a limit that was the old type's own would become the new one's
+    limits = [(name, value) for name in ("minvalue", "maxvalue") if (value := _number(options[name])) is not None]
+    return action + raw("".join(f" {_WORDS[name]} {value}" for name, value in limits))
+
+
+_TYPES = {"int2": "smallint", "int4": "integer", "int8": "bigint"}
+
+
+def _create(create_sequence: str) -> Node:
+    node = statement_node(parse(create_sequence))
+    if kind_of(node) != "CreateSeqStmt":
+        raise StageFailed(f"a CREATE SEQUENCE was expected: {create_sequence}")
+    return node
 
 
 def _number(option: Node) -> str | None:

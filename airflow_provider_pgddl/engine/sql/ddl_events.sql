@@ -140,7 +140,9 @@ FROM pg_catalog.pg_locks w
 JOIN pg_catalog.pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype
      AND h.database IS NOT DISTINCT FROM w.database AND h.relation IS NOT DISTINCT FROM w.relation
      AND h.transactionid IS NOT DISTINCT FROM w.transactionid AND h.objid IS NOT DISTINCT FROM w.objid
-JOIN pg_catalog.pg_prepared_xacts p ON h.virtualtransaction = '-1/' || p.transaction::text
+-- Its own number is known by the lock that it holds on it.
+JOIN pg_catalog.pg_locks o ON o.pid IS NULL AND o.virtualtransaction = h.virtualtransaction AND o.locktype = 'transactionid' AND o.granted
+JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = o.transactionid
 WHERE w.pid = %s AND NOT w.granted
 
 -- name: killing

@@ -23,6 +23,9 @@ DROP FUNCTION pgddl.words(text);
 DROP FUNCTION pgddl.define_type(oid);
 DROP FUNCTION pgddl.describe_object(oid, oid, int);
 DROP FUNCTION pgddl.describe_relations(oid[]);
+DROP FUNCTION pgddl.replica_index(oid);
+DROP FUNCTION pgddl.own_collation(oid, oid);
+DROP FUNCTION pgddl.missing_value(oid, text);
 DROP FUNCTION pgddl.with_descendants(oid[]);
 DROP FUNCTION pgddl.record_exception(text, text, text, oid);
 ALTER TABLE pgddl.exceptions

@@ -88,113 +88,159 @@ $function$;
 
 -- Every relation below the given ones by inheritance or partitioning, and these themselves.
 CREATE FUNCTION pgddl.with_descendants(relations oid[]) RETURNS oid[]
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $function$
-    WITH RECURSIVE tree(relid) AS (
-        SELECT unnest($1)
-        UNION
-        SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
-    )
-    SELECT coalesce(array_agg(relid), '{}') FROM tree
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+#variable_conflict use_column
+DECLARE
+    found   oid[] := coalesce(relations, '{}');
+    layer   oid[] := found;
+BEGIN
+    LOOP
+        layer := ARRAY(SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = ANY(layer) AND i.inhrelid <> ALL(found));
+        EXIT WHEN layer = '{}';
+        found := found || layer;
+    END LOOP;
+    RETURN found;
+END
+$function$;
+
+-- A column's collation, quoted and qualified, where it is not its type's own.
+CREATE FUNCTION pgddl.own_collation(type oid, coll oid) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RETURN (SELECT format('%I.%I', n.nspname, c.collname)
+            FROM pg_type t JOIN pg_collation c ON c.oid = $2 JOIN pg_namespace n ON n.oid = c.collnamespace
+            WHERE t.oid = $1 AND t.typcollation <> $2);
+END
+$function$;
+
+-- What rows older than a column show: one value in an array. Only box has another delimiter than the comma, and then nothing is
+-- quoted.
+CREATE FUNCTION pgddl.missing_value(type oid, missing text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF (SELECT typdelim FROM pg_type WHERE oid = type) = ',' THEN
+        RETURN (missing::text[])[1];
+    END IF;
+    RETURN substr(missing, 2, length(missing) - 2);
+END
 $function$;
 
 -- Relations as a whole: oid as text → TableMeta (see ddl/captured.py). Expressions, types and values are printed as the caller's
--- settings say: record_command below and our own sessions pin the same ones. From 14 to 18.
+-- settings say: record_command below and our own sessions pin the same ones. From 14 to 18. Many small statements: a session plans
+-- only what a relation needs, where one large statement took 10 ms of a client's first command.
 CREATE FUNCTION pgddl.describe_relations(relations oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 #variable_conflict use_column
 DECLARE
-    described jsonb;
+    described   jsonb := '{}';
+    relation    oid;
+    r           record;
+    i           record;
+    columns     jsonb;
+    not_null    int2[];
+    key         jsonb;
+    indexes     jsonb;
+    constraints jsonb;
+    parents     jsonb;
 BEGIN
-    SELECT coalesce(jsonb_object_agg(c.oid::text, jsonb_build_object(
-        'oid', c.oid::bigint,
-        'schema', n.nspname,
-        'name', c.relname,
-        'kind', c.relkind::text,
-        'persistence', c.relpersistence::text,
-        'owner', pg_get_userbyid(c.relowner),
-        'columns', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object(
-                'attnum', a.attnum,
-                'name', a.attname,
-                'type', format_type(a.atttypid, a.atttypmod),
-                'type_oid', a.atttypid::bigint,
-                'typmod', a.atttypmod,
-                'collation', CASE WHEN a.attcollation <> t.typcollation THEN
-                    (SELECT format('%I.%I', cn.nspname, co.collname)
-                     FROM pg_collation co JOIN pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END,
-                'not_null', a.attnotnull,
-                'default', CASE WHEN a.atthasdef THEN
-                    (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
-                     WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END,
-                'generated', a.attgenerated::text,
-                'identity', a.attidentity::text,
-                -- One value in an array; only box has another delimiter than the comma, and then nothing is quoted.
-                'missing', CASE WHEN NOT a.atthasmissing THEN NULL
-                                WHEN t.typdelim = ',' THEN (a.attmissingval::text::text[])[1]
-                                ELSE substr(a.attmissingval::text, 2, length(a.attmissingval::text) - 2) END,
-                'local', a.attislocal
-            ) ORDER BY a.attnum), '[]')
-            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-        'key', (
-            SELECT jsonb_build_object('index', ic.relname, 'columns',
-                ARRAY(SELECT k.attnum FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
-                      WHERE k.n <= i.indnkeyatts ORDER BY k.n))
-            FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-            WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
-              AND i.indpred IS NULL AND i.indexprs IS NULL
-              AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
-                              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                              WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull)
-            ORDER BY i.indisprimary DESC, i.indisreplident DESC, i.indnkeyatts, ic.relname COLLATE "C" LIMIT 1),
-        'replica_identity', c.relreplident::text,
-        'replica_index', CASE WHEN c.relreplident = 'i' THEN
-            (SELECT ic.relname FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-             WHERE i.indrelid = c.oid AND i.indisreplident) END,
+    FOREACH relation IN ARRAY relations LOOP
+        SELECT n.nspname, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident, c.relhasindex, c.relhassubclass,
+               c.relispartition, c.reloptions,
+               CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, c.oid) END AS bound
+        INTO r
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = relation AND c.relkind IN ('r', 'p', 'v', 'm', 'f');
+        CONTINUE WHEN NOT FOUND;
+
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'attnum', a.attnum,
+            'name', a.attname,
+            'type', format_type(a.atttypid, a.atttypmod),
+            'type_oid', a.atttypid::bigint,
+            'typmod', a.atttypmod,
+            'collation', CASE WHEN a.attcollation NOT IN (0, 100) THEN pgddl.own_collation(a.atttypid, a.attcollation) END,
+            'not_null', a.attnotnull,
+            'default', pg_get_expr(d.adbin, d.adrelid),
+            'generated', a.attgenerated::text,
+            'identity', a.attidentity::text,
+            'missing', CASE WHEN a.atthasmissing THEN pgddl.missing_value(a.atttypid, a.attmissingval::text) END,
+            'local', a.attislocal
+        ) ORDER BY a.attnum), '[]'), array_agg(a.attnum) FILTER (WHERE a.attnotnull)
+        INTO columns, not_null
+        FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped;
+
+        key := NULL;
+        indexes := '[]';
+        IF r.relhasindex THEN
+            FOR i IN
+                SELECT i.indexrelid, i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+                       AS may_be_key, (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns, ic.relname,
+                       EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = i.indrelid AND k.conindid = i.indexrelid
+                               AND k.contype IN ('p', 'u', 'x')) AS of_constraint
+                FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
+                WHERE i.indrelid = relation
+                ORDER BY i.indisprimary DESC, i.indisreplident DESC, i.indnkeyatts, ic.relname COLLATE "C"
+            LOOP
+                IF key IS NULL AND i.may_be_key AND i.columns <@ not_null THEN
+                    key := jsonb_build_object('index', i.relname, 'columns', i.columns);
+                END IF;
+                IF NOT i.of_constraint THEN
+                    indexes := indexes || jsonb_build_object(
+                        'oid', i.indexrelid::bigint, 'name', i.relname, 'definition', pg_get_indexdef(i.indexrelid));
+                END IF;
+            END LOOP;
+        END IF;
+
         -- Without what a foreign key to a partitioned table keeps beside it for every partition.
-        'constraints', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object(
-                'oid', k.oid::bigint,
-                'name', k.conname,
-                'type', k.contype::text,
-                'definition', pg_get_constraintdef(k.oid),
-                'validated', k.convalidated,
-                'local', k.conislocal,
-                'references', CASE WHEN k.contype = 'f' THEN
-                    (SELECT jsonb_build_array(fn.nspname, f.relname)
-                     FROM pg_class f JOIN pg_namespace fn ON fn.oid = f.relnamespace WHERE f.oid = k.confrelid) END
-            ) ORDER BY k.oid), '[]')
-            FROM pg_constraint k
-            WHERE k.conrelid = c.oid AND k.contype IN ('p', 'u', 'f', 'c', 'x')
-              AND (k.conparentid = 0
-                   OR NOT EXISTS (SELECT FROM pg_constraint p WHERE p.oid = k.conparentid AND p.conrelid = k.conrelid))),
-        'indexes', (
-            SELECT coalesce(jsonb_agg(jsonb_build_object(
-                'oid', ic.oid::bigint, 'name', ic.relname, 'definition', pg_get_indexdef(ic.oid)) ORDER BY ic.oid), '[]')
-            FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-            WHERE i.indrelid = c.oid
-              AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conindid = i.indexrelid
-                              AND k.contype IN ('p', 'u', 'x'))),
-        'partition_key', CASE WHEN c.relkind = 'p' THEN pg_get_partkeydef(c.oid) END,
-        'bound', CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, c.oid) END,
-        'parents', (
-            SELECT coalesce(jsonb_agg(jsonb_build_array(pn.nspname, p.relname) ORDER BY i.inhseqno), '[]')
-            FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace pn ON pn.oid = p.relnamespace
-            WHERE i.inhrelid = c.oid),
-        'descendants', CASE WHEN c.relhassubclass THEN to_jsonb(ARRAY(
-            WITH RECURSIVE below(relid) AS (
-                SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = c.oid
-                UNION
-                SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.relid
-            )
-            SELECT relid::bigint FROM below ORDER BY relid)) ELSE '[]' END,
-        'definition', CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END,
-        'options', coalesce(to_jsonb(c.reloptions), '[]')
-    )), '{}')
-    INTO described
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = ANY(relations) AND c.relkind IN ('r', 'p', 'v', 'm', 'f');
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'oid', k.oid::bigint,
+            'name', k.conname,
+            'type', k.contype::text,
+            'definition', pg_get_constraintdef(k.oid),
+            'validated', k.convalidated,
+            'local', k.conislocal,
+            'references', CASE WHEN k.contype = 'f' THEN to_jsonb(parse_ident(k.confrelid::regclass::text)) END
+        ) ORDER BY k.oid), '[]')
+        INTO constraints
+        FROM pg_constraint k
+        WHERE k.conrelid = relation AND k.contype IN ('p', 'u', 'f', 'c', 'x')
+          AND (k.conparentid = 0
+               OR NOT EXISTS (SELECT FROM pg_constraint p WHERE p.oid = k.conparentid AND p.conrelid = k.conrelid));
+
+        SELECT coalesce(jsonb_agg(to_jsonb(parse_ident(i.inhparent::regclass::text)) ORDER BY i.inhseqno), '[]')
+        INTO parents FROM pg_inherits i WHERE i.inhrelid = relation;
+
+        described := described || jsonb_build_object(relation::text, jsonb_build_object(
+            'oid', relation::bigint,
+            'schema', r.nspname,
+            'name', r.relname,
+            'kind', r.relkind::text,
+            'persistence', r.relpersistence::text,
+            'owner', pg_get_userbyid(r.relowner),
+            'columns', columns,
+            'key', key,
+            'replica_identity', r.relreplident::text,
+            'replica_index', CASE WHEN r.relreplident = 'i' THEN pgddl.replica_index(relation) END,
+            'constraints', constraints,
+            'indexes', indexes,
+            'partition_key', CASE WHEN r.relkind = 'p' THEN pg_get_partkeydef(relation) END,
+            'bound', r.bound,
+            'parents', parents,
+            'descendants', CASE WHEN r.relhassubclass
+                                THEN to_jsonb((pgddl.with_descendants(ARRAY[relation]))[2:]::bigint[]) ELSE '[]' END,
+            'definition', CASE WHEN r.relkind IN ('v', 'm') THEN pg_get_viewdef(relation) END,
+            'options', coalesce(to_jsonb(r.reloptions), '[]')));
+    END LOOP;
     RETURN described;
+END
+$function$;
+
+CREATE FUNCTION pgddl.replica_index(relation oid) RETURNS name
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RETURN (SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+            WHERE i.indrelid = relation AND i.indisreplident);
 END
 $function$;
 
@@ -205,7 +251,7 @@ CREATE FUNCTION pgddl.describe_object(classid oid, objid oid, objsubid int) RETU
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 #variable_conflict use_column
 DECLARE
-    class   name := (SELECT relname FROM pg_class WHERE oid = $1);
+    class   text := classid::regclass::text;
     kind    "char";
     found   jsonb;
 BEGIN
@@ -350,15 +396,17 @@ $function$;
 -- The words of a text that can be names, as the server would fold and cut them: plain ones in lower case, quoted ones as they
 -- are. More than are names is no harm.
 CREATE FUNCTION pgddl.words(statement text) RETURNS name[]
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $function$
-    SELECT coalesce(array_agg(DISTINCT w::name), '{}') FROM (
-        SELECT unnest(string_to_array(
-            translate(lower($1 COLLATE "C"),
-                      E'\t\n\013\f\r!"#%&''()*+,-./:;<=>?@[\\]^`{|}~', repeat(' ', 64)), ' '))
-        UNION ALL
-        SELECT replace(q, E'\001', '"') FROM unnest(string_to_array(replace($1, '""', E'\001'), '"')) q
-        WHERE length(q) < 256
-    ) s(w) WHERE w <> ''
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    quoted  text[] := string_to_array(replace(statement, '""', chr(1)), '"');
+BEGIN
+    IF strpos(statement, '""') > 0 THEN
+        quoted := ARRAY(SELECT replace(q, chr(1), '"') FROM unnest(quoted) q);
+    END IF;
+    RETURN (string_to_array(translate(
+                lower(statement COLLATE "C"),
+                E'\t\n\013\f\r!"#%&''()*+,-./:;<=>?@[\\]^`{|}~', repeat(' ', 64)), ' ') || quoted)::name[];
+END
 $function$;
 
 -- Event trigger, as the client and before the others: what only it can tell. Every name is qualified, operators too, for the
@@ -621,8 +669,11 @@ LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 DECLARE
     client      jsonb := nullif(current_setting('pgddl.client', true), '')::jsonb;
-    objects     jsonb;
-    relations   oid[];
+    objects     jsonb := '[]';
+    relations   oid[] := '{}';
+    command     record;
+    found       jsonb;
+    schema      text;
     wanted      record;
     namespaces  oid[];
     statement   text := coalesce(current_query(), '');
@@ -636,24 +687,37 @@ DECLARE
     xid         xid8;
     event       jsonb;
 BEGIN
-    SELECT jsonb_agg(jsonb_build_object(
-        'classid', (SELECT relname FROM pg_class WHERE oid = c.classid), 'objid', c.objid::bigint, 'objsubid', c.objsubid,
-        'tag', c.command_tag, 'type', c.object_type, 'schema', c.schema_name, 'name', d.found -> 'name',
-        'identity', c.object_identity, 'table', d.found -> 'table', 'definition', d.found -> 'definition',
-        'owner', d.found -> 'owner') ORDER BY n)
-    INTO objects
-    FROM pg_event_trigger_ddl_commands() WITH ORDINALITY
-         c(classid, objid, objsubid, command_tag, object_type, schema_name, object_identity, in_extension, command, n)
-    LEFT JOIN LATERAL (SELECT CASE WHEN c.classid IS NOT NULL THEN pgddl.describe_object(c.classid, c.objid, c.objsubid)
-                              ELSE '{}' END) d(found) ON true
-    LEFT JOIN pg_class r ON r.oid = (d.found ->> 'table')::bigint::oid
-    LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
-    WHERE NOT c.in_extension
-      AND c.schema_name IS DISTINCT FROM 'pg_temp' AND r.relpersistence IS DISTINCT FROM 't'
-      AND coalesce(c.schema_name, rn.nspname, '') <> 'pgddl' AND NOT starts_with(coalesce(c.schema_name, rn.nspname, ''), 'pgddl_')
-      AND NOT (c.object_type = 'schema' AND (c.object_identity = 'pgddl' OR starts_with(c.object_identity, 'pgddl_')));
+    FOR command IN
+        SELECT * FROM pg_event_trigger_ddl_commands()
+        WHERE NOT in_extension AND schema_name IS DISTINCT FROM 'pg_temp'
+    LOOP
+        found := CASE WHEN command.classid IS NULL THEN '{}'
+                      ELSE pgddl.describe_object(command.classid, command.objid, command.objsubid) END;
+        relation := coalesce((found ->> 'table')::bigint::oid,
+                             CASE WHEN command.classid = 'pg_class'::regclass THEN command.objid END);
+        schema := command.schema_name;
+        IF schema IS NULL AND relation IS NOT NULL THEN
+            SELECT n.nspname INTO schema FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = relation;
+        ELSIF command.object_type = 'schema' THEN
+            schema := found ->> 'name';
+        END IF;
+        CONTINUE WHEN schema = 'pgddl' OR starts_with(schema, 'pgddl_') OR starts_with(schema, 'pg_temp_');
+        objects := objects || jsonb_build_object(
+            'classid', command.classid::regclass::text, 'objid', command.objid::bigint, 'objsubid', command.objsubid,
+            'tag', command.command_tag, 'type', command.object_type, 'schema', command.schema_name, 'name', found -> 'name',
+            'identity', command.object_identity, 'table', found -> 'table', 'definition', found -> 'definition',
+            'owner', found -> 'owner');
+        IF relation <> ALL(relations) THEN
+            relations := relations || relation;
+        END IF;
+        -- A renamed schema takes along what is captured in it.
+        IF tag = 'ALTER SCHEMA' AND command.object_type = 'schema' THEN
+            relations := relations || ARRAY(SELECT DISTINCT k.leaf FROM pgddl.captured k JOIN pg_class c ON c.oid = k.leaf
+                                            WHERE c.relnamespace = command.objid);
+        END IF;
+    END LOOP;
     -- Nothing: IF NOT EXISTS on what is there, or all of it left out. DROP OWNED may only have revoked.
-    IF objects IS NULL AND stash = '{}' AND tag <> 'DROP OWNED' THEN
+    IF objects = '[]' AND stash = '{}' AND tag <> 'DROP OWNED' THEN
         RETURN;
     END IF;
 
@@ -667,23 +731,17 @@ BEGIN
         RAISE EXCEPTION 'the client''s role and path could not be read: %', coalesce(client ->> 'error', 'nothing was left');
     END IF;
 
-    SELECT array_agg(DISTINCT relation) INTO relations FROM (
-        SELECT coalesce((o ->> 'table')::bigint, (o ->> 'objid')::bigint)::oid AS relation
-        FROM jsonb_array_elements(objects) o
-        WHERE o ->> 'classid' = 'pg_class' OR o ->> 'table' IS NOT NULL
-        UNION ALL
-        SELECT (r ->> 'oid')::bigint::oid FROM jsonb_array_elements(stash -> 'rewritten') r
+    IF stash <> '{}' THEN
         -- A dropped column or constraint changes a table that may not be among the objects.
-        UNION ALL
-        SELECT c.oid FROM jsonb_array_elements(stash -> 'dropped') d
-        JOIN pg_namespace n ON n.nspname = d -> 'table' ->> 0
-        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d -> 'table' ->> 1
-        -- A renamed schema takes along what is captured in it.
-        UNION ALL
-        SELECT leaf FROM pgddl.captured k JOIN pg_class c ON c.oid = k.leaf
-        JOIN jsonb_array_elements(objects) o ON o ->> 'classid' = 'pg_namespace' AND c.relnamespace = (o ->> 'objid')::bigint::oid
-        WHERE tag = 'ALTER SCHEMA'
-    ) s WHERE relation IS NOT NULL;
+        relations := ARRAY(
+            SELECT unnest(relations)
+            UNION
+            SELECT (r ->> 'oid')::bigint::oid FROM jsonb_array_elements(stash -> 'rewritten') r
+            UNION
+            SELECT c.oid FROM jsonb_array_elements(stash -> 'dropped') d
+            JOIN pg_namespace n ON n.nspname = d -> 'table' ->> 0
+            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d -> 'table' ->> 1);
+    END IF;
 
     -- What the text's words mean, for the path as it is now.
     SELECT array_agg(s.oid ORDER BY n) INTO namespaces
@@ -747,7 +805,7 @@ BEGIN
         'seq', number,
         'lsn', pg_current_wal_insert_lsn()::text,
         'at', clock_timestamp(),
-        'batch', pg_backend_pid() || '.' || (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+        'batch', pg_backend_pid() || '.' || to_char(statement_timestamp(), 'YYYYMMDDHH24MISSUS'),
         'tag', tag,
         'statement', statement,
         'nested', context <> '',
@@ -758,7 +816,7 @@ BEGIN
         'settings', client -> 'settings',
         'names', names,
         'functions', functions,
-        'objects', coalesce(objects, '[]'),
+        'objects', objects,
         'dropped', coalesce(stash -> 'dropped', '[]'),
         'rewritten', coalesce(stash -> 'rewritten', '[]'),
         'tables', tables,

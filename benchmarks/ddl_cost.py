@@ -1,0 +1,131 @@
+"""What capturing schema changes costs the client that makes them: CREATE TABLE of 20 columns with event triggers and without.
+
+    python -m benchmarks.ddl_cost                  Postgres 16 and 18, and Debian's 15 where it is installed
+
+Each round runs the same command in a database without event triggers and in one for each way of capturing, alternating, each
+in a transaction of its own. `warm` is a session that has run such commands before, `cold` one that has just connected and pays
+for catalog caches and plans. Where Debian's postgresql-15-pgl-ddl-deploy is installed, it is measured beside ours. The last
+line is JSON, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
+from airflow_provider_pgddl.engine.connect import connect
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+BUDGET = 5.0  # milliseconds that a warm session's command may take longer
+PLAIN, OTHER = "without", "pgl_ddl_deploy"
+
+COLUMNS = """
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id integer NOT NULL, token uuid NOT NULL, state text NOT NULL,
+    total numeric(12, 2) DEFAULT 0, weight double precision, paid boolean NOT NULL DEFAULT false,
+    placed_at timestamptz NOT NULL DEFAULT now(), due date, tags text[], attributes jsonb, checksum bytea, note text,
+    code varchar(20) UNIQUE, quantity integer CHECK (quantity > 0), price numeric(10, 2), currency char(3), channel smallint,
+    coupon text COLLATE "C", updated_at timestamptz
+"""
+
+
+def captured(dsn: str, transport: ddl_log.Transport) -> None:
+    with connect(dsn, purpose="benchmark") as session:
+        migrations.apply(session, "core")
+        change_log.register_pipeline(session, transport, "benchmark")
+        ddl_log.start(session, transport, transport)
+
+
+def deployed(dsn: str) -> None:
+    """pgl_ddl_deploy as its README sets it up, for native logical replication and every schema."""
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute("CREATE EXTENSION pgl_ddl_deploy CASCADE")
+        session.execute("CREATE PUBLICATION everything")
+        session.execute(
+            "INSERT INTO pgl_ddl_deploy.set_configs (set_name, include_schema_regex, driver)"
+            " VALUES ('everything', '.*', 'native'::pgl_ddl_deploy.driver)"
+        )
+        session.execute("SELECT pgl_ddl_deploy.deploy('everything')")
+
+
+def ways(cluster: Cluster) -> dict[str, str]:
+    """Name → conninfo of the databases to measure in."""
+    setups: dict[str, Callable[[str], None]] = {
+        PLAIN: lambda dsn: None,  # noqa: ARG005 - nothing is set up
+        "queue": lambda dsn: captured(dsn, "queue"),
+        "wal": lambda dsn: captured(dsn, "wal"),
+    }
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        if admin.execute("SELECT FROM pg_available_extensions WHERE name = 'pgl_ddl_deploy'").fetchone():
+            setups[OTHER] = deployed
+        for name in setups:
+            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    for name, setup in setups.items():
+        setup(cluster.conninfo(name))
+    return {name: cluster.conninfo(name) for name in setups}
+
+
+def measure(cluster: Cluster, rounds: int) -> dict[str, dict[str, float]]:
+    """Way → `{"warm": ms, "cold": ms}`, medians."""
+    databases = ways(cluster)
+    times: dict[str, dict[str, list[float]]] = {name: {"warm": [], "cold": []} for name in databases}
+    with ExitStack() as stack:
+        sessions = {n: stack.enter_context(psycopg.connect(dsn, autocommit=True)) for n, dsn in databases.items()}
+        for number in range(rounds):
+            for name, session in sessions.items():
+                times[name]["warm"].append(timed(session, f"warm_{number}"))
+                with psycopg.connect(databases[name], autocommit=True) as fresh:
+                    times[name]["cold"].append(timed(fresh, f"cold_{number}"))
+    return {name: {k: statistics.median(v[rounds // 10 :]) for k, v in kinds.items()} for name, kinds in times.items()}
+
+
+def timed(session: psycopg.Connection, table: str) -> float:
+    statement = f"CREATE TABLE public.{table} ({COLUMNS})".encode()
+    started = time.perf_counter()
+    session.execute(statement)
+    return (time.perf_counter() - started) * 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    options = parser.parse_args()
+    servers = [Cluster(16), Cluster(18)]
+    if (DEBIAN_15 / "postgres").exists():
+        servers.insert(0, Cluster(15, bin_dir=DEBIAN_15))
+
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    print(f"CREATE TABLE of 20 columns, median of {options.rounds}, milliseconds\n")
+    print(f"{'':28}{'warm':>8}{'added':>8}{'cold':>10}{'added':>8}")
+    for server in servers:
+        with server:
+            found[str(server.version)] = measured = measure(server, options.rounds)
+        for name, ms in measured.items():
+            added = {kind: ms[kind] - measured[PLAIN][kind] for kind in ms}
+            print(
+                f"Postgres {server.version}  {name:16}{ms['warm']:>8.2f}{added['warm']:>8.2f}"
+                f"{ms['cold']:>10.2f}{added['cold']:>8.2f}"
+            )
+    if not any(OTHER in measured for measured in found.values()):
+        print("\npgl_ddl_deploy: not installed (Debian's postgresql-15-pgl-ddl-deploy, with postgresql-15)")
+    print(json.dumps(found))
+    worst = max(m[way]["warm"] - m[PLAIN]["warm"] for m in found.values() for way in ("queue", "wal"))
+    if worst > BUDGET:
+        print(f"the event triggers add {worst:.1f} ms; the budget is {BUDGET:.0f}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
