@@ -177,12 +177,14 @@ def _one(found: Found) -> Iterator[str]:
     yield f"event {event['id']}: {event['status'].replace('_', ' ')}, {event['tag']}"
     if event["todo"]:
         yield f"→ {event['todo']}"
+    path = f", search_path {', '.join(captured['path'])}" if "path" in captured else ""
+    at = f", at {event['lsn']}" if event["lsn"] else ""
     facts = {
         "rule": event["rule"],
         "note": event["note"],
         "about": ", ".join(event["touches"]),
-        "run": f"{captured.get('at')} by {captured.get('role')}, path {', '.join(captured.get('path') or ())}",
-        "captured": f"as {event['captured_id']}, at {event['lsn']}; in the journal since {event['recorded_at']}",
+        "run": f"{captured.get('at') or captured.get('happened_at')} by {captured.get('role')}{path}",
+        "captured": f"as {event['captured_id']}{at}; in the journal since {event['recorded_at']}",
         "applied": event["applied_at"],
     }
     yield from (f"{key + ':':<10}{value}" for key, value in facts.items() if value)
@@ -216,16 +218,24 @@ def _change(change: Found) -> Iterator[str]:
             yield f"{name}: {one} {both['after']['name']}: {', '.join(_was(both, key) for key in both['changed'])}"
     for key, value in change.items():
         if isinstance(value, Mapping) and "before" in value:
-            yield f"{name}: {_was(value, key.replace('_', ' '))}"
+            yield f"{name}: {_was(value, key)}"
 
 
 def _was(pair: Found, key: str) -> str:
     before, after = pair["before"], pair["after"]
     if isinstance(before, Mapping) and key in before and isinstance(after, Mapping) and key in after:
         before, after = before[key], after[key]
+        if key == "name":
+            return f"was {before}"
     elif isinstance(before, Mapping) or isinstance(after, Mapping):
         return key
-    return f"{key} {before if before not in (None, '') else 'none'} → {after if after not in (None, '') else 'none'}"
+    return f"{key.replace('_', ' ')} {_shown(before)} → {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None or value in ("", []) else str(value)
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:

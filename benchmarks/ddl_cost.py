@@ -1,11 +1,11 @@
-"""What capturing schema changes costs the client that makes them: CREATE TABLE of 20 columns with event triggers and without.
+"""What capturing schema changes costs the client that makes them: CREATE TABLE of 20 columns, with and without.
 
     python -m benchmarks.ddl_cost                  Postgres 16 and 18, and Debian's 15 where it is installed
 
-Each round runs the same command in a database without event triggers and in one for each way of capturing, alternating, each
-in a transaction of its own. `warm` is a session that has run such commands before, `cold` one that has just connected and pays
-for catalog caches and plans. Where Debian's postgresql-15-pgl-ddl-deploy is installed, it is measured beside ours. The last
-line is JSON, in milliseconds.
+Each round runs the same command in a database without event triggers and in one for each way of capturing, alternating,
+each in a transaction of its own. `warm` is a session that has run such commands before, `cold` one that has just
+connected and pays for catalog caches and plans. Where Debian's postgresql-15-pgl-ddl-deploy is installed, it is
+measured beside ours. The last line but an error is JSON, in milliseconds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BUDGET = 5.0  # milliseconds that a warm session's command may take longer
 PLAIN, OTHER = "without", "pgl_ddl_deploy"
 
 COLUMNS = """
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id integer NOT NULL, token uuid NOT NULL, state text NOT NULL,
-    total numeric(12, 2) DEFAULT 0, weight double precision, paid boolean NOT NULL DEFAULT false,
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id integer NOT NULL, token uuid NOT NULL,
+    state text NOT NULL, total numeric(12, 2) DEFAULT 0, weight double precision, paid boolean NOT NULL DEFAULT false,
     placed_at timestamptz NOT NULL DEFAULT now(), due date, tags text[], attributes jsonb, checksum bytea, note text,
-    code varchar(20) UNIQUE, quantity integer CHECK (quantity > 0), price numeric(10, 2), currency char(3), channel smallint,
-    coupon text COLLATE "C", updated_at timestamptz
+    code varchar(20) UNIQUE, quantity integer CHECK (quantity > 0), price numeric(10, 2), currency char(3),
+    channel smallint, coupon text COLLATE "C", updated_at timestamptz
 """
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -32,6 +32,8 @@ Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped
 STATUSES: tuple[Status, ...] = (
     "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
 )  # fmt: skip
+
+SECRET = "it may hold a secret, which is not kept here: do it on the target by hand"
 
 # What each status may be changed to by a person or a run; `applying` is left by the run that repairs it.
 _FROM: Mapping[str, tuple[Status, ...]] = {
@@ -190,6 +192,8 @@ class DdlJournal:
         return self.conn.execute(_Q["redecide"], args).fetchone() is not None
 
     def _decided(self, decision: Decision, approval: str) -> dict[str, Any]:
+        if any(without_secrets(statement) != statement for statement in decision.statements):
+            decision = replace(decision, verdict="unhandled", rule=SECRET, statements=())
         statuses: Mapping[str, Status] = {"skip": "skipped", "unhandled": "unhandled"}
         status = statuses.get(decision.verdict, "awaiting_approval" if approval == "required" else "pending")
         told = list(decision.statements) or [without_secrets(decision.event["statement"])]

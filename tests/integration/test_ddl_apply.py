@@ -18,6 +18,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl.apply import Outcome, apply_captured
+from airflow_provider_pgddl.engine.ddl.blockers import Blockers
 from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
@@ -355,6 +356,35 @@ def test_our_own_sessions_are_waited_for(target: Target) -> None:
         with pytest.raises(Retry, match="pgddl:shop"):
             target.apply(event, signal_blockers="terminate", lock_timeout="300ms", retry_for="1s")
     assert signalled(target) == []
+
+
+def test_without_the_right_to_signal_that_is_recorded(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    do(target.dsn, f"ALTER ROLE {WEAK} LOGIN PASSWORD 'weak'", f"ALTER TABLE public.t OWNER TO {WEAK}",
+       f"GRANT USAGE ON SCHEMA pgddl TO {WEAK}", f"GRANT ALL ON ALL TABLES IN SCHEMA pgddl TO {WEAK}")  # fmt: skip
+    weak = psycopg.conninfo.make_conninfo(target.dsn, user=WEAK, password="weak")
+    blockers = Blockers(lambda: connect(weak, purpose="watch"), "shop", event, "terminate", 0.1)
+    with connect(weak, purpose="test") as waiter, in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
+        waiter.execute("SET lock_timeout = '2s'")
+        with pytest.raises(psycopg.errors.LockNotAvailable), blockers.watch(waiter):
+            waiter.execute("ALTER TABLE public.t ADD COLUMN a int")
+        assert signalled(target) == [(blocker.info.backend_pid, "terminate", False)]
+        assert "permission denied" in target.journal.killed()[0]["message"]
+        blocker.execute("SELECT 1")
+
+
+def test_not_lock_safe_is_one_long_wait(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
+        with Underway(lambda: target.apply(event, lock_safe=False, lock_timeout="1ms", retry_for="60s")) as applying:
+            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
+            since = "SELECT waitstart FROM pg_locks WHERE NOT granted AND relation = 'public.t'::regclass"
+            wait_for(lambda: one(target.dsn, since) is not None, applying)
+            first = one(target.dsn, since)
+            wait_for(lambda: one(target.dsn, "SELECT clock_timestamp() - %s > interval '1 s'", first), applying)
+            assert one(target.dsn, since) == first
+            blocker.commit()
+            assert applying.finish().status == "applied"
 
 
 # --- whatever ends us in the middle -------------------------------------------------------------------------------

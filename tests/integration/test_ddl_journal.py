@@ -186,6 +186,8 @@ def test_secrets_do_not_reach_the_journal(journal: DdlJournal, target_dsn: str) 
     for number, text in enumerate([mapping, f"CREATE TABLE t (password text); {mapping}",
                                    "DO $$BEGIN CREATE ROLE r PASSWORD 'hunter2'; END$$"], 1):  # fmt: skip
         journal.record(decision(number, text, verdict="unhandled"))
+    applied = journal.record(decision(8, mapping)) or 0
+    assert (journal.row(applied).status, journal.row(applied).statements) == ("unhandled", ())
     plain = "CREATE TABLE t (password text DEFAULT 'none')"
     kept = journal.record(decision(9, plain)) or 0
     assert journal.captured(kept)["statement"] == plain

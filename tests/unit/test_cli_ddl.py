@@ -117,13 +117,13 @@ def said(before: Any, after: Any) -> list[str]:
 
 def test_a_change_of_a_table_is_said_in_short_lines() -> None:
     (column,) = table()["columns"]
-    wider = {**column, "type": "bigint", "type_oid": 20, "default": "7"}
+    wider = {**column, "type": "bigint", "type_oid": 20, "default": "7", "not_null": False, "name": "key"}
     added = {**column, "attnum": 2, "name": "note", "not_null": False}
     assert said(None, table()) == ["shop.orders: created"]
     assert said(table(), None) == ["shop.orders: dropped"]
     assert said(table(), table(columns=[wider, added])) == [
         "shop.orders: column note added",
-        "shop.orders: column id: default none → 7, type integer → bigint",
+        "shop.orders: column key: default none → 7, was id, not null true → false, type integer → bigint",
     ]
     assert said(table(), table(name="sales", owner="boss", key=None)) == [
         "shop.sales: renamed orders → sales",

@@ -8,7 +8,17 @@ from postgast import ParseResult, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drop
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, statement_node, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Name,
+    Node,
+    deparse,
+    kind_of,
+    parse,
+    qualified,
+    statement_node,
+    texts,
+    unwrap,
+)
 from airflow_provider_pgddl.engine.ddl.spelling import ident, spell
 from airflow_provider_pgddl.engine.ddl.targets import RELATIONS, dropped_relation
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -24,7 +34,33 @@ def dropped_names(event: CapturedEvent) -> list[DroppedMeta]:
 def taken_along(event: CapturedEvent) -> list[DroppedMeta]:
     """What CASCADE took along: no part of something else that was dropped, nor of what the statement named."""
     gone = {name for each in event["dropped"] if (name := _whole(each)) is not None}
-    return [each for each in event["dropped"] if not each["original"] and _stands_alone(each, gone)]
+    ranges, multiranges = _ranges(event["dropped"])
+    return [
+        each
+        for each in event["dropped"]
+        if each["normal"]
+        and not each["original"]
+        and _stands_alone(each, gone)
+        and not (each["type"] == "type" and _name(each) in multiranges)
+        and not (each["type"] == "function" and _name(each) in ranges | multiranges)
+    ]
+
+
+def _ranges(dropped: Iterable[DroppedMeta]) -> tuple[set[Name], set[Name]]:
+    """Range types and their multiranges, which come with casts and functions of their own."""
+    ranges: set[Name] = set()
+    multiranges: set[Name] = set()
+    for each in dropped:
+        if each["type"] == "cast" and not each["original"] and not each["normal"]:
+            cast = unwrap(statement_node(parse(f"DROP CAST {each['identity']}")).objects[0]).items
+            one, other = (qualified(texts(unwrap(part).names)) for part in cast)
+            ranges.add(one)
+            multiranges.add(other)
+    return ranges, multiranges
+
+
+def _name(dropped: DroppedMeta) -> Name:
+    return (dropped["schema"] or "", dropped["name"] or "")
 
 
 def _whole(dropped: DroppedMeta) -> Name | None:
@@ -38,10 +74,7 @@ def _stands_alone(dropped: DroppedMeta, gone: set[Name]) -> bool:
         return False
     if dropped["type"] == "rule" and (dropped["name"] or dropped["identity"]).strip('"').startswith("_RETURN"):
         return False
-    if dropped["type"] == "type" and _row_type(dropped, gone):
-        return False
-    # A view goes because its rule goes, and the server does not call that normal.
-    return dropped["normal"] or dropped["type"] in ("view", "materialized view")
+    return not (dropped["type"] == "type" and _row_type(dropped, gone))
 
 
 _NEVER_ALONE = {"view column", "materialized view column", "composite type column", "index column"}
@@ -49,7 +82,7 @@ _NEVER_ALONE = {"view column", "materialized view column", "composite type colum
 
 def _row_type(dropped: DroppedMeta, gone: set[Name]) -> bool:
     """Whether a type is a dropped relation's own, or an array of something."""
-    return dropped["identity"].endswith("[]") or (dropped["schema"] or "", dropped["name"] or "") in gone
+    return dropped["identity"].endswith("[]") or _name(dropped) in gone
 
 
 def drop_statements(event: CapturedEvent, covers: Covers, node: Node | None) -> tuple[list[str], list[str]]:

@@ -1,12 +1,24 @@
-"""GRANT, REVOKE and ALTER DEFAULT PRIVILEGES reduced to what is in scope; their events name no objects. Pure."""
+"""Statements about rights: reduced to what is in scope, since their events name no objects; roles renamed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from postgast import pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, qualified, relation, texts, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Name,
+    Node,
+    deparse,
+    kind_of,
+    parse,
+    qualified,
+    relation,
+    statement_node,
+    texts,
+    unwrap,
+    walk,
+)
 
 Covers = Callable[[str | None, Name | None], bool]
 
@@ -55,3 +67,14 @@ def _keep(
             gone.append(".".join(name) if name else schema or "what belongs to no schema")
             del items[position]
     return len(items), gone[::-1]
+
+
+def map_roles(statement: str, mapping: Mapping[str, str]) -> str:
+    """The statement with roles by their names on the target: GRANT, OWNER TO, POLICY … TO, FOR ROLE, AUTHORIZATION."""
+    tree = parse(statement)
+    found = False
+    for node in walk(statement_node(tree)):
+        if kind_of(node) == "RoleSpec" and node.rolename in mapping:
+            node.rolename = mapping[node.rolename]
+            found = True
+    return deparse(tree) if found else statement

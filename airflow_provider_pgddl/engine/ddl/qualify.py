@@ -16,9 +16,8 @@ from postgast import parse as parse_any
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
-    deparse,
     kind_of,
-    parse,
+    quoted,
     relation,
     statement_node,
     texts,
@@ -38,12 +37,26 @@ class _Words:
     functions: Mapping[str, str]
     changed: frozenset[str]
     """Words that name something else behind the command than before it."""
+    complete: bool
+    """Whether what is not in them is certainly none of the client's; not so for text within functions."""
 
-    def relation(self, word: str, *, as_of_the_end: bool = False) -> str | None:
-        """The schema of a relation or type; None for what pg_catalog has."""
-        if word in self.changed and not as_of_the_end:
+    def relation(self, word: str) -> str | None:
+        """The schema of a relation; None for what pg_catalog has."""
+        if word not in self.relations and not self.complete:
+            raise CannotQualify(f"the schema of {word} is not known")
+        return self.type(word)
+
+    def type(self, word: str) -> str | None:
+        """The schema of a type; None for what pg_catalog has, or the search_path has to find."""
+        if word in self.changed:
             raise CannotQualify(f"{word} can name what was there before the command or what it made")
         return _permanent(self.relations.get(word), word)
+
+    def referenced(self, word: str) -> str:
+        """The schema of a foreign key's table: looked up when a new table is there, and never in pg_catalog."""
+        if word not in self.relations:
+            raise CannotQualify(f"the schema of {word} is not known")
+        return _permanent(self.relations[word], word) or ""
 
     def function(self, word: str) -> str | None:
         return _permanent(self.functions.get(word), word)
@@ -62,12 +75,22 @@ def qualify(tree: ParseResult, event: CapturedEvent, targets: Sequence[Target]) 
     if kind == "CreateSchemaStmt":
         _qualify_schema(node, event, targets)
         return
+    _name_session_user(node, event)
     target = targets[0] if targets else None
     changed: frozenset[str] = frozenset()
     if target is not None:
         changed = _changed(node, kind, target)
         _qualify_subject(node, kind, target, event)
-    _qualify_rest(node, _Words(event["names"], event["functions"], changed))
+    if kind == "IndexStmt" and target is not None and not node.idxname:
+        node.idxname = target.name or ""  # the target may have other names in the way
+    _qualify_rest(node, _Words(event["names"], event["functions"], changed, not event["nested"]))
+
+
+def _name_session_user(node: Node, event: CapturedEvent) -> None:
+    """SESSION_USER by name: on the target it would be us."""
+    for role in walk(node):
+        if kind_of(role) == "RoleSpec" and role.roletype == pg_query_pb2.ROLESPEC_SESSION_USER:
+            role.roletype, role.rolename = pg_query_pb2.ROLESPEC_CSTRING, event["session_role"]
 
 
 _MAKES_RELATION = {
@@ -248,7 +271,7 @@ def _qualify_schema(node: Node, event: CapturedEvent, targets: Sequence[Target])
             own = getattr(element, _BY_RANGE[kind])
             made[own.relname] = node.schemaname
             _set_schema(own, node.schemaname)
-    words = _Words({**event["names"], **made}, event["functions"], frozenset())
+    words = _Words({**event["names"], **made}, event["functions"], frozenset(), not event["nested"])
     for element in elements:
         _qualify_rest(element, words)
 
@@ -273,9 +296,8 @@ def _qualify_rest(root: Node, words: _Words) -> None:
             hidden |= {unwrap(each).ctename for each in node.with_clause.ctes}
             stack.extend((child, hidden) for child in _children(node, leave_out="with_clause"))
         elif kind == "Constraint" and node.HasField("pktable"):
-            # A new table can refer to itself: a foreign key is resolved when the table is there.
             if not node.pktable.schemaname:
-                node.pktable.schemaname = words.relation(node.pktable.relname, as_of_the_end=True) or ""
+                node.pktable.schemaname = words.referenced(node.pktable.relname)
             stack.extend((child, hidden) for child in _children(node, leave_out="pktable"))
         else:
             stack.extend((child, hidden) for child in _children(node))
@@ -302,8 +324,8 @@ def _qualify_lists(node: Node, kind: str, words: _Words) -> None:
     if kind == "TypeName":
         if node.pct_type:
             _relation_in_front(node.names, 2, words)
-        elif len(node.names) == 1:
-            _relation_in_front(node.names, 1, words)
+        elif len(node.names) == 1 and (schema := words.type(texts(node.names)[0])) is not None:
+            _set_first(node.names, 1, schema)
     elif kind == "FuncCall":
         if texts(node.funcname)[-1:] in (["nextval"], ["setval"], ["currval"]) and node.args:
             _qualify_text(unwrap(node.args[0]), words)
@@ -322,7 +344,9 @@ def _qualify_lists(node: Node, kind: str, words: _Words) -> None:
         _qualify_commented(node, words)
     elif kind == "GrantStmt" and pg_query_pb2.ObjectType.Name(node.objtype) in ("OBJECT_TYPE", "OBJECT_DOMAIN"):
         for each in node.objects:
-            _relation_in_front(unwrap(each).items, 1, words)
+            parts = unwrap(each).items
+            if len(parts) == 1 and (schema := words.type(texts(parts)[0])) is not None:
+                _set_first(parts, 1, schema)
 
 
 def _qualify_option(node: Node, words: _Words) -> None:
@@ -378,15 +402,4 @@ def _qualify_text(node: Node, words: _Words) -> None:
     except (PgQueryError, IndexError, AttributeError):
         return
     if found[0] == "" and (schema := words.relation(found[1])) is not None:
-        node.sval.sval = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, found[1]))
-
-
-def map_roles(statement: str, mapping: Mapping[str, str]) -> str:
-    """The statement with roles by their names on the target: GRANT, OWNER TO, POLICY … TO, FOR ROLE, AUTHORIZATION."""
-    tree = parse(statement)
-    found = False
-    for node in walk(statement_node(tree)):
-        if kind_of(node) == "RoleSpec" and node.rolename in mapping:
-            node.rolename = mapping[node.rolename]
-            found = True
-    return deparse(tree) if found else statement
+        node.sval.sval = quoted((schema, found[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
@@ -43,6 +44,7 @@ class Rules:
         ddl = pipeline.ddl
         patterns = bool(pipeline.tables.include or pipeline.tables.schema_only) and not ddl.ddl_only
 
+        @cache
         def takes(name: Name) -> bool:
             chosen = matches(pipeline, [name], strict=False)
             return bool(chosen.rows or chosen.schema_only)

@@ -178,7 +178,7 @@ def _said_rename(node: Node) -> Said:
             return Said(own=(table[0], node.newname), table=table)
         return Said(own=table, renamed=node.newname)
     if name == "DOMCONSTRAINT":
-        return Said(own=qualified(texts(unwrap(node.object).items)))
+        return Said(own=("", node.newname))
     parts = texts(unwrap(node.object).items) if kind_of(unwrap(node.object)) == "List" else []
     return Said(own=("", node.subname) if node.subname else (qualified(parts) if parts else None), renamed=node.newname)
 

@@ -16,7 +16,8 @@ class Target:
 
     type: str
     """In Postgres' words: ``table``, ``table column``, ``trigger`` …"""
-    oid: int
+    oid: int | None
+    """Of the relation that it is or belongs to."""
     schema: str | None
     """Its schema now; of what is named within a relation, the relation's; a schema's own name."""
     name: str | None
@@ -24,12 +25,13 @@ class Target:
     relation: Name | None
     """The relation that it is or belongs to, by its name now."""
     before: Name | None
-    """The same relation by its name before the event, where it was known."""
+    """Of a relation, or a column of one, the relation's name before the event, where it was known."""
 
 
 def main_targets(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> list[Target]:
     """The objects that the command itself is about: not the indexes and sequences that a CREATE TABLE makes along."""
-    objects = [each for each in event["objects"] if each["identity"]]
+    # REINDEX tells of TOAST tables' indexes, too
+    objects = [each for each in event["objects"] if each["identity"] and each["schema"] != "pg_toast"]
     own = [each for each in objects if each["tag"] == event["tag"] and each["type"] not in _MADE_ALONG]
     own = own or [each for each in objects if each["tag"] == event["tag"]] or objects
     if event["tag"] == "CREATE SCHEMA":
@@ -54,11 +56,11 @@ def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, Tabl
         schema, name = after["schema"], after["name"]
     return Target(
         type=thing["type"],
-        oid=thing["objid"],
+        oid=oid,
         schema=schema,
         name=name,
         relation=name_of(after or before) if known else None,
-        before=name_of(before),
+        before=name_of(before) if thing["classid"] == "pg_class" and oid == thing["objid"] else None,
     )
 
 
@@ -134,7 +136,7 @@ def touched(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[Na
 def kind(event: CapturedEvent, targets: list[Target]) -> str:
     """The kind of object for `on_failure: queue`; whatever touches a table is ``table``."""
     types = [target.type for target in targets] or [each["type"] for each in event["dropped"] if each["original"]]
-    types = types or [each["type"] for each in event["objects"]]
+    types = types or [each["type"].lower() for each in event["objects"]]  # a GRANT's: TABLE, FUNCTION
     plain = {_PLAIN.get(each, each) for each in types}
     if event["rewritten"] or any(each["type"] in ("table", "table column") for each in event["dropped"]):
         return "table"
@@ -148,7 +150,6 @@ _PLAIN = {
     "view column": "view",
     "materialized view column": "materialized view",
     "foreign table column": "foreign table",
-    "TABLE": "table",
 }
 
 

@@ -481,7 +481,8 @@ BEGIN
         -- Without CASCADE an extension takes along nothing but its own members.
         members_only := tg_tag = 'DROP EXTENSION' AND pgddl.outer_context(context) = ''
                         AND strpos(lower(current_query()), 'cascade') = 0;
-        -- Listed from what the command names down to what depends on it: dropping one after the other goes the other way.
+        -- Listed from what the command names down to what depends on it: dropping one after the other goes the other way. But for
+        -- sequences, which a default may use that goes with its table only.
         WITH listed AS (
             SELECT d.*, c.relname AS class,
                    CASE WHEN c.relname IN ('pg_constraint', 'pg_trigger', 'pg_policy', 'pg_rewrite', 'pg_attrdef')
@@ -501,8 +502,11 @@ BEGIN
                          WHEN object_type = 'domain constraint' THEN address_args[1]
                          ELSE coalesce(object_name, address_names[cardinality(address_names)]) END,
             'identity', object_identity, 'original', original,
-            'normal', normal AND (of IS NULL OR original OR of NOT IN (SELECT name FROM relations)),
-            'table', to_jsonb(of), 'arguments', to_jsonb(address_args)) ORDER BY n DESC)
+            'normal', normal AND (of IS NULL OR original OR of NOT IN (SELECT name FROM relations))
+                      AND NOT (class = 'pg_attrdef'
+                               AND address_names IN (SELECT address_names FROM listed WHERE class = 'pg_class' AND objsubid <> 0)),
+            'table', to_jsonb(of), 'arguments', to_jsonb(address_args))
+            ORDER BY CASE object_type WHEN 'sequence' THEN 1 WHEN 'schema' THEN 2 ELSE 0 END, n DESC)
         INTO entries
         FROM listed
         WHERE (original OR NOT members_only) AND NOT is_temporary AND coalesce(schema_name, of[1]) IS DISTINCT FROM 'pg_toast'

@@ -1,0 +1,61 @@
+"""A source whose DDL is captured, as tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
+from airflow_provider_pgddl.engine.capture.ddl_log import Read, Transport
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from tests.integration.sessions import do
+
+
+@dataclass
+class Source:
+    """A source whose DDL is captured, and where the pipeline is in it."""
+
+    dsn: str
+    transport: Transport
+    pipeline: str = "shop"
+    position: str | None = None
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        with connect(self.dsn, purpose="test", pipeline=self.pipeline) as session:
+            yield session
+
+    def start(self) -> None:
+        with self.session() as session:
+            migrations.apply(session, "core")
+            change_log.register_pipeline(session, self.pipeline, "journal")
+            ddl_log.start(session, self.pipeline, self.transport)
+
+    def stop(self) -> None:
+        with self.session() as session:
+            ddl_log.stop(session, self.pipeline)
+
+    def read(self) -> Read:
+        """Without confirming: the same again next time."""
+        with self.session() as session, self.session() as other, session.transaction():
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return ddl_log.read(session, other, self.pipeline, self.transport, self.position)
+
+    def events(self) -> list[CapturedEvent]:
+        """What is new."""
+        read = self.read()
+        with self.session() as other:
+            ddl_log.confirm(other, self.pipeline, read)
+        self.position = read.position
+        assert read.lost == []
+        return read.events
+
+    def tags(self) -> list[str]:
+        return [event["tag"] for event in self.events()]
+
+    def after(self, *statements: str) -> list[CapturedEvent]:
+        do(self.dsn, *statements)
+        return self.events()
