@@ -172,13 +172,16 @@ def test_what_was_decided_can_be_decided_anew_until_it_is_done(journal: DdlJourn
 
 
 def test_what_the_source_could_not_record_waits_for_a_person(journal: DdlJournal) -> None:
-    lost = {"id": 4, "tag": "CREATE VIEW", "what": "permission denied", "relation": None,
+    lost = {"id": 4, "tag": "CREATE VIEW", "what": "permission denied", "relation": '"My app".v',
             "statement": "CREATE ROLE r PASSWORD 'hunter2'; CREATE VIEW v AS SELECT 1"}  # fmt: skip
     event = journal.record_lost(lost) or 0
     assert journal.record_lost(lost) is None
     row = journal.row(event)
     assert (row.status, row.rule) == ("unhandled", "exception 4 on the source: permission denied")
+    assert row.touches == (("My app", "v"),)
     assert "hunter2" not in str(journal.show(event).to_json())
+    nowhere = journal.record_lost({**lost, "id": 5, "relation": None, "statement": None}) or 0
+    assert journal.row(nowhere).touches == ()
 
 
 def test_secrets_do_not_reach_the_journal(journal: DdlJournal, target_dsn: str) -> None:
