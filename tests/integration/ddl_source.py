@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine import migrations
@@ -38,11 +38,14 @@ class Source:
         with self.session() as session:
             ddl_log.stop(session, self.pipeline)
 
-    def read(self) -> Read:
+    def read(self, session: Session | None = None, other: Session | None = None) -> Read:
         """Without confirming: the same again next time."""
-        with self.session() as session, self.session() as other, session.transaction():
-            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            return ddl_log.read(session, other, self.pipeline, self.transport, self.position)
+        with ExitStack() as stack:
+            session = session or stack.enter_context(self.session())
+            other = other or stack.enter_context(self.session())
+            with session.transaction():
+                session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                return ddl_log.read(session, other, self.pipeline, self.transport, self.position)
 
     def events(self) -> list[CapturedEvent]:
         """What is new."""

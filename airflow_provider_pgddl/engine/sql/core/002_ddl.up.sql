@@ -343,7 +343,8 @@ BEGIN
     END CASE;
     RETURN coalesce(found, '{}');
 EXCEPTION WHEN lock_not_available THEN
-    RETURN (SELECT jsonb_build_object('name', i.name) FROM pg_identify_object($1, $2, $3) i);
+    RETURN jsonb_build_object('name', CASE class WHEN 'pg_proc' THEN (SELECT proname FROM pg_proc WHERE oid = $2)
+                                      ELSE (SELECT i.name FROM pg_identify_object($1, $2, $3) i) END);
 END
 $function$;
 
