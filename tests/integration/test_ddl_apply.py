@@ -187,6 +187,14 @@ def test_a_missing_role(target: Target, missing_role: Any, status: str, owner: s
         assert "the target has no role nobody_here: run with our own rights" in target.journal.row(event).notes
 
 
+def test_mapped_roles_in_a_statement_are_replaced(target: Target) -> None:
+    both = target.record("ALTER TABLE public.t OWNER TO nobody_here", "GRANT SELECT ON public.t TO nobody_here")
+    assert target.apply(both, missing_role={"nobody_here": OWNER}).status == "applied"
+    found = one(target.dsn, "SELECT relowner::regrole::text FROM pg_class WHERE oid = 'public.t'::regclass")
+    assert found == OWNER
+    assert one(target.dsn, f"SELECT has_table_privilege('{OWNER}', 'public.t', 'SELECT')") is True
+
+
 def test_missing_roles_in_a_statement_are_cut_out(target: Target) -> None:
     both = target.record("ALTER TABLE public.t ADD COLUMN a int, OWNER TO nobody_here",
                          "GRANT SELECT ON public.t TO nobody_here")  # fmt: skip

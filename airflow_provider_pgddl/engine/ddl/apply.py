@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, own_r
 from airflow_provider_pgddl.engine.ddl.blockers import PATIENCE, Blockers
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.concurrently import State, Work
+from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.parse import start_of
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.ddl_journal import Attempt, DdlJournal, DdlRow, Status
@@ -262,8 +263,11 @@ class _Run:
         return bool(row and row[0])
 
     def _fitting(self, roles: Collection[str]) -> tuple[list[str], list[str]]:
-        """(statements, notes): without the roles that the target lacks, where the pipeline says so."""
-        if self.pipeline.ddl.missing_role != "ignore":
+        """(statements, notes): without the roles that the target lacks, or with others, where the pipeline says so."""
+        missing_role = self.pipeline.ddl.missing_role
+        if isinstance(missing_role, dict):
+            return [map_roles(statement, missing_role) for statement in self.row.statements], []
+        if missing_role != "ignore":
             return list(self.row.statements), []
         kept, notes = [], []
         for statement in self.row.statements:
