@@ -112,7 +112,7 @@ class _Event:
             # a partition gets its parents' indexes by itself
             if meta["bound"] is None or index["oid"] in reported:
                 yield raw(index_statement(index["definition"], meta, self._world))
-        if meta["replica_identity"] in ("f", "n") or meta["replica_index"]:
+        if meta["kind"] != "v" and (meta["replica_identity"] in ("f", "n") or meta["replica_index"]):
             yield spell("ALTER TABLE {} {}", ident(name_of(meta)), replica_identity(meta))
 
     def _is_part(self, d: DroppedMeta) -> bool:
