@@ -40,6 +40,17 @@ def reduce(node: Node, covers: Covers) -> tuple[int, list[str]]:
     return _keep(node.objects, _place, covers)
 
 
+def without_temporary(node: Node, names: Mapping[str, str]) -> int:
+    """Takes temporary relations out of a GRANT, whose event does not tell them apart: how many objects are left."""
+    if kind_of(node) != "GrantStmt":
+        return 1
+    for position in reversed(range(len(node.objects))):
+        item = unwrap(node.objects[position])
+        if kind_of(item) == "RangeVar" and (item.schemaname or names.get(item.relname, "")).startswith("pg_temp"):
+            del node.objects[position]
+    return len(node.objects)
+
+
 def named(node: Node) -> list[Name]:
     """The relations that a GRANT names."""
     if kind_of(node) != "GrantStmt":

@@ -285,6 +285,8 @@ class Judge:
         tree: ParseResult = type(statement.tree)()
         tree.CopyFrom(statement.tree)
         tree.stmts[0].stmt_location = tree.stmts[0].stmt_len = 0
+        if not grants.without_temporary(statement_node(tree), self.event["names"]):
+            raise _Stop("skip", "it is about temporary objects")
         try:
             qualify(tree, self.event, self.targets)
         except CannotQualify as error:
