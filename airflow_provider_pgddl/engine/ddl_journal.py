@@ -6,34 +6,28 @@ Whoever calls decides on transactions. A row's statements run in order, all or n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name, parse, split
-from airflow_provider_pgddl.engine.ddl.phases import Phase, phase_of
+from airflow_provider_pgddl.engine.ddl.parse import dotted_names
+from airflow_provider_pgddl.engine.ddl.recorded import event_json, kept
 from airflow_provider_pgddl.engine.ddl.redact import without_secrets
-from airflow_provider_pgddl.engine.ddl.subject import describe
-from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.ddl_rows import STATUSES, Attempt, DdlDetails, DdlRow, Status, as_row, as_text
+from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
     from airflow_provider_pgddl.engine.ddl.scope import Decision
 
+__all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "Status"]
+
 _Q = queries("ddl_events")
 
-Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"]
-STATUSES: tuple[Status, ...] = (
-    "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
-)  # fmt: skip
-
-SECRET = "it may hold a secret, which is not kept here: do it on the target by hand"
+MAY_TELL = "it may hold a secret, which is not kept here: do it on the target by hand"
 
 # What each status may be changed to by a person or a run; `applying` is left by the run that repairs it.
 _FROM: Mapping[str, tuple[Status, ...]] = {
@@ -44,83 +38,6 @@ _FROM: Mapping[str, tuple[Status, ...]] = {
     "skipped": ("pending", "awaiting_approval", "unhandled", "failed", "applying"),
     "resolved": ("pending", "awaiting_approval", "unhandled", "failed"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DdlRow:
-    """One captured event as recorded; `event` is ddl/events.py's JSON of its first statement."""
-
-    id: int
-    captured_id: str
-    seq: int
-    lsn: str | None
-    event: dict[str, Any]
-    status: Status
-    statements: tuple[str, ...]
-    rule: str | None
-    notes: tuple[str, ...]
-    object_kind: str | None
-    touches: tuple[Name, ...]
-    rebuilt: bool
-    concurrently: bool
-    note: str | None
-    """Why it failed, or what a person wrote."""
-    recorded_at: datetime | None
-    started_at: datetime | None
-    applied_at: datetime | None
-
-    @property
-    def tag(self) -> str:
-        return str(self.event["tag"])
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "captured_id": self.captured_id,
-            "status": self.status,
-            "tag": self.tag,
-            "kind": self.object_kind,
-            "touches": [".".join(part for part in name if part) for name in self.touches],
-            "statements": list(self.statements),
-            "rule": self.rule,
-            "notes": list(self.notes),
-            "note": self.note,
-            "rebuilt": self.rebuilt,
-            "concurrently": self.concurrently,
-            "lsn": self.lsn,
-            **{k: _text(getattr(self, k)) for k in ("recorded_at", "started_at", "applied_at")},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class DdlDetails:
-    """All that is known of one event; times as text."""
-
-    row: DdlRow
-    captured: CapturedEvent
-    previous_version: Mapping[str, TableMeta] | None
-    previous_mask: Mapping[str, Sequence[int]] | None
-    mask: Mapping[str, Sequence[int]] | None
-    attempts: Sequence[Mapping[str, Any]]
-    killed: Sequence[Mapping[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.row.to_json(),
-            "captured": dict(self.captured),
-            "previous_version": self.previous_version,
-            "previous_mask": self.previous_mask,
-            "mask": self.mask,
-            "attempts": list(self.attempts),
-            "killed": list(self.killed),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    number: int
-    interrupted: bool
-    """An earlier one was ended by force: what it did outside of transactions may be there in part."""
 
 
 class DdlJournal:
@@ -152,7 +69,7 @@ class DdlJournal:
                 "pipeline": self.pipeline,
                 "run": self.run,
                 "captured_id": event["id"],
-                "captured": Jsonb(_kept(event)),
+                "captured": Jsonb(kept(event)),
                 "lsn": lsn,
                 "oids": [*{int(oid) for oid in event["tables"]} | gone],
                 "mask": Jsonb({str(oid): list(mask) for oid, mask in (masks or {}).items()}),
@@ -170,7 +87,7 @@ class DdlJournal:
 
     def record_lost(self, lost: Mapping[str, Any]) -> int | None:
         """A command that the source could not record: nobody can say what it was but a person who looks."""
-        relation = lost.get("relation")
+        relation = next(dotted_names(lost.get("relation") or ""), None)
         event = {"seq": 0, "tag": lost.get("tag") or "unknown", "kind": "unknown", "section": None, "phase": "create",
                  "statement": without_secrets(lost.get("statement") or ""), "source": "captured"}  # fmt: skip
         args = {
@@ -180,8 +97,8 @@ class DdlJournal:
             "event": Jsonb(event),
             "statement": event["statement"],
             "rule": f"exception {lost['id']} on the source: {lost.get('what')}",
-            "captured": Jsonb({key: _text(value) for key, value in lost.items()} | {"statement": event["statement"]}),
-            "touches": Jsonb([list(relation)] if isinstance(relation, (list, tuple)) else []),
+            "captured": Jsonb({key: as_text(value) for key, value in lost.items()} | {"statement": event["statement"]}),
+            "touches": Jsonb([relation] if relation else []),
         }
         row = self.conn.execute(_Q["record_lost"], args).fetchone()
         return int(row[0]) if row else None
@@ -193,7 +110,7 @@ class DdlJournal:
 
     def _decided(self, decision: Decision, approval: str) -> dict[str, Any]:
         if any(without_secrets(statement) != statement for statement in decision.statements):
-            decision = replace(decision, verdict="unhandled", rule=SECRET, statements=())
+            decision = replace(decision, verdict="unhandled", rule=MAY_TELL, statements=())
         statuses: Mapping[str, Status] = {"skip": "skipped", "unhandled": "unhandled"}
         status = statuses.get(decision.verdict, "awaiting_approval" if approval == "required" else "pending")
         told = list(decision.statements) or [without_secrets(decision.event["statement"])]
@@ -219,7 +136,7 @@ class DdlJournal:
 
     def waiting(self) -> Sequence[DdlRow]:
         """What is not done yet, in commit order."""
-        return [_row(r) for r in self.conn.execute(_Q["waiting"], [self.pipeline, self.run])]
+        return [as_row(r) for r in self.conn.execute(_Q["waiting"], [self.pipeline, self.run])]
 
     def list(self, status: str | Collection[str] | None = None) -> Sequence[DdlRow]:
         """All captured events of the run, or those in one of these statuses, in commit order."""
@@ -245,13 +162,14 @@ class DdlJournal:
         row = self.row(event_id)
         names = ("number", "started_at", "finished_at", "outcome", "message")
         attempts = [
-            {k: _text(v) for k, v in zip(names, r, strict=True)} for r in self.conn.execute(_Q["attempts"], [event_id])
+            {k: as_text(v) for k, v in zip(names, r, strict=True)}
+            for r in self.conn.execute(_Q["attempts"], [event_id])
         ]
         return DdlDetails(row, *self._details(event_id), attempts, self.killed(event_id))
 
     def _rows(self, statuses: Sequence[str] | None, event_id: int | None) -> Sequence[DdlRow]:
         args = {"pipeline": self.pipeline, "run": self.run, "statuses": statuses, "id": event_id}
-        return [_row(r) for r in self.conn.execute(_Q["list"], args)]
+        return [as_row(r) for r in self.conn.execute(_Q["list"], args)]
 
     def _details(self, event_id: int) -> tuple[Any, Any, Any, Any]:
         found = self.conn.execute(_Q["details"], [event_id, self.pipeline]).fetchone()
@@ -400,75 +318,9 @@ class DdlJournal:
                  "signal", "succeeded", "message", "signalled_at", "reported", "reported_at")  # fmt: skip
         args = {"pipeline": self.pipeline, "event": event_id, "all": not unreported}
         rows = self.conn.execute(_Q["killed"], args)
-        return [{k: _text(v) for k, v in zip(names, row, strict=True)} for row in rows]
+        return [{k: as_text(v) for k, v in zip(names, row, strict=True)} for row in rows]
 
     def mark_reported(self, ids: Collection[int] | None = None) -> int:
         """These (None: all) have been told to whom they concern; returns how many were not before."""
         args = {"pipeline": self.pipeline, "ids": None if ids is None else list(ids)}
         return self.conn.execute(_Q["mark_reported"], args).rowcount
-
-
-def event_json(decision: Decision) -> dict[str, Any]:
-    """The event in the JSON of a snapshot's: of its first statement where that can be described, else of its tag."""
-    statement = without_secrets(decision.event["statement"]) if not decision.statements else decision.statements[0]
-    touched = next((name for name in decision.touches if all(name)), None)
-    event = DdlEvent(
-        seq=decision.event["seq"],
-        tag=decision.event["tag"],
-        kind=decision.kind,
-        section=None,
-        phase="create",
-        statement=statement,
-        schema=touched[0] if touched else None,
-        name=touched[1] if touched else None,
-        table=touched if decision.kind == "table" else None,
-        note=None,
-        source="captured",
-    ).to_json()
-    try:
-        if len(split(statement)) != 1:
-            return event
-        tree = parse(statement)
-        subject = describe(tree)
-    except (StageFailed, IndexError):  # a statement of a kind that a dump has not
-        return event
-    if not decision.statements and subject.tag != decision.event["tag"]:
-        return event  # what called the command, not the command
-    phase: Phase = "create"
-    with suppress(StageFailed):
-        phase = phase_of(tree, "pre-data")
-    return event | {
-        "tag": subject.tag if decision.statements else decision.event["tag"],
-        "kind": subject.kind,
-        "phase": phase,
-        "schema": subject.schema,
-        "name": subject.name,
-        "table": list(subject.table) if subject.table else None,
-        "references": [list(n) for n in subject.mentions],
-        "types": [list(n) for n in subject.types],
-        "functions": [list(n) for n in subject.functions],
-        "arguments": list(subject.arguments) if subject.arguments is not None else None,
-        "roles": list(subject.roles),
-        "index": list(subject.index) if subject.index else None,
-        "sequence": list(subject.sequence) if subject.sequence else None,
-    }
-
-
-def _kept(event: CapturedEvent) -> dict[str, Any]:
-    inner = event["inner"]
-    return {
-        **event,
-        "statement": without_secrets(event["statement"]),
-        "inner": without_secrets(inner) if inner is not None else None,
-    }
-
-
-def _row(row: Sequence[Any]) -> DdlRow:
-    values = list(row)
-    values[6], values[8] = tuple(values[6] or ()), tuple(values[8] or ())
-    values[10] = tuple((name[0], name[1]) for name in values[10] or ())
-    return DdlRow(*values)
-
-
-def _text(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
