@@ -213,8 +213,8 @@ def _apply(context: Context) -> int:
                 context.fence(), row, as_ourselves_if_denied=context.moves_rows, copies_only=context.in_place,
             )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
-            if outcome.status == "applied":
-                applied += 1
+            if outcome.over:
+                applied += outcome.status == "applied"
                 continue
         status = row.status if done else outcome.status
         if not context.journal.passes_over(status, row.object_kind):
