@@ -250,7 +250,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "ALTER MATERIALIZED VIEW m RENAME code TO c", "REFRESH MATERIALIZED VIEW m", "DROP VIEW other.w CASCADE",
         "DROP MATERIALIZED VIEW m"),
     "drops": (("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY REFERENCES a);"
-        "ALTER TABLE a ADD FOREIGN KEY (id) REFERENCES b; CREATE SEQUENCE s; CREATE TABLE c (id int DEFAULT nextval('s'));"
+        "ALTER TABLE a ADD FOREIGN KEY (id) REFERENCES b; CREATE SEQUENCE s;"
+        "CREATE TABLE c (id int DEFAULT nextval('s'));"
         "CREATE DOMAIN dom AS int CONSTRAINT \"d on d\" CHECK (VALUE > 0); CREATE TABLE d (x dom, y int);"
         "CREATE FUNCTION f(a int, b text[]) RETURNS int LANGUAGE sql AS 'SELECT 1';"
         f"CREATE VIEW v AS SELECT note, code FROM {T}; CREATE TABLE e (r int REFERENCES other.ref);"
