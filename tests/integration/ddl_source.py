@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.capture.ddl_log import Read, Transport
@@ -22,6 +23,7 @@ class Source:
     transport: Transport
     pipeline: str = "shop"
     position: str | None = None
+    cluster: Cluster | None = None
 
     @contextmanager
     def session(self) -> Iterator[Session]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import psycopg
@@ -9,6 +10,9 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import catalog, migrations
+from airflow_provider_pgddl.engine.capture import ddl_log
+from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
@@ -20,7 +24,8 @@ RAISES = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$"
 @pytest.fixture(params=["16 queue", "16 wal", "18 queue", "18 wal"])
 def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> Source:
     version, transport = request.param.split()
-    source = Source(database(pg16 if version == "16" else pg18), transport)
+    cluster = pg16 if version == "16" else pg18
+    source = Source(database(cluster), transport, cluster=cluster)
     source.start()
     return source
 
@@ -464,3 +469,54 @@ def test_other_objects_bring_their_statements(source: Source) -> None:
         None, None,
     ]  # fmt: skip
     assert table(events[-2], "v")["definition"].split() == ["SELECT", "id", "FROM", "public.t;"]
+
+
+# The injector's identities
+
+
+def test_identities_stay_through_renames_and_a_restore(source: Source, database: Database) -> None:
+    do(source.dsn, "CREATE TABLE before (gone int, id int PRIMARY KEY, b text)", "ALTER TABLE before DROP gone")
+    with source.session() as session:
+        migrations.apply(session, "injector")
+        ddl_log.start(session, source.pipeline, source.transport)
+    source.events()
+    created, renamed, swapped = source.after(
+        "CREATE TABLE t (id int PRIMARY KEY, b text)",
+        "ALTER TABLE before RENAME TO after",
+        "ALTER TABLE after RENAME b TO c",
+    )
+    do(
+        source.dsn,
+        "ALTER TABLE after ADD b text",
+        "ALTER TABLE after DROP b",
+        "ALTER TABLE after ADD b text",
+        "DROP TABLE t",
+    )
+    ids = {c["name"]: c["id"] for c in table(created, "t")["columns"]}
+    assert table(created, "t")["id"] and len(set(ids.values())) == 2
+    with source.session() as session:
+        oid = catalog.oid_of(session, "public", "after")
+        now = ddl_log.describe(session, [oid or 0])[oid or 0]
+        kept = {c["name"]: c["id"] for c in now["columns"]}
+        assert now["id"] == table(renamed, "after")["id"]
+        assert session.execute("SELECT count(*) FROM pgddl.table_identities").fetchone() == (1,)
+    assert kept["c"] == column(renamed, "after", "b")["id"] == column(swapped, "after", "c")["id"]
+
+    assert source.cluster is not None
+    restored = database(source.cluster)
+    dump = subprocess.run([source.cluster.bin("pg_dump"), "-d", source.dsn], check=True, capture_output=True)
+    subprocess.run(
+        [source.cluster.bin("psql"), "-qX", "-v", "ON_ERROR_STOP=1", "-d", restored],
+        input=dump.stdout, check=True, capture_output=True,
+    )  # fmt: skip
+    with connect(restored, purpose="test") as session:
+        for change in (None, "SET pgddl.skip = off; ALTER TABLE public.after ADD d int"):
+            if change is not None:
+                session.execute(change.encode())
+            oid = catalog.oid_of(session, "public", "after")
+            there = ddl_log.describe(session, [oid or 0])[oid or 0]
+            assert there["id"] == now["id"]
+            found = {c["name"]: c["id"] for c in there["columns"]}
+            assert {name: found[name] for name in kept} == kept
+        assert found["d"] is not None
+        ddl_log.stop(session, source.pipeline)

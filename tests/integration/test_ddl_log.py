@@ -172,8 +172,10 @@ def test_what_cannot_be_recorded_is_an_exception_and_no_client_fails(source: Sou
         "DROP FUNCTION pgddl.emit_command(text, text, jsonb)",
         "DROP FUNCTION pgddl.stash_key(text)",
         "DROP FUNCTION pgddl.record_exception(text, text, text, oid)",
-        "CREATE FUNCTION public.no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION $$no$$; END';"
-         "CREATE TRIGGER no BEFORE INSERT ON pgddl.ddl_queue FOR EACH ROW EXECUTE FUNCTION public.no()",
+        (
+            "CREATE FUNCTION public.no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION $$no$$; END';"
+            "CREATE TRIGGER no BEFORE INSERT ON pgddl.ddl_queue FOR EACH ROW EXECUTE FUNCTION public.no()"
+        ),
     ],
 )
 def test_no_client_fails_whatever_was_done_to_our_schema(queue: Source, damage: str) -> None:
@@ -408,3 +410,38 @@ def test_nobody_waits_while_a_partition_is_attached(captured: Source) -> None:
         client.commit()
     do(captured.dsn, "INSERT INTO p VALUES (1, 55)")
     assert log_of(captured, "p") == [("I", None, None, 1, 1), ("I", None, None, 1, 55)]
+
+
+# Long strings
+
+
+def test_a_long_string_of_many_commands_is_stored_once(source: Source) -> None:
+    commands = [f"CREATE TABLE t{n} (id int PRIMARY KEY, r int REFERENCES t{max(n - 1, 0)})" for n in range(100)]
+    commands += [
+        f"COMMENT ON TABLE t0 IS '{'x' * 20000}'",
+        "SET LOCAL search_path = public, pg_catalog",
+        "DROP TABLE t99",
+    ]
+    text = "; ".join(commands)
+    do(source.dsn, text)
+    size = one(source.dsn, "SELECT coalesce(sum(length(event ->> 'statement')), 0) FROM pgddl.ddl_queue")
+    assert size == (2 * len(text) if source.transport == "queue" else 0)
+    events = source.events()
+    assert len(events) == 102 and {e["statement"] for e in events} == {text}
+    assert len({e["batch"] for e in events}) == 1 and [e["seq"] for e in events] == list(range(1, 103))
+    for n, event in enumerate(events[:100]):
+        assert {k for k in event["names"] if k.startswith("t") and "_" not in k} == {f"t{i}" for i in range(n + 1)}
+    assert "t99" in events[100]["names"] and "t99" not in events[101]["names"]
+
+
+def test_a_long_string_whose_first_command_is_rolled_back_is_stored_with_the_next(source: Source) -> None:
+    do(
+        source.dsn,
+        f"""DO $$ BEGIN
+            BEGIN CREATE TABLE a (id int); RAISE 'no'; EXCEPTION WHEN OTHERS THEN NULL; END;
+            CREATE TABLE b (id int); CREATE TABLE c (id int); -- {"x" * 3000}
+        END $$""",
+    )
+    events = source.events()
+    assert [e["inner"] for e in events] == ["CREATE TABLE b (id int)", "CREATE TABLE c (id int)"]
+    assert all(len(e["statement"]) > 3000 for e in events) and events[1]["names"] == {"b": "public", "c": "public"}

@@ -11,7 +11,6 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     UnknownMessage,
     format_lsn,
     logical_messages,
-    parse_lsn,
 )
 
 
@@ -59,5 +58,5 @@ def test_a_message_that_is_cut_short_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("0/0", 0), ("16/B374D848", 0x16B374D848), ("FFFFFFFF/FFFFFFFF", 2**64 - 1)]
 )
-def test_positions_are_read_and_printed_as_the_server_does(text: str, number: int) -> None:
-    assert parse_lsn(text) == number and format_lsn(number) == text
+def test_positions_are_printed_as_the_server_does(text: str, number: int) -> None:
+    assert format_lsn(number) == text

@@ -77,6 +77,10 @@ def start(source: Session, pipeline: str, transport: Transport) -> None:
                 sql="\n".join(f"ALTER EVENT TRIGGER {name} ENABLE;" for name, on in sorted(known.items()) if on == "D"),
             )
     _speak_english(source)
+    if _row(source, "identities_kept")[0]:
+        # Each in a transaction of its own: an event trigger does not wait for it.
+        for (oid,) in source.execute(_Q["unidentified"]).fetchall():
+            source.execute(_Q["identify"], [oid])
 
 
 def _start_slot(source: Session, pipeline: str) -> None:
@@ -174,7 +178,7 @@ def read(source: Session, other: Session, pipeline: str, transport: Transport, p
         events = [event for (event,) in source.execute(_Q["queued"], {"position": position})]
     else:
         events, confirm_lsn = _decode(other, slot_name(pipeline), snapshot, position)
-    return Read(_numbered(events), snapshot, lsn, confirm_lsn, _lost(source, position))
+    return Read(_completed(events), snapshot, lsn, confirm_lsn, _lost(source, position))
 
 
 def _decode(other: Session, slot: str, snapshot: str, position: str | None) -> tuple[list[CapturedEvent], str]:
@@ -204,13 +208,37 @@ def _shown(session: Session, xids: list[str], snapshot: str) -> set[str]:
     return {xid for (xid,) in session.execute(_Q["shown"], {"xids": xids, "snapshot": snapshot})}
 
 
-def _numbered(events: list[CapturedEvent]) -> list[CapturedEvent]:
-    """With `seq` from 1 in each transaction: the source numbers them by a sequence, which cannot be set back."""
+def _completed(events: list[CapturedEvent]) -> list[CapturedEvent]:
+    """With `seq` from 1 in each transaction (the source numbers them by a sequence, which cannot be set back), and with
+    the statement and its words where only the first command of a long string has brought them."""
     seen = Counter[str]()
+    first = dict[tuple[str, str], CapturedEvent]()
     for event in events:
         seen[event["xid"]] += 1
         event["seq"] = seen[event["xid"]]
+        key = (event["xid"], event["batch"])
+        if cast(str | None, event["statement"]) is None:
+            _inherit(event, first.get(key))
+        first[key] = event
     return events
+
+
+def _inherit(event: CapturedEvent, before: CapturedEvent | None) -> None:
+    """From the command before it: the string, and its words as that command and this one have changed them."""
+    event["statement"] = before["statement"] if before else ""
+    for key, catalogs in (("names", {"pg_class", "pg_type"}), ("functions", {"pg_proc"})):
+        words = dict[str, str](before[key]) if before else {}  # type: ignore[literal-required]
+        for gone in event["dropped"]:
+            if gone["classid"] in catalogs and gone["name"] is not None and words.get(gone["name"]) == gone["schema"]:
+                del words[gone["name"]]
+        path = {schema: n for n, schema in enumerate(event["path"])}
+        for made in event["objects"]:
+            name, schema = made["name"], made["schema"]
+            if made["classid"] not in catalogs or made["objsubid"] or name is None or schema not in path:
+                continue
+            if path[schema] <= path.get(words.get(name, ""), len(path)):
+                words[name] = schema
+        event[key] = words  # type: ignore[literal-required]
 
 
 def _lost(source: Session, position: str | None) -> list[dict[str, Any]]:

@@ -58,11 +58,5 @@ def _message(commit_lsn: int, data: bytes) -> LogicalMessage:
     return LogicalMessage(commit_lsn, lsn, prefix, data[start:])
 
 
-def parse_lsn(text: str) -> int:
-    """``16/B374D848`` as a number."""
-    high, _, low = text.partition("/")
-    return int(high, 16) << 32 | int(low, 16)
-
-
 def format_lsn(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

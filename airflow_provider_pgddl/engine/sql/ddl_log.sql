@@ -103,3 +103,14 @@ WHERE pg_catalog.pg_visible_in_snapshot(x, %(snapshot)s::pg_catalog.pg_snapshot)
 -- name: advance
 SELECT pg_catalog.pg_replication_slot_advance(slot_name, %(upto)s::pg_catalog.pg_lsn)
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND confirmed_flush_lsn < %(upto)s::pg_catalog.pg_lsn
+
+-- name: identities_kept
+SELECT pg_catalog.to_regproc('pgddl.identify_relations') IS NOT NULL
+
+-- name: unidentified
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl') AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_)'
+
+-- name: identify
+SELECT pgddl.identify_relations(ARRAY[%s::oid])

@@ -232,6 +232,9 @@ BEGIN
             'definition', CASE WHEN r.relkind IN ('v', 'm') THEN pg_get_viewdef(relation) END,
             'options', coalesce(to_jsonb(r.reloptions), '[]')));
     END LOOP;
+    IF to_regproc('pgddl.with_identities') IS NOT NULL THEN
+        EXECUTE 'SELECT pgddl.with_identities($1)' INTO described USING described;
+    END IF;
     RETURN described;
 END
 $function$;
@@ -518,6 +521,11 @@ BEGIN
           AND NOT (class = 'pg_rewrite' AND address_names[3] = '_RETURN');
         IF entries IS NOT NULL THEN
             PERFORM pgddl.stash(pgddl.stash_key(pgddl.outer_context(context)), 'dropped', entries);
+            IF to_regproc('pgddl.forget_relations') IS NOT NULL THEN
+                EXECUTE 'SELECT pgddl.forget_relations($1)' USING ARRAY(
+                    SELECT (e ->> 'objid')::bigint::oid FROM jsonb_array_elements(entries) e
+                    WHERE e ->> 'classid' = 'pg_class' AND e ->> 'objsubid' = '0');
+            END IF;
         END IF;
     EXCEPTION WHEN OTHERS THEN
         GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
@@ -682,6 +690,7 @@ DECLARE
     wanted      record;
     namespaces  oid[];
     statement   text := coalesce(current_query(), '');
+    batch       text;
     words       name[];
     names       jsonb;
     functions   jsonb;
@@ -751,14 +760,24 @@ BEGIN
     -- What the text's words mean, for the path as it is now.
     SELECT array_agg(s.oid ORDER BY n) INTO namespaces
     FROM jsonb_array_elements_text(client -> 'path') WITH ORDINALITY t(p, n) JOIN pg_namespace s ON s.nspname = p::name;
-    words := pgddl.words(statement);
+    -- A long string of many commands goes with the first of them only, and so does what its words mean: the reader puts both into the
+    -- others. In a setting of the transaction, so that the first one cannot be rolled back alone.
+    IF length(statement) > 2000 THEN
+        batch := pgddl.stash_key('batch' || (client ->> 'path'));
+        IF batch = current_setting('pgddl.batch', true) THEN
+            statement := NULL;
+        ELSE
+            PERFORM set_config('pgddl.batch', batch, true);
+        END IF;
+    END IF;
+    words := CASE WHEN statement IS NULL THEN '{}' ELSE pgddl.words(statement) END;
     -- DETACH PARTITION tells of the parent only: the partition is what we have locked, and, where there is a text, what it names.
     IF tag = 'ALTER TABLE' AND EXISTS (SELECT FROM pg_class WHERE oid = ANY(relations) AND relkind = 'p') THEN
         relations := relations || ARRAY(
             SELECT DISTINCT c.oid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
             WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND c.relkind IN ('r', 'p', 'f') AND NOT c.relispartition
               AND l.mode IN ('ShareUpdateExclusiveLock', 'AccessExclusiveLock') AND c.oid <> ALL(relations)
-              AND (context <> '' OR c.relname = ANY(words)) AND c.relnamespace <> 'pgddl'::regnamespace);
+              AND (context <> '' OR statement IS NULL OR c.relname = ANY(words)) AND c.relnamespace <> 'pgddl'::regnamespace);
     END IF;
     -- A word that is one thing as a relation and another as a type, or a function that more than one schema has, is left out: it
     -- means on the target what it means here where it is run with this path.
@@ -793,6 +812,12 @@ BEGIN
     -- Printing an expression or a view locks the tables in it, which the command has not always done. Where one is held by somebody
     -- else, lock_timeout ends the wait, and a relation that cannot be described now is left out.
     relations := pgddl.with_descendants(relations);
+    IF to_regproc('pgddl.identify_relations') IS NOT NULL THEN
+        BEGIN
+            EXECUTE 'SELECT pgddl.identify_relations($1)' USING relations;
+        EXCEPTION WHEN lock_not_available THEN NULL;
+        END;
+    END IF;
     BEGIN
         tables := pgddl.describe_relations(relations);
     EXCEPTION WHEN lock_not_available THEN
