@@ -268,7 +268,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "CREATE PROCEDURE pr(INOUT x int) LANGUAGE sql AS 'SELECT 1'",
         "CREATE TRIGGER \"T\" BEFORE UPDATE OF a ON t FOR EACH ROW WHEN (OLD.a <> 'x') EXECUTE FUNCTION f()",
         "CREATE RULE r AS ON UPDATE TO t DO ALSO NOTHING", "CREATE POLICY p ON t FOR SELECT USING (a <> 'y')",
-        "CREATE STATISTICS st (ndistinct) ON a, c FROM t", "DROP TRIGGER \"T\" ON t", "DROP PROCEDURE pr"),
+        "CREATE STATISTICS st (ndistinct) ON a, c FROM t", "DROP TRIGGER \"T\" ON t", "DROP PROCEDURE pr",
+        "CREATE SCHEMA z CREATE TABLE a (id serial PRIMARY KEY) CREATE VIEW v AS SELECT id FROM a CREATE INDEX ON a (id)"),
 }  # fmt: skip
 
 
@@ -278,6 +279,31 @@ def test_captured_events_are_rebuilt(pair: Pair, name: str) -> None:
     pair.both(BASE, first)
     pair.captured()
     for statement in statements:
+        pair.follow(statement)
+        assert pair.differences() == [], (statement, pair.statements)
+
+
+EIGHTEEN = (
+    "ALTER TABLE other.ref ADD COLUMN v int GENERATED ALWAYS AS (id + 1) VIRTUAL",
+    "ALTER TABLE other.ref ALTER v SET EXPRESSION AS (id * 3)",
+    f"ALTER TABLE {T} ALTER twice SET EXPRESSION AS (id * 4)",
+    f"ALTER TABLE {T} RENAME id TO no",
+    f"ALTER TABLE {T} ADD CONSTRAINT loose FOREIGN KEY (ref) REFERENCES other.ref NOT ENFORCED",
+    f"ALTER TABLE {T} ALTER CONSTRAINT loose ENFORCED",
+    f"ALTER TABLE {T} ADD CONSTRAINT c CHECK (no < 9) NOT ENFORCED",
+    "CREATE TABLE p (id int GENERATED ALWAYS AS IDENTITY, k int) PARTITION BY LIST (k)",
+    "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+    "ALTER TABLE p ADD FOREIGN KEY (k) REFERENCES other.ref NOT VALID",
+    "CREATE UNLOGGED TABLE u (LIKE p INCLUDING ALL)",
+    "ALTER TABLE p ALTER id DROP IDENTITY",
+)
+
+
+def test_what_only_postgres_18_has(pg18: Cluster, database: Callable[..., str]) -> None:
+    pair = Pair(database(pg18), database(pg18))
+    pair.both(BASE)
+    pair.captured()
+    for statement in EIGHTEEN:
         pair.follow(statement)
         assert pair.differences() == [], (statement, pair.statements)
 

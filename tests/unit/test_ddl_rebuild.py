@@ -138,8 +138,8 @@ def test_serial_and_identity_are_told_apart() -> None:
         define.format("t_id_seq"),
         (
             'CREATE TABLE "s"."t" ("id" integer DEFAULT nextval(\'s.t_id_seq\'::regclass) NOT NULL, "n" integer'
-            ' GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "s"."t_n_seq" START WITH 1 INCREMENT BY 2 MINVALUE 1 MAXVALUE 9'
-            " CACHE 1 NO CYCLE) NOT NULL)"
+            ' GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME "s"."t_n_seq" START WITH 1 INCREMENT BY 2 MINVALUE 1'
+            " MAXVALUE 9 CACHE 1 NO CYCLE) NOT NULL)"
         ),
         'ALTER SEQUENCE s.t_id_seq OWNED BY "s"."t"."id"',
     )
