@@ -219,6 +219,10 @@ CASES: dict[str, Case] = {
               [thing("ALTER FUNCTION", "function", 30, "app", "f", identity="app.f(integer)")], path=["app", "other"]),
         "unhandled", rule="old schema is not told",
     ),
+    "move of what was not known": Case(
+        on(table(9, "app_2", "x", ["id"]), "ALTER TABLE", "alter table x set schema app_2", path=["app", "app_3"]),
+        "unhandled", rule="the schema of x before it was moved is not known", by=lambda: app(schemas="^app"),
+    ),
     # --- scope ---
     "schema out of scope": Case(on(OUT, "CREATE TABLE", "create table other.x (id int)"), "skip", rule="schema other"),
     "schemas match anywhere and in any case": applies(
@@ -383,6 +387,10 @@ CASES: dict[str, Case] = {
             gone("type", "app", "r")]),
         "DROP TYPE app.r",
     ),
+    "drop of a table that the pipeline does not take": Case(
+        event("DROP TABLE", "drop table zz", dropped=[gone("table", "app", "zz")]), "skip",
+        rule="app.zz is not among the tables", by=lambda: app(include=["app.t"]),
+    ),
     "DROP OWNED": Case(
         event("DROP OWNED", "drop owned by x", dropped=[gone("table", "app", "t", oid=1)]), "unhandled", rule="revokes"
     ),
@@ -429,7 +437,27 @@ CASES: dict[str, Case] = {
            "alter table t validate constraint fk"),
         "skip", rule="the foreign key fk was left out",
     ),
+    "a sequence's owner out of the scope": Case(
+        event("CREATE SEQUENCE", "create sequence s owned by other.o.id", [thing("CREATE SEQUENCE", "sequence", 30,
+              "app", "s", table=3)], tables=[O]),
+        "apply", ("CREATE SEQUENCE app.s",), notes="owner other.o",
+    ),
+    "nothing but an owner out of the scope": Case(
+        event("ALTER SEQUENCE", "alter sequence s owned by other.o.id", [thing("ALTER SEQUENCE", "sequence", 30,
+              "app", "s", table=3)], tables=[O]),
+        "skip", rule="owner other.o",
+    ),
+    "statistics of a table out of the scope": Case(
+        event("CREATE STATISTICS", "create statistics st on id, a from other.o", [thing("CREATE STATISTICS",
+              "statistics object", 30, "app", "st", table=3)], tables=[O]),
+        "skip", rule="other.o",
+    ),
     # --- grants ---
+    "a grant on a temporary table": Case(
+        event("GRANT", "grant select on tmp, t to r", [thing("GRANT", "TABLE", identity=None)],
+              names={"tmp": "pg_temp_3", "t": "app"}),
+        "apply", ("GRANT select ON app.t TO r",),
+    ),
     "a grant on several": Case(
         event("GRANT", "grant select on t, other.o to r", [thing("GRANT", "TABLE", identity=None)],
               names={"t": "app"}),

@@ -26,13 +26,18 @@ class Coverage:
         for meta in (*self.event["tables"].values(), *self.versions.values()):
             self._known.setdefault((meta["schema"], meta["name"]), []).append(meta)
 
-    def covers(self, schema: str | None, name: Name | None) -> bool:
-        """Whether an object is in scope: by its schema, and by the relation that it is or belongs to."""
+    def covers(self, schema: str | None, name: Name | None, *, table: bool = False) -> bool:
+        """Whether an object is in scope: by its schema, and by the relation that it is or belongs to.
+
+        `table`: that is known to be a table, though no version tells it.
+        """
         if self.rules.narrow:
             return name is not None and self._takes(name)
         if schema is None:
             return self.rules.scope == "everything"
-        return self.rules.has_schema(schema) and (name is None or not self._is_table(name) or self._takes(name))
+        if not self.rules.has_schema(schema) or (name is not None and not self.rules.has_schema(name[0])):
+            return False
+        return name is None or not (table or self._is_table(name)) or self._takes(name)
 
     def covers_table(self, name: Name) -> bool:
         """Whether a statement may refer to a table."""
@@ -41,7 +46,8 @@ class Coverage:
         return self._takes(name) if self.rules.narrow or self.rules.has_schema(name[0]) else False
 
     def covers_dropped(self, dropped: DroppedMeta) -> bool:
-        return self.covers(dropped_schema(dropped), self.dropped_relation(dropped))
+        is_table = dropped["type"] == "table"
+        return self.covers(dropped_schema(dropped), self.dropped_relation(dropped), table=is_table)
 
     def dropped_relation(self, dropped: DroppedMeta) -> Name | None:
         """The relation of a dropped object; an index's, which its event does not tell, is the one that had it."""

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.ddl.references import (
     cut_constraint_actions,
     cut_foreign_keys,
+    cut_owner,
     family_outside,
     likeness_outside,
 )
@@ -309,6 +310,8 @@ class Judge:
             if self.rules.out_of_scope_references == "unhandled":
                 raise _Stop("unhandled", f"it refers to {quoted(name)}, which is out of scope")
             reasons.append(f"foreign key to {quoted(name)}, which is out of scope, left out")
+        for name in cut_owner(node, self.coverage.covers_table):
+            reasons.append(f"owner {quoted(name)}, which is out of scope, left out")
         if self.rules.out_of_scope_references == "strip":
             for constraint in cut_constraint_actions(node, self._left_out_keys()):
                 reasons.append(f"the foreign key {quoted(('', constraint))} was left out")
@@ -397,4 +400,6 @@ def _crossing(what: str, comes_in: bool) -> str:
 
 
 def _length(node: Node) -> int:
-    return len(node.cmds) if kind_of(node) == "AlterTableStmt" else 0
+    """How many actions a statement has that can all be cut out."""
+    field = {"AlterTableStmt": "cmds", "AlterSeqStmt": "options"}.get(kind_of(node))
+    return len(getattr(node, field)) if field else 0

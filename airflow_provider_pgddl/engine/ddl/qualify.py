@@ -123,6 +123,8 @@ def _qualify_subject(node: Node, kind: str, target: Target, event: CapturedEvent
     schema = target.schema
     if kind == "AlterObjectSchemaStmt":
         schema = target.before[0] if target.before is not None else _only_schema(event)
+        if schema is None and target.schema is not None and _is_bare(node):
+            raise CannotQualify(f"the schema of {target.name} before it was moved is not known")
     if schema is None:
         return
     if kind in _BY_RANGE:
@@ -179,6 +181,15 @@ _BY_LIST = {
     "DefineStmt": "defnames",
 }
 _BY_EITHER = {"RenameStmt", "AlterObjectSchemaStmt", "AlterOwnerStmt", "AlterObjectDependsStmt"}
+
+
+def _is_bare(node: Node) -> bool:
+    """Whether a SET SCHEMA names its object without a schema."""
+    if node.HasField("relation"):
+        return not node.relation.schemaname
+    thing = unwrap(node.object)
+    parts = {"List": "items", "TypeName": "names", "ObjectWithArgs": "objname"}.get(kind_of(thing))
+    return parts is not None and len(getattr(thing, parts)) == 1
 
 
 def _only_schema(event: CapturedEvent) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from postgast import pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, quoted, relation, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, qualified, quoted, relation, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 
 Covers = Callable[[Name], bool]
@@ -61,6 +61,19 @@ def _leads_out(node: Node, covers: Covers) -> bool:
     return (
         kind_of(node) == "Constraint" and constraint_kind(node) == "foreign key" and not covers(relation(node.pktable))
     )
+
+
+def cut_owner(node: Node, covers: Covers) -> list[Name]:
+    """Takes OWNED BY a column out of scope out of a statement about a sequence, which may then have nothing to do."""
+    cut: list[Name] = []
+    if kind_of(node) in ("CreateSeqStmt", "AlterSeqStmt"):
+        for position in reversed(range(len(node.options))):
+            option = unwrap(node.options[position])
+            column = texts(unwrap(option.arg).items) if option.defname == "owned_by" else []
+            if len(column) > 1 and not covers(qualified(column[:-1])):
+                cut.append(qualified(column[:-1]))
+                del node.options[position]
+    return cut
 
 
 _ON_CONSTRAINT = {"AT_ValidateConstraint", "AT_AlterConstraint", "AT_DropConstraint"}

@@ -93,6 +93,8 @@ class Rules:
             return f"scope: {quoted(relation) if relation else 'it'} is not one of the replicated tables"
         if schema is None:
             return "scope: it belongs to no schema"
+        if relation is not None and not self.has_schema(relation[0]):
+            schema = relation[0]
         if self.has_schema(schema) and relation is not None:
             return f"tables: {quoted(relation)} is not among the tables of this pipeline"
         return f"scope: schema {quoted(('', schema))} does not match"

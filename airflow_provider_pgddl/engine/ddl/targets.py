@@ -44,7 +44,8 @@ _MADE_ALONG = {"default value"}
 
 
 def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, TableMeta]) -> Target:
-    oid = relation_oid(thing, event)
+    # A sequence has a schema of its own, and can stay when its owner goes.
+    oid = relation_oid(thing, event) if thing["type"] != "sequence" else None
     after = event["tables"].get(str(oid)) if oid is not None else None
     before = versions.get(oid) if oid is not None else None
     known = after or before
