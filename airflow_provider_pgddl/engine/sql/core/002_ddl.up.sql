@@ -721,7 +721,7 @@ BEGIN
             'tag', command.command_tag, 'type', command.object_type, 'schema', command.schema_name, 'name', found -> 'name',
             'identity', command.object_identity, 'table', found -> 'table', 'definition', found -> 'definition',
             'owner', found -> 'owner');
-        IF relation <> ALL(relations) THEN
+        IF relation IS NOT NULL AND relation <> ALL(relations) THEN
             relations := relations || relation;
         END IF;
         -- A renamed schema takes along what is captured in it.
