@@ -56,7 +56,15 @@ def _journal(pipeline: Pipeline, target_dsn: str) -> Iterator[DdlJournal]:
 def listed(pipeline: Pipeline, target_dsn: str, statuses: Sequence[str] | None) -> dict[str, Any]:
     """The run's captured events, all or of some statuses, in commit order."""
     with _journal(pipeline, target_dsn) as ddl:
-        return _overview(ddl) | {"events": [_event(row) for row in ddl.list(statuses)]}
+        first = _first_in_the_way(ddl)
+        return _overview(ddl) | {"events": [_event(row, first) for row in ddl.list(statuses)]}
+
+
+def _first_in_the_way(ddl: DdlJournal) -> DdlRow | None:
+    """The event behind which all others wait."""
+    journal = Journal(ddl.conn, ddl.pipeline)
+    held = (row for row in ddl.waiting() if row.status in HELD)
+    return next((row for row in held if not journal.passes_over(row.status, row.object_kind)), None)
 
 
 def _overview(ddl: DdlJournal) -> dict[str, Any]:
@@ -69,8 +77,10 @@ def _overview(ddl: DdlJournal) -> dict[str, Any]:
     }
 
 
-def _event(row: DdlRow) -> dict[str, Any]:
+def _event(row: DdlRow, first: DdlRow | None) -> dict[str, Any]:
     todo = _TODO.get(row.status)
+    if row.status == "pending" and first is not None and first.seq < row.seq:
+        todo = f"nothing: it waits behind event {first.id}"
     return row.to_json() | {
         "statement": ";\n".join(row.statements) or str(row.event["statement"]),
         "reason": (row.note or row.rule) if row.status in ("failed", "unhandled") else None,
@@ -82,7 +92,7 @@ def show(pipeline: Pipeline, target_dsn: str, event_id: int) -> dict[str, Any]:
     """One event: as captured, as decided, what it changed on the source, each attempt, whom it signalled."""
     with _journal(pipeline, target_dsn) as ddl:
         details = ddl.show(event_id)
-    event = details.to_json() | _event(details.row) | {"changes": _changes(details)}
+        event = details.to_json() | _event(details.row, _first_in_the_way(ddl)) | {"changes": _changes(details)}
     return {"pipeline": ddl.pipeline, "run": ddl.run, "event": event}
 
 
@@ -125,6 +135,7 @@ def decide(
         with ddl.conn.transaction():
             end = ddl.resolve if status == "resolved" else ddl.skip
             end(event_id, f"{note} ({who})")
+            _look_again(ddl, event_id)
         captured_id = ddl.row(event_id).captured_id
         if captured_id.startswith(LOST):
             with connect(source_dsn, purpose="ddl", pipeline=pipeline.pipeline) as source:
@@ -140,8 +151,15 @@ def _end_exception(source: Session, pipeline: Pipeline, exception_id: int, note:
     return [name for (name,) in waiting]
 
 
+def _look_again(ddl: DdlJournal, event_id: int) -> None:
+    """What blocks the tables that an event is about may be over with it: the next stage finds out."""
+    for name in ddl.row(event_id).touches:
+        ddl.conn.execute(queries("journal")["delete_table_status"], [ddl.pipeline, *name])
+
+
 def _changed(ddl: DdlJournal, ids: Sequence[int]) -> dict[str, Any]:
-    return _overview(ddl) | {"changed": [_event(ddl.row(event_id)) for event_id in ids]}
+    first = _first_in_the_way(ddl)
+    return _overview(ddl) | {"changed": [_event(ddl.row(event_id), first) for event_id in ids]}
 
 
 def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> dict[str, Any]:
@@ -166,10 +184,10 @@ def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> d
             for row in _failed(ddl, event_id):
                 outcome = apply_captured(
                     target, lambda: session("ddl watch"), pipeline, ddl, held.fence, row,
-                    as_ourselves_if_denied=not pipeline.ddl.ddl_only, copies_only=pipeline.in_place,
+                    as_ourselves_if_denied=pipeline.moves_rows, copies_only=pipeline.in_place,
                 )  # fmt: skip
                 tried.append(row.id)
-                if outcome.status != "applied":
+                if not outcome.over:
                     break
             return _changed(ddl, tried)
 
