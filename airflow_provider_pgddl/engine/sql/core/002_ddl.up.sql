@@ -146,7 +146,7 @@ BEGIN
     FOREACH relation IN ARRAY relations LOOP
         SELECT n.nspname, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident, c.relhasindex, c.relhassubclass,
                c.relispartition, c.reloptions,
-               CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, c.oid) END AS bound
+               CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, 0) END AS bound
         INTO r
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = relation AND c.relkind IN ('r', 'p', 'v', 'm', 'f');
@@ -160,7 +160,9 @@ BEGIN
             'typmod', a.atttypmod,
             'collation', CASE WHEN a.attcollation NOT IN (0, 100) THEN pgddl.own_collation(a.atttypid, a.attcollation) END,
             'not_null', a.attnotnull,
-            'default', pg_get_expr(d.adbin, d.adrelid),
+            -- Only a generated column's names others. Without the table it takes neither a lock nor, before Postgres 18, time
+            -- that grows with the square of the number of columns.
+            'default', pg_get_expr(d.adbin, CASE WHEN a.attgenerated = '' THEN 0 ELSE d.adrelid END),
             'generated', a.attgenerated::text,
             'identity', a.attidentity::text,
             'missing', CASE WHEN a.atthasmissing THEN pgddl.missing_value(a.atttypid, a.attmissingval::text) END,
