@@ -208,8 +208,9 @@ def test_nothing_that_needs_approval_is_applied_before(ready: Ready) -> None:
     assert columns(move.target, "shop.orders") == ["id", "note", "a", "b", "c"]
 
 
-def test_what_is_run_while_disabled_does_not_follow(ready: Ready) -> None:
-    move, ddl = ready()
+@pytest.mark.parametrize("transport", ["queue", "wal"])
+def test_what_is_run_while_disabled_does_not_follow(ready: Ready, transport: str) -> None:
+    move, ddl = ready(capture={"ddl": transport})
     assert ddl("disable") == (0, {"pipeline": move.name, "enabled": False})
     execute(move.source, "CREATE VIEW shop.left_out AS SELECT id FROM shop.orders")
     assert ddl("enable") == (0, {"pipeline": move.name, "enabled": True})

@@ -115,7 +115,7 @@ def _changes(details: DdlDetails) -> list[dict[str, Any]]:
 def approve(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -> dict[str, Any]:
     """Lets these through, or all that wait for it; the next run of a stage applies them."""
     with _journal(pipeline, target_dsn) as ddl, ddl.conn.transaction():
-        approved = ddl.approve(ids or None)
+        approved = ddl.approve(list(dict.fromkeys(ids)) or None)
         for event_id in approved:
             ddl.add_notes(event_id, [f"approved by {who}"])
         return _changed(ddl, approved)
