@@ -1,0 +1,85 @@
+"""What a developer runs, and what must come of it: statements → verdict and effect, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# Every tag that is followed somewhere. What is not named here has a scenario of its own.
+CREATE = (
+    "ALTER AGGREGATE", "ALTER COLLATION", "ALTER DEFAULT PRIVILEGES", "ALTER DOMAIN", "ALTER FUNCTION", "ALTER INDEX",
+    "ALTER MATERIALIZED VIEW", "ALTER POLICY", "ALTER PROCEDURE", "ALTER ROUTINE", "ALTER RULE", "ALTER SCHEMA",
+    "ALTER SEQUENCE", "ALTER STATISTICS", "ALTER TABLE", "ALTER TRIGGER", "ALTER TYPE", "ALTER VIEW", "COMMENT",
+    "CREATE AGGREGATE", "CREATE CAST", "CREATE COLLATION", "CREATE DOMAIN", "CREATE EXTENSION", "CREATE FUNCTION",
+    "CREATE INDEX", "CREATE MATERIALIZED VIEW", "CREATE OPERATOR", "CREATE POLICY", "CREATE PROCEDURE",
+    "CREATE PUBLICATION", "CREATE RULE", "CREATE SCHEMA", "CREATE SEQUENCE", "CREATE STATISTICS", "CREATE TABLE",
+    "CREATE TRIGGER", "CREATE TYPE", "CREATE VIEW", "GRANT", "REINDEX", "REVOKE",
+)  # fmt: skip
+DROP = (
+    "DROP AGGREGATE", "DROP CAST", "DROP COLLATION", "DROP DOMAIN", "DROP EXTENSION", "DROP FUNCTION", "DROP INDEX",
+    "DROP MATERIALIZED VIEW", "DROP OPERATOR", "DROP OWNED", "DROP POLICY", "DROP PROCEDURE", "DROP PUBLICATION",
+    "DROP ROUTINE", "DROP RULE", "DROP SCHEMA", "DROP SEQUENCE", "DROP STATISTICS", "DROP TABLE", "DROP TRIGGER",
+    "DROP TYPE", "DROP VIEW",
+)  # fmt: skip
+ROWS = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "ROLLBACK")
+ALL_TAGS = {"create_tags": CREATE, "drop_tags": DROP, "blocked_tags": ROWS}
+APP = {"schemas": "^app", **ALL_TAGS}
+
+# The `ddl` section of one pipeline each; both transports have their own.
+GROUPS: Mapping[str, Mapping[str, Any]] = {
+    "schemas": APP,
+    "everything": {"scope": "everything", **ALL_TAGS},
+    "defaults": {"schemas": "^app"},
+    "cautious": {  # everything that makes a rule stricter and can be told from the others
+        **APP,
+        "multi_statements": "safe_only",
+        "out_of_scope_references": "unhandled",
+        "missing_role": "fail",
+    },
+    "approval": {**APP, "approval": "required"},
+    "single": {
+        **APP,
+        "multi_statements": "single_only",
+        "exclude_alter_table_subcommands": "common",
+        "missing_role": {"pgddl_gone": "pgddl_other"},
+        "on_failure": "queue",
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One thing that a developer does. Each string is sent as it is, with autocommit, all through one session."""
+
+    run: str | Sequence[str]
+    """Begins with `!` where the source must refuse it."""
+    expect: str | Sequence[str] = "applied"
+    """One for each event, in order: ``applied``, ``rebuilt`` (applied, from metadata), or ``<status>: <words of why>``.
+    """
+    before: str | Sequence[str] = ()
+    """What is there already, on both sides."""
+    group: str = "schemas"
+    differs: Sequence[str] = ()
+    """Facts that the two catalogs do not share in the end, each by words of its own: ``- `` the source's alone, ``+ ``
+    the target's."""
+    notes: str | Sequence[str] = ()
+    """Words of what is noted with the events."""
+    target: str | Sequence[str] = ()
+    """Run on the target first, behind the pipeline's back."""
+    holding: str = ""
+    """A transaction of somebody else on the target, open while the pipeline applies."""
+    ddl: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the pipeline that may change while it runs."""
+    stops: str = ""
+    """Words of the error with which the stage ends."""
+    by_hand: str | Sequence[str] = ()
+    """Then run on the target by a person, and the stage once more."""
+    then: str | Sequence[str] = ()
+    """What `expect` is after that."""
+    check: tuple[str, Any] | None = None
+    """A query on the target in the end, and its one value."""
+
+
+def lines(strings: str | Sequence[str]) -> list[str]:
+    return [strings] if isinstance(strings, str) else list(strings)

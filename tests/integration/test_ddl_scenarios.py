@@ -1,0 +1,169 @@
+"""What developers run on a source, and what comes of it on the target: every scope, both transports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import cache
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import compare_catalogs
+from airflow_provider_pgddl.engine.errors import Retry
+from tests.conftest import drop_database
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.scenarios import GROUPS, Scenario, lines, tables
+
+SCENARIOS: dict[str, Scenario] = {}
+for module in (tables,):
+    for name, scenario in module.SCENARIOS.items():
+        assert name not in SCENARIOS
+        SCENARIOS[name] = scenario
+
+# Both clusters have the first; the source alone has the second, the target alone the third.
+ROLES, GONE, OTHER = ("pgddl_app", "pgddl_weak"), "pgddl_gone", "pgddl_other"
+OURS = "nspname !~ '^(pg_|pgddl)' AND nspname NOT IN ('information_schema', 'public', 'base')"
+
+
+@dataclass
+class World:
+    """A source, a target and one pipeline of DDL alone between them, for the scenarios of one group."""
+
+    group: str
+    source: str
+    target: str
+    life: Lifecycle
+
+    def clean(self) -> None:
+        """Both sides empty but for a few schemas, unseen by the pipeline, which forgets what it knew."""
+        for dsn in (self.source, self.target):
+            with psycopg.connect(dsn) as conn:
+                conn.execute("SET LOCAL pgddl.skip = on")
+                conn.execute("SET LOCAL client_min_messages = warning")
+                conn.execute("DROP EXTENSION IF EXISTS vector CASCADE")
+                conn.execute("DROP PUBLICATION IF EXISTS everything")
+                for (schema,) in conn.execute(f"SELECT nspname FROM pg_namespace WHERE {OURS}").fetchall():
+                    conn.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
+                conn.execute("CREATE SCHEMA app; CREATE SCHEMA app_two; CREATE SCHEMA other")
+                for role in ROLES:
+                    conn.execute(f"GRANT ALL ON SCHEMA app, other TO {role}")
+        with psycopg.connect(self.target) as conn:
+            conn.execute("DELETE FROM pgddl.ddl_events WHERE pipeline = %s", [self.life.name])
+            conn.execute("DELETE FROM pgddl.schema_versions WHERE pipeline = %s", [self.life.name])
+            conn.execute("DELETE FROM pgddl.killed_blockers WHERE pipeline = %s", [self.life.name])
+
+    def compared(self) -> list[str]:
+        if GROUPS[self.group].get("scope") == "everything":
+            return compare_catalogs(self.source, self.target)
+        names = set()
+        for dsn in (self.source, self.target):
+            with psycopg.connect(dsn) as conn:
+                query = "SELECT nspname FROM pg_namespace WHERE nspname ~* '^app' ORDER BY 1"
+                names |= {name for (name,) in conn.execute(query)}
+        return compare_catalogs(self.source, self.target, sorted(names))
+
+    def replay(self, scenario: Scenario) -> None:
+        with ExitStack() as stack:
+            if scenario.holding:
+                other = stack.enter_context(psycopg.connect(self.target))
+                other.execute(scenario.holding.encode())
+                stack.callback(other.close)
+            changed = {"ddl": {**self.life.content["ddl"], **scenario.ddl}} if scenario.ddl else {}
+            ends = stack.enter_context(pytest.raises(Retry, match=scenario.stops) if scenario.stops else nullcontext())
+            del ends
+            self.life.run("replay", **changed)
+
+    def events(self, behind: int) -> tuple[list[str], list[str]]:
+        """(what became of each event of later transactions, all that was noted with them)."""
+        rows = self.life.journal(
+            "SELECT status, rebuilt, rule, note, notes FROM pgddl.ddl_events WHERE captured_id IS NOT NULL"
+            f" AND split_part(captured_id, '.', 1)::bigint > {behind} ORDER BY seq"
+        )
+        told, notes = [], []
+        for status, rebuilt, rule, note, noted in rows:
+            why = note if status in ("failed", "pending", "resolved") else rule
+            done = status == "applied"
+            told.append(("rebuilt" if rebuilt else "applied") if done else f"{status}: {why}")
+            notes += [*noted, *([note] if note else [])]
+        return told, notes
+
+
+@pytest.fixture(scope="module")
+def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]]:
+    """``worlds(group, transport)``: made when first asked for, and kept for the module."""
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+
+        @cache
+        def world(group: str, transport: str) -> World:
+            name = f"scenarios_{group}_{transport}"
+            for cluster, absent in ((pg16, OTHER), (pg18, GONE)):
+                with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+                    there = {role for (role,) in admin.execute("SELECT rolname FROM pg_roles")}
+                    for role in {*ROLES, OTHER, GONE} - {absent} - there:
+                        admin.execute(f"CREATE ROLE {role}")
+                    admin.execute(f"CREATE DATABASE {name}")
+                    stack.callback(drop_database, cluster, name)
+                    admin.execute(f"GRANT CREATE ON DATABASE {name} TO {ROLES[0]}")
+            source, target = pg16.conninfo(name), pg18.conninfo(name)
+            life = Lifecycle(
+                patch, source, target, tables={"include": ["base.*"]}, capture={"ddl": transport},
+                ddl={"ddl_only": True, **GROUPS[group]},
+            )  # fmt: skip
+            _send(source, "CREATE SCHEMA base; CREATE TABLE base.kept (id int PRIMARY KEY)")
+            life.run_all(until="snapshot")
+            return World(group, source, target, life)
+
+        yield world
+
+
+def _send(dsn: str, strings: str | Sequence[str]) -> int:
+    """What an application sends, all through one session; returns the last transaction's id."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for string in lines(strings):
+            refused = pytest.raises(psycopg.Error) if string.startswith("!") else nullcontext()
+            with refused:
+                conn.execute(string.removeprefix("!").encode())
+        conn.execute("RESET SESSION AUTHORIZATION")
+        row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def _each_with_words(found: Sequence[str], words: Sequence[str]) -> bool:
+    return len(found) == len(words) and all(word in line for line, word in zip(found, words, strict=True))
+
+
+@pytest.mark.parametrize("transport", ["queue", "wal"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str) -> None:
+    scenario = SCENARIOS[name]
+    world = worlds(scenario.group, transport)
+    world.clean()
+    behind = _send(world.source, scenario.before)
+    if scenario.target or scenario.holding:
+        world.life.run("replay")
+        _send(world.target, scenario.target)
+    _send(world.source, scenario.run)
+    world.replay(scenario)
+    told, notes = world.events(behind)
+    expected = lines(scenario.expect)
+    assert _each_with_words(told, expected), f"{told} {notes}"
+    earlier = world.events(0)[0]
+    assert not [each for each in earlier[: len(earlier) - len(told)] if each.startswith(("failed", "unhandled"))]
+    for words in lines(scenario.notes):
+        assert any(words in note for note in notes), notes
+    if scenario.then:
+        _send(world.target, scenario.by_hand)
+        world.life.run("replay")
+        told, notes = world.events(behind)
+        assert _each_with_words(told, lines(scenario.then)), f"{told} {notes}"
+    assert _each_with_words(world.compared(), sorted(scenario.differs)), world.compared()
+    if scenario.check is not None:
+        query, value = scenario.check
+        assert world.life.journal(query) == [(value,)]
+    assert world.life.on_source("SELECT what, statement FROM pgddl.exceptions WHERE resolved_at IS NULL") == []
