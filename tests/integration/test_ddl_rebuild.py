@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, ObjectMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.schema.versions import diff
-from tests.integration.random_ddl import RandomDdl
+from tests.integration.random_tables import RandomDdl
 from tests.integration.sessions import do
 
 
@@ -234,7 +234,23 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "ALTER TABLE mum RENAME a TO aa", "ALTER TABLE mum ALTER aa TYPE bigint", "ALTER TABLE mum DROP b",
         "ALTER TABLE ONLY mum DROP e", "ALTER TABLE kid NO INHERIT dad", "ALTER TABLE dad ADD CHECK (c < 9) NO INHERIT",
         "ALTER TABLE mum ADD CONSTRAINT m CHECK (aa < 99)", "ALTER TABLE mum RENAME CONSTRAINT m TO mm",
-        "ALTER TABLE ONLY mum DROP CONSTRAINT mm", "ALTER TABLE kid INHERIT dad", "DROP TABLE dad CASCADE"),
+        "ALTER TABLE ONLY mum DROP CONSTRAINT mm", "ALTER TABLE kid INHERIT dad",
+        "CREATE TABLE aunt (c int, CONSTRAINT dad_c_check CHECK (c > 0))",
+        "ALTER TABLE kid NO INHERIT dad, INHERIT aunt",
+        "ALTER TABLE aunt RENAME TO uncle", "ALTER TABLE kid ADD x int", "ALTER TABLE uncle SET SCHEMA other",
+        "ALTER TABLE kid INHERIT dad", "DROP TABLE dad CASCADE"),
+    "a partition of its own mind": (
+        ("CREATE TABLE p (id int, a text DEFAULT 'p', b int NOT NULL, c int GENERATED ALWAYS AS (b + 1) STORED)"
+        " PARTITION BY LIST (id); CREATE INDEX ON p (a)"),
+        ("CREATE UNLOGGED TABLE q PARTITION OF p (a DEFAULT 'q' NOT NULL, b CHECK (b > 0), UNIQUE (a))"
+        " FOR VALUES IN (1) WITH (fillfactor = 44)"), "ALTER TABLE q ADD PRIMARY KEY (id)", "CREATE INDEX ON q (b)",
+        "ALTER TABLE p DETACH PARTITION q", "ALTER TABLE q ADD d int, DROP COLUMN c"),
+    "inside a function": (
+        ("CREATE FUNCTION f() RETURNS void LANGUAGE sql AS"
+        " 'CREATE TABLE made (id serial PRIMARY KEY); ALTER TABLE other.ref ADD at timestamptz DEFAULT now();"
+        " DROP VIEW old'; CREATE VIEW old AS SELECT 1 AS one"),
+        "SELECT f()", "DO $$ BEGIN CREATE TABLE made2 AS SELECT 1 AS i; ALTER TABLE made2 RENAME i TO j; END $$",
+        "CREATE PROCEDURE pr() LANGUAGE plpgsql AS 'BEGIN DROP TABLE made; END'", "CALL pr()"),
     "indexes": ("", f'CREATE UNIQUE INDEX "U i" ON {T} (id DESC, note) WITH (fillfactor = 50)',
         'ALTER INDEX "Sh.op"."U i" RENAME TO ui', 'ALTER INDEX "Sh.op".ui SET (fillfactor = 60)',
         'ALTER INDEX "Sh.op".ui RESET (fillfactor)', 'ALTER INDEX "Sh.op".code_key RENAME TO code2',
@@ -269,7 +285,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "CREATE TRIGGER \"T\" BEFORE UPDATE OF a ON t FOR EACH ROW WHEN (OLD.a <> 'x') EXECUTE FUNCTION f()",
         "CREATE RULE r AS ON UPDATE TO t DO ALSO NOTHING", "CREATE POLICY p ON t FOR SELECT USING (a <> 'y')",
         "CREATE STATISTICS st (ndistinct) ON a, c FROM t", "DROP TRIGGER \"T\" ON t", "DROP PROCEDURE pr",
-        "CREATE SCHEMA z CREATE TABLE a (id serial PRIMARY KEY) CREATE VIEW v AS SELECT id FROM a CREATE INDEX ON a (id)"),
+        ("CREATE SCHEMA z CREATE TABLE a (id serial PRIMARY KEY) CREATE VIEW v AS SELECT id FROM a"
+        " CREATE INDEX ON a (id)")),
 }  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.alter import alter_table, index_statement
+from airflow_provider_pgddl.engine.ddl.alter import alter_table
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.dropping import taken_along
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
+from airflow_provider_pgddl.engine.ddl.keys import index_statement
 from airflow_provider_pgddl.engine.ddl.sequences import type_of_identity
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
 from airflow_provider_pgddl.engine.ddl.tables import World, column, create_table, create_view, replica_identity

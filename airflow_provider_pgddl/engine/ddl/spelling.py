@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import LiteralString
 
 from psycopg import sql
+
+Statements = Iterator[sql.Composed]
 
 
 def raw(text: str) -> sql.SQL:
@@ -27,3 +29,21 @@ def joined(parts: Iterable[sql.Composable], by: LiteralString = ", ") -> sql.Com
 
 def raw_statement(text: str) -> sql.Composed:
     return sql.Composed([raw(text)])
+
+
+class AlterTable:
+    """ALTER TABLE of one table, with and without ONLY."""
+
+    def __init__(self, kind: sql.SQL, name: sql.Identifier) -> None:
+        self._kind, self._name = kind, name
+
+    def __call__(self, *actions: sql.Composable, only: bool = False) -> sql.Composed:
+        table = spell("ONLY {}", self._name) if only else self._name
+        return spell("ALTER {} {} {}", self._kind, table, joined(actions))
+
+    def each(self, actions: Iterable[tuple[sql.Composable, bool]]) -> Statements:
+        """Actions, each with whether it is for the table ONLY, as at most two statements."""
+        listed = list(actions)
+        for only in (False, True):
+            if chosen := [action for action, alone in listed if alone is only]:
+                yield self(*chosen, only=only)

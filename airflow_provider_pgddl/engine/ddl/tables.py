@@ -30,10 +30,13 @@ class World:
     rewritten: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
 
+    @property
+    def known(self) -> dict[int, TableMeta]:
+        """As they are afterwards, where the event shows them."""
+        return {**self.before, **self.after}
+
     def named(self, name: Sequence[str]) -> TableMeta | None:
-        """By its name, after the event where the event shows it."""
-        known = {**self.before, **self.after}
-        return next((meta for meta in known.values() if name_of(meta) == tuple(name)), None)
+        return next((meta for meta in self.known.values() if name_of(meta) == tuple(name)), None)
 
     def descendants(self, meta: TableMeta) -> Iterator[tuple[TableMeta | None, TableMeta]]:
         """Each partition and child that is there afterwards, with its version before."""
