@@ -190,7 +190,7 @@ def test_c03_a_window_locks_before_it_has_a_snapshot(
     move.run_all(until="schema_sync")
     do(source_dsn, *(f"UPDATE {table} SET code = 'changed ' || id WHERE id <= 100" for table in NEW_FILES))
     snapshots: list[str] = []
-    lock = windows._lock
+    lock = windows.lock_tables
 
     def lock_and_look(replica: windows.Replica, tables: Any) -> None:
         if len(snapshots) == 2:
@@ -200,7 +200,7 @@ def test_c03_a_window_locks_before_it_has_a_snapshot(
         query = "SELECT coalesce(backend_xmin::text, 'none') FROM pg_stat_activity WHERE pid = %s"
         snapshots.append(one(source_dsn, query, replica.source.info.backend_pid))
 
-    monkeypatch.setattr(windows, "_lock", lock_and_look)
+    monkeypatch.setattr(windows, "lock_tables", lock_and_look)
     move.run_all(after="schema_sync", until="swap")
     assert len(snapshots) > 5
     assert set(snapshots) == {"none"}
@@ -296,7 +296,7 @@ def test_c04_a_partition_attached_under_our_locks_stops_its_table_only(
         "UPDATE readings SET v = 'others go on' WHERE id = 7",
         dsn=families.source,
     )
-    after_each(monkeypatch, windows, "_lock", attach)
+    after_each(monkeypatch, windows, "lock_tables", attach)
     replayed = families.run("replay")
     (blocked,) = replayed.blocked
     assert blocked["table"] == "public.meters"
@@ -456,7 +456,7 @@ def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, m
 
     monkeypatch.setattr(spark, "spread", spread)
     monkeypatch.setattr(spark, "start", lambda *_, **__: None)
-    before_each(monkeypatch, windows, "_lock", lambda n: paused.go_on.set() if n == 3 else None)
+    before_each(monkeypatch, windows, "lock_tables", lambda n: paused.go_on.set() if n == 3 else None)
     blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
     with Underway(lambda: wait_until(lambda: paused.go_on.is_set() or one(items.target, blocked))) as meeting:
         with Underway(lambda: items.run("replay")) as replay:

@@ -1,5 +1,5 @@
-"""correctness.md, part three: structure. What a table has it keeps; what is done to it under way is seen and stops it;
-and what peers.md says of today's tools does not happen here."""
+"""correctness.md, part three: structure. What a table has it keeps; what is done to it under way is followed, or, where
+DDL is not captured, seen and stops it; and what peers.md says of today's tools does not happen here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
-from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot
+from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot, unready
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, one, remains, wait_for
 from tests.integration.test_correctness import (
@@ -31,6 +31,9 @@ from tests.integration.test_correctness import (
 )
 
 Places = Callable[[str], Lifecycle]
+
+# Without event triggers, as where nobody is a superuser.
+UNCAPTURED = {"capture": {"ddl": "off"}, **SMALL}
 
 
 def gate(pipeline: Lifecycle) -> dict[str, list[str]]:
@@ -88,7 +91,7 @@ def test_unique_values_are_handed_from_row_to_row_between_windows(
     do(items.source, HAND_ON.format(0))
     items.run("schema_sync")
     turns = {n: [HAND_ON.format(n)] for n in range(1, 6)}
-    calls = before_each(monkeypatch, windows, "_lock", at_calls(items.source, turns))
+    calls = before_each(monkeypatch, windows, "lock_tables", at_calls(items.source, turns))
     finish(items, after="schema_sync")
     assert len(calls) > 20
 
@@ -105,7 +108,7 @@ def test_a_changed_key_leaves_no_ghost(items: Lifecycle, monkeypatch: pytest.Mon
         3: ["DELETE FROM items WHERE id = 7", "UPDATE items SET id = 7 WHERE id = 20300"],
         4: ["UPDATE items SET id = id - 20000 WHERE id > 20000"],
     }
-    before_each(monkeypatch, windows, "_lock", at_calls(items.source, changes))
+    before_each(monkeypatch, windows, "lock_tables", at_calls(items.source, changes))
     with pytest.raises(pg.UniqueViolation):
         do(items.source, "INSERT INTO items SELECT id, 'twice', '' FROM items LIMIT 1")
     finish(items, after="schema_sync")
@@ -156,21 +159,42 @@ def test_an_index_predicate_with_on_in_a_literal_stays_as_it_is(items: Lifecycle
 # --- DDL on a table under way -----------------------------------------------------------------------------------------
 
 
+TWO_TABLES = [ITEMS, "CREATE TABLE others AS TABLE items", "ALTER TABLE others ADD PRIMARY KEY (id)"]
+
+LATE_COLUMN = [
+    "UPDATE items SET code = 'before ' || id WHERE id < 100",
+    "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'",
+    "UPDATE items SET late = 'changed', code = 'after ' || id WHERE id BETWEEN 50 AND 200",
+    "INSERT INTO items VALUES (2000, 'new', '', 'new')",
+    "UPDATE others SET code = 'goes on ' || id",
+]
+
+
 @pytest.mark.parametrize("late", ["snapshot", "backfill", "verify"])
-def test_ddl_under_way_stops_its_table_and_loses_nothing(
-    source_dsn: str, target_dsn: str, lifecycle: Make, late: str
-) -> None:
-    do(source_dsn, ITEMS, "CREATE TABLE others AS TABLE items", "ALTER TABLE others ADD PRIMARY KEY (id)")
+def test_ddl_under_way_is_followed(source_dsn: str, target_dsn: str, lifecycle: Make, late: str) -> None:
+    do(source_dsn, *TWO_TABLES)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
     move.run_all(until=late)
-    do(
-        source_dsn,
-        "UPDATE items SET code = 'before ' || id WHERE id < 100",
-        "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'",
-        "UPDATE items SET late = 'changed', code = 'after ' || id WHERE id BETWEEN 50 AND 200",
-        "INSERT INTO items VALUES (2000, 'new', '', 'new')",
-        "UPDATE others SET code = 'goes on ' || id",
-    )
+    do(source_dsn, *LATE_COLUMN)
+    assert gate(move) == {}
+    move.run_all(after=late, until="replay")
+    assert differences(source_dsn, target_dsn) == []
+    assert gate(move) == {}
+    assert one(source_dsn, f"SELECT count(*) FROM {log_of(move, 'items')}") == 0
+    move.run_all(after="replay", until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+    assert one(target_dsn, "SELECT late FROM items WHERE id = 2000") == "new"
+
+
+@pytest.mark.parametrize("late", ["snapshot", "backfill", "verify"])
+def test_uncaptured_ddl_under_way_stops_its_table_and_loses_nothing(
+    source_dsn: str, target_dsn: str, lifecycle: Make, late: str
+) -> None:
+    do(source_dsn, *TWO_TABLES)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **UNCAPTURED)
+    move.run_all(until=late)
+    do(source_dsn, *LATE_COLUMN)
     after = stages.STAGES.index(late) + 1
     for stage in [*stages.STAGES[after : stages.STAGES.index("verify")], "replay", "verify"]:
         result = move.run(stage)
@@ -190,11 +214,34 @@ def test_ddl_under_way_stops_its_table_and_loses_nothing(
     assert one(target_dsn, "SELECT late FROM items WHERE id = 2000") == "new"
 
 
-def test_ddl_in_place_stops_its_table_and_loses_nothing(source_dsn: str, lifecycle: Make) -> None:
+REWRITE = {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+
+LATE_IN_PLACE = [
+    "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'",
+    "UPDATE items SET late = 'x' WHERE id < 9",
+]
+
+
+@pytest.mark.parametrize("stage", ["replay", "swap"])
+def test_ddl_in_place_is_followed(source_dsn: str, lifecycle: Make, stage: str) -> None:
+    """By a replay, or by the swap itself."""
     do(source_dsn, ITEMS)
-    rewrite = lifecycle(source_dsn, rewrite={"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    rewrite = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
     rewrite.run_all(until="verify")
-    do(source_dsn, "ALTER TABLE items ADD COLUMN late text DEFAULT 'given'", "UPDATE items SET late = 'x' WHERE id < 9")
+    do(source_dsn, *LATE_IN_PLACE)
+    assert rewrite.run(stage).exit_code == 0
+    assert gate(rewrite) == {}
+    rewrite.run("swap")
+    assert unequal(source_dsn, "pgddl_old_public.items", "public.items") == 0
+    assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 'x'") == 8
+    assert one(source_dsn, "SELECT pg_typeof(id)::text FROM items LIMIT 1") == "bigint"
+
+
+def test_uncaptured_ddl_in_place_stops_its_table_and_loses_nothing(source_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, ITEMS)
+    rewrite = lifecycle(source_dsn, rewrite=REWRITE, **UNCAPTURED)
+    rewrite.run_all(until="verify")
+    do(source_dsn, *LATE_IN_PLACE)
     assert "column late was added" in str(rewrite.refused("swap"))
     rewrite.run("replay")
     assert gate(rewrite) == {"public.items": ["column late was added (text)"]}
@@ -226,12 +273,11 @@ UNDER_WAY = {
 }
 
 
-def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
-    source_dsn: str, target_dsn: str, lifecycle: Make
-) -> None:
-    """And clients write as before, key renamed or not. What VACUUM and the like do is none of it."""
+def under_way(source: str, pipeline: Callable[[], Lifecycle]) -> Lifecycle:
+    """A pipeline with copies of all these tables, and then what happens to each of them. Clients write as before, key
+    renamed or not. What VACUUM and the like do is no change."""
     do(
-        source_dsn,
+        source,
         "CREATE SCHEMA elsewhere",
         "CREATE TABLE elsewhere.here (id int PRIMARY KEY)",
         *(
@@ -241,12 +287,12 @@ def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
         ),
         "ALTER TABLE healthy CLUSTER ON healthy_v",
     )
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*", "elsewhere.*"]}, **SMALL)
+    move = pipeline()
     move.run_all(until="schema_sync")
     for table, (statement, _) in UNDER_WAY.items():
-        do(source_dsn, *statement.format(table).split("; "))
+        do(source, *statement.format(table).split("; "))
     do(
-        source_dsn,
+        source,
         "VACUUM FULL healthy",
         "ANALYZE healthy",
         "CLUSTER healthy USING healthy_v",
@@ -257,6 +303,28 @@ def test_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
         "UPDATE new_key SET n = 2 WHERE id = 3",
         "INSERT INTO another_name VALUES (100, 'by its new name', 1)",
     )
+    return move
+
+
+ELSEWHERE_TOO = {"include": ["public.*", "elsewhere.*"]}
+
+
+def test_ddl_that_concerns_rows_is_followed_at_the_next_window(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    move = under_way(source_dsn, lambda: lifecycle(source_dsn, target_dsn, tables=ELSEWHERE_TOO, **SMALL))
+    assert move.run("replay").blocked == ()
+    assert gate(move) == {}
+    assert differences(source_dsn, target_dsn) == []
+    move.run_all(after="replay", until="swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+
+
+def test_uncaptured_ddl_that_concerns_rows_stops_its_table_at_the_next_window(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    move = under_way(source_dsn, lambda: lifecycle(source_dsn, target_dsn, tables=ELSEWHERE_TOO, **UNCAPTURED))
     blocked = {b["table"].removeprefix("public."): b["reason"] for b in move.run("replay").blocked}
     assert {t: blocked.get(t, "") for t, (_, words) in UNDER_WAY.items() if words not in blocked.get(t, "")} == {}
     assert set(blocked) == set(UNDER_WAY)
@@ -275,12 +343,17 @@ KEYS = {
     "retyped": ("ALTER id TYPE text", "id"),
     "dropped": ("DROP id", "extra"),
 }
+UNKNOWN = [("I", 2), ("X", 12)]  # operations in a log that has lost track
 
 
-def test_clients_write_on_whatever_becomes_of_the_key(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+@pytest.mark.parametrize("captured", [True, False])
+def test_clients_write_on_whatever_becomes_of_the_key(
+    source_dsn: str, target_dsn: str, lifecycle: Make, captured: bool
+) -> None:
     """In the session that changes it, in one that has written before, and in a new one."""
     do(source_dsn, *(f"CREATE TABLE {table} (id int PRIMARY KEY, v text, extra int)" for table in KEYS))
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    settings = SMALL if captured else UNCAPTURED
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **settings)
     move.run("setup")
     with psycopg.connect(source_dsn, autocommit=True) as known, psycopg.connect(source_dsn, autocommit=True) as own:
         for table, (change, column) in KEYS.items():
@@ -292,11 +365,24 @@ def test_clients_write_on_whatever_becomes_of_the_key(source_dsn: str, target_ds
                 conn.execute(f"UPDATE {table} SET v = v || '!'".encode())
                 conn.execute(f"DELETE FROM {table} WHERE v = 'before!!'".encode())
             do(source_dsn, f"INSERT INTO {table} ({column}, v) VALUES (5, 'in a new session')")
+    logged = {}
     for table in KEYS:
         log = log_of(move, table)
-        assert move.on_source(f"SELECT op::text, count(*) FROM {log} GROUP BY 1 ORDER BY 1") == [("I", 2), ("X", 12)]
+        logged[table] = move.on_source(f"SELECT op::text, count(*) FROM {log} GROUP BY 1 ORDER BY 1")
+    # A trigger that the rename has brought up to date knows the key by its new name.
+    assert logged.pop("renamed") == ([("D", 2), ("I", 5), ("U", 7)] if captured else UNKNOWN)
+    assert logged == dict.fromkeys(logged, UNKNOWN)
     move.run("snapshot")
-    assert set(gate(move)) == {f"public.{table}" for table in KEYS}
+    keyless = {"public.dropped"}
+    assert set(gate(move)) == (keyless if captured else {f"public.{table}" for table in KEYS})
+    if captured:
+        others = [("public", table) for table in logged if table != "dropped"] + [("public", "renamed")]
+        for stage in ("backfill", "schema_sync", "replay"):
+            assert {b["table"] for b in move.run(stage).blocked} == keyless
+        assert differences(source_dsn, target_dsn, others) == []
+        do(source_dsn, "ALTER TABLE dropped ADD PRIMARY KEY (extra)")
+        move.run_all(after="snapshot", until="swap")
+        assert differences(source_dsn, target_dsn) == []
 
 
 # What concerns no row, how it is undone, and what is said of it.
@@ -319,22 +405,64 @@ BESIDE_ROWS = [
 def test_ddl_that_concerns_no_row_is_not_lost_at_the_swap(items: Lifecycle) -> None:
     do(items.source, "CREATE INDEX by_filler ON items (filler)")
     items.run_all(until="verify")
-    for statement, undo, words in BESIDE_ROWS:
-        do(items.source, statement)
-        assert words in str(items.refused("swap", PreflightRefused))
-        do(items.source, undo)
+    do(items.source, *(statement for statement, _, _ in BESIDE_ROWS))
+    before = catalog_lines(items.source)
     items.run("swap")
+    after = catalog_lines(items.target)
+    if items.source == items.target:
+        assert diff_catalogs(before, after) == [
+            "+ public.items column 1 id: bigint not null",
+            "- public.items column 1 id: integer not null",
+        ]
+    else:
+        assert diff_catalogs(before, after) == []
 
 
-def test_ddl_right_before_the_cut_over_is_not_cut_over(
+@pytest.mark.parametrize("across", [True, False])
+def test_uncaptured_ddl_that_concerns_no_row_is_refused_by_the_swap(
+    source_dsn: str, target_dsn: str, lifecycle: Make, across: bool
+) -> None:
+    do(source_dsn, ITEMS, "CREATE INDEX by_filler ON items (filler)")
+    if across:
+        move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, **UNCAPTURED)
+    else:
+        move = lifecycle(source_dsn, rewrite=REWRITE, **UNCAPTURED)
+    move.run_all(until="verify")
+    for statement, undo, words in BESIDE_ROWS:
+        do(source_dsn, statement)
+        assert words in str(move.refused("swap", PreflightRefused))
+        do(source_dsn, undo)
+    move.run("swap")
+
+
+LATE_NUMBER = ["ALTER TABLE items ADD COLUMN late int DEFAULT 1", "UPDATE items SET late = 2 WHERE id < 10"]
+
+
+def test_ddl_right_before_the_cut_over_is_cut_over_too(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too late for any window before the fence; the fence goes up for a table that is compared again first."""
+    do(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="verify")
+    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
+    before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
+    move.run("swap")
+    assert compared == [1]
+    assert differences(source_dsn, target_dsn) == []
+    assert one(target_dsn, "SELECT count(*) FROM items WHERE late = 2") == 9
+
+
+def test_uncaptured_ddl_right_before_the_cut_over_is_not_cut_over(
     source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too late for any window to stop the table: then the swap does, and lets writers go on where they are."""
     do(source_dsn, ITEMS)
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **UNCAPTURED
+    )
     move.run_all(until="verify")
-    late = ["ALTER TABLE items ADD COLUMN late int DEFAULT 1", "UPDATE items SET late = 2 WHERE id < 10"]
-    before_each(monkeypatch, cut_over, "lock_all", once(*late, dsn=source_dsn))
+    before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     assert "column late was added" in str(move.refused("swap", PreflightRefused))
     assert move.journal("SELECT cut_over_at FROM pgddl.pipelines") == [(None,)]
     do(source_dsn, "UPDATE items SET late = 3 WHERE id = 11")
@@ -343,14 +471,28 @@ def test_ddl_right_before_the_cut_over_is_not_cut_over(
     assert differences(source_dsn, target_dsn) == []
 
 
-def test_ddl_right_before_the_swap_in_place_is_not_swapped(
+def test_ddl_right_before_the_swap_in_place_is_swapped_too(
     source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     do(source_dsn, ITEMS)
-    rewrite = lifecycle(source_dsn, rewrite={"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    rewrite = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
     rewrite.run_all(until="verify")
-    late = ["ALTER TABLE items ADD COLUMN late int DEFAULT 1", "UPDATE items SET late = 2 WHERE id < 10"]
-    before_each(monkeypatch, exchange, "lock_all", once(*late, dsn=source_dsn))
+    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
+    before_each(monkeypatch, exchange, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
+    rewrite.run("swap")
+    assert compared == [1]
+    assert unequal(source_dsn, "pgddl_old_public.items", "public.items") == 0
+    assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 2") == 9
+    assert one(source_dsn, "SELECT pg_typeof(id)::text FROM items LIMIT 1") == "bigint"
+
+
+def test_uncaptured_ddl_right_before_the_swap_in_place_is_not_swapped(
+    source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(source_dsn, ITEMS)
+    rewrite = lifecycle(source_dsn, rewrite=REWRITE, **UNCAPTURED)
+    rewrite.run_all(until="verify")
+    before_each(monkeypatch, exchange, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     assert "column late was added" in str(rewrite.refused("swap", PreflightRefused))
     assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 2") == 9
     assert one(source_dsn, "SELECT pg_typeof(id)::text FROM items LIMIT 1") == "integer"
@@ -557,12 +699,17 @@ def test_c22_a_live_name_that_is_left_in_a_statement_for_the_copy_is_refused(
 # --- C24: the dump against what happens meanwhile ---------------------------------------------------------------------
 
 
-def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_stops_its_table(
-    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("captured", [True, False])
+def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_followed(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, captured: bool
 ) -> None:
-    """Between the two halves of a dump, which are two runs of pg_dump at one snapshot."""
+    """Between the two halves of a dump, which are two runs of pg_dump at one snapshot. Uncaptured, what it does to a
+    table that moves stops that."""
     do(source_dsn, ITEMS, "CREATE TABLE others (id int PRIMARY KEY, v text)", "CREATE TABLE log_2026 (at date)")
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "schema_only": ["public.log_*"]}, **SMALL)
+    settings = SMALL if captured else UNCAPTURED
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"], "schema_only": ["public.log_*"]}, **settings
+    )
     move.run("setup")
     meanwhile = once(
         "ALTER TABLE log_2026 ADD COLUMN what text NOT NULL DEFAULT 'nothing'",
@@ -574,10 +721,12 @@ def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_stops_its_table(
     dumps = after_each(monkeypatch, snapshot, "dump_schema", meanwhile)
     result = move.run("snapshot")
     assert len(dumps) == 4
-    assert [dict(b) for b in result.blocked] == [{"table": "public.others", "reason": "column w was added (integer)"}]
-    assert one(target_dsn, "SELECT to_regclass('others') IS NULL")
-    start_again(move, "public.others")
-    move.run_all(until="swap")
+    if not captured:
+        blocked = [dict(b) for b in result.blocked]
+        assert blocked == [{"table": "public.others", "reason": "column w was added (integer)"}]
+        assert one(target_dsn, "SELECT to_regclass('others') IS NULL")
+        start_again(move, "public.others")
+    move.run_all(after="snapshot" if captured else None, until="swap")
     assert differences(source_dsn, target_dsn) == []
     assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
 
@@ -599,11 +748,23 @@ def test_c24_ddl_during_every_dump_is_worth_a_retry(
     assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
 
 
-def test_c24_a_table_made_after_setup_is_not_left_behind_in_silence(
+def test_c24_a_table_made_after_setup_comes_along(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move.run_all(until="verify")
+    do(source_dsn, "CREATE TABLE late AS TABLE items")
+    assert "public.late: has no key" in str(move.refused("swap", PreflightRefused))
+    do(source_dsn, "ALTER TABLE late ADD PRIMARY KEY (id)")
+    move.run("swap")
+    assert differences(source_dsn, target_dsn) == []
+    assert one(target_dsn, "SELECT count(*) FROM late") == 600
+
+
+def test_c24_an_uncaptured_table_made_after_setup_is_not_left_behind_in_silence(
     source_dsn: str, target_dsn: str, lifecycle: Make
 ) -> None:
     do(source_dsn, ITEMS)
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **UNCAPTURED)
     move.run_all(until="verify")
     do(source_dsn, "CREATE TABLE late AS TABLE items", "ALTER TABLE late ADD PRIMARY KEY (id)")
     assert "public.late" in str(move.refused("swap"))

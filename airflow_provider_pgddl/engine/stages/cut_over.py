@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.stages.exchange import validation
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
+from airflow_provider_pgddl.engine.stages.unready import not_compared, refuse_blocked, refuse_unready
 
 _Q = queries("swap")
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
@@ -44,14 +45,18 @@ def run(context: Context) -> dict[str, Any]:
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
+        refuse_unready(context)
         tables = context.tables()
-        _refuse_incomplete(context, tables)
+        _refuse_left_behind(context, tables)
         started = time.monotonic()
         with _fence(context, tables):
             windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none")
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise _NotYet("a table came or went just now")
-            _refuse_incomplete(context, tables)
+            refuse_blocked(context)
+            if not_compared(context, context.tables()):
+                raise _NotYet("a table changed just now")
+            _refuse_left_behind(context, tables)
             if not guard.unchanged(context.source):
                 raise _NotYet("the source's schema changed just now")
             figures = _make_ready(context, tables)
@@ -85,13 +90,8 @@ def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     return {"sequences": sequences, "foreign_keys": keys}
 
 
-def _refuse_incomplete(context: Context, tables: Sequence[TableRow]) -> None:
-    """All tables together or none: windows may just have blocked one, and new tables may have come."""
-    for name, findings in context.journal.mismatches().items():
-        raise PreflightRefused(
-            f"is blocked: {'; '.join(findings)}", table=name,
-            todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",
-        )  # fmt: skip
+def _refuse_left_behind(context: Context, tables: Sequence[TableRow]) -> None:
+    """All tables together or none: new ones may have come."""
     mine = {(t.schema, t.name) for t in tables}
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     new = [name for name in selection.rows if name not in mine]

@@ -21,9 +21,11 @@ from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
+from airflow_provider_pgddl.engine.stages.unready import refuse_unready
 
 _Q = queries("swap")
 
@@ -59,6 +61,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
+        refuse_unready(context)
         return _exchange(context, conn, context.tables(), guard)
 
     figures = with_tries(context.pipeline.swap, "swap", attempt, again=(_NotYet, ChangedJustNow))
@@ -89,7 +92,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     with conn.transaction():
         lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
-        _refuse_changed(conn, journal, tables, keys, broken)
+        _refuse_changed(context, conn, tables, keys, broken)
         if not guard.unchanged(conn):
             raise _NotYet("the schema changed just now")
         _wait_out_old_snapshots(conn)
@@ -114,16 +117,18 @@ def _foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]
 
 
 def _refuse_changed(
+    context: Context,
     conn: Session,
-    journal: Journal,
     tables: Sequence[TableRow],
     keys: Sequence[ForeignKey],
     broken: Callable[[], list[Finding]],
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken())
-    healthy, stopped = stopped_by_drift(conn, journal, tables)
+    healthy, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
     if stopped:
+        if captures_ddl(context):
+            raise _NotYet("a table changed just now")  # the next try follows it, or finds it blocked
         table = next(t for t in tables if t.id in stopped)
         raise PreflightRefused(
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"

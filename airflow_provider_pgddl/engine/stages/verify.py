@@ -73,7 +73,10 @@ def _is_current(context: Context, tables: Sequence[TableRow]) -> bool:
     return last is not None and last["figures"].get("window") == row.window_no
 
 
-def _cut_ranges(context: Context, tables: Sequence[TableRow]) -> None:
+def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
+    """Ranges for the tables that have none in this job."""
+    cut = context.journal.tables_with_ranges(context.job.id)
+    tables = [t for t in tables if t.id not in cut]
     rows = max(10_000, context.pipeline.backfill.chunk_bytes // BYTES_A_ROW)
     for table in tables:
         cuts = boundaries(context.target, table.plan, rows)
@@ -88,7 +91,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     there. A table that DDL changes meanwhile is compared anew."""
     replica = context.replica
     journal, job = context.journal, context.job.id
-    _cut_ranges(context, chosen())
+    _cut_missing(context, chosen())
     total = len(journal.ranges_left([t.id for t in chosen()], job))
     spread = _spread(context, chosen(), total)
     planned: dict[int, tuple[Plan, Sides]] = {}
@@ -96,8 +99,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     while True:
         follow(context)
         tables = chosen()
-        cut = journal.tables_with_ranges(job)
-        _cut_ranges(context, [t for t in tables if t.id not in cut])
+        _cut_missing(context, tables)
         left = journal.ranges_left([t.id for t in tables], job)
         if not left:
             return
