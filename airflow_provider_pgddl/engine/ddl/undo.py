@@ -55,6 +55,11 @@ def undo(event: DdlEvent, before: DdlEvent | None = None) -> str | None:
     this one replaced it, as pg_dump does with views that are part of a cycle.
     """
     tag = event.tag
+    if event.source == "captured":
+        if before is not None:
+            return None  # what was replaced goes as it was made
+        if tag.startswith("ALTER ") and (back := _moved_back(event.statement)):
+            return back
     if before is not None:
         return _again(before)
     if tag in _NAMED:
@@ -64,8 +69,6 @@ def undo(event: DdlEvent, before: DdlEvent | None = None) -> str | None:
         kind, name = sql.SQL(tag.removeprefix("CREATE ")), sql.Identifier(event.name or "")
         return sql.SQL("DROP {} IF EXISTS {} ON {}").format(kind, name, sql.Identifier(*event.table)).as_string()
     build = _BY_TAG.get(tag)
-    if build is None and event.source == "captured":
-        return _moved_back(event.statement)
     return build(statement_node(parse(event.statement))) if build else None
 
 
@@ -82,17 +85,31 @@ def _moved_back(statement: str) -> str | None:
             last = _last_name(node.object)
             last.sval, node.newname = node.newname, last.sval
         return deparse(tree)
-    if kind_of(node) == "AlterObjectSchemaStmt" and node.HasField("relation") and node.relation.schemaname:
-        node.relation.schemaname, node.newschema = node.newschema, node.relation.schemaname
+    if kind_of(node) == "AlterObjectSchemaStmt":
+        if not node.HasField("relation"):
+            name = _name_parts(node.object)
+            if len(name) < 2:
+                return None
+            schema = unwrap(name[-2])
+            schema.sval, node.newschema = node.newschema, schema.sval
+        elif node.relation.schemaname:
+            node.relation.schemaname, node.newschema = node.newschema, node.relation.schemaname
+        else:
+            return None
         return deparse(tree)
     return None
 
 
 def _last_name(thing: Node) -> Node:
+    parts = _name_parts(thing)
+    return unwrap(parts[-1]) if parts else unwrap(thing)
+
+
+def _name_parts(thing: Node) -> Node:
+    """The parts of a qualified name, in whichever of its shapes."""
     inner = unwrap(thing)
-    while kind_of(inner) in ("List", "ObjectWithArgs"):
-        inner = unwrap((inner.items if kind_of(inner) == "List" else inner.objname)[-1])
-    return inner
+    field = {"List": "items", "ObjectWithArgs": "objname", "TypeName": "names"}.get(kind_of(inner))
+    return getattr(inner, field) if field else []
 
 
 def _drop(tag: str, name: list[str | None]) -> str:

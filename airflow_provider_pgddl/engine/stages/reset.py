@@ -34,6 +34,7 @@ Applied = tuple[int, DdlEvent]  # with the event's id in the journal
 
 # Something else has to go first: an object that depends on it, the index or constraint that it is a part of.
 _NOT_YET = (pg.DependentObjectsStillExist, pg.InvalidTableDefinition)
+_GONE = (pg.UndefinedTable, pg.UndefinedObject, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName)
 
 
 def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None) -> dict[str, Any]:
@@ -180,7 +181,9 @@ def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
                 kept.append((event_id, statement))
                 why = from_postgres(error, doing=f"undoing with {statement}")
             except psycopg.Error as error:
-                raise from_postgres(error, doing=f"undoing with {statement}") from None
+                # What was renamed or moved by captured DDL, and dropped after that, has no name to go back to.
+                if not (isinstance(error, _GONE) and statement.startswith("ALTER ")):
+                    raise from_postgres(error, doing=f"undoing with {statement}") from None
         if len(kept) == len(todo):
             why.todo = "see what was made on the target beside this pipeline, drop it or move it; then reset again"
             raise why

@@ -1,0 +1,67 @@
+"""reset takes away what captured DDL made on the target, under whatever name it has by now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline import CREATE_TAGS, DROP_TAGS, load_pipeline
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.test_reset import structure
+
+TABLES = """
+CREATE TYPE public.mood AS ENUM ('good');
+CREATE TABLE public.orders (id bigint PRIMARY KEY, total numeric, mood public.mood);
+CREATE TABLE public.lines (id int PRIMARY KEY, o bigint REFERENCES public.orders);
+CREATE VIEW public.totals AS SELECT sum(total) AS total FROM public.orders;
+INSERT INTO public.orders VALUES (1, 1, 'good');
+INSERT INTO public.lines VALUES (1, 1);
+"""
+CHANGES = {
+    "renamed and moved": [
+        "ALTER TABLE public.orders RENAME TO purchases",
+        "ALTER TABLE public.purchases RENAME total TO amount",
+        "CREATE SCHEMA app",
+        "ALTER TABLE public.purchases SET SCHEMA app",
+        "ALTER TYPE public.mood SET SCHEMA app",
+        "CREATE FUNCTION public.f(int) RETURNS int LANGUAGE sql AS 'SELECT $1'",
+        "ALTER FUNCTION public.f(int) RENAME TO g",
+        "ALTER FUNCTION public.g(int) SET SCHEMA app",
+    ],
+    "renamed and dropped": [
+        "ALTER TABLE public.lines RENAME TO rows",
+        "DROP TABLE public.rows",
+        "CREATE OR REPLACE VIEW public.totals AS SELECT sum(total) AS total, count(*) AS orders FROM public.orders",
+    ],
+    "names swapped": [
+        "CREATE TABLE public.fresh (id int PRIMARY KEY, total numeric)",
+        "ALTER TABLE public.lines RENAME TO old",
+        "ALTER TABLE public.fresh RENAME TO lines",
+        "DO $$BEGIN CREATE TABLE public.one (id int PRIMARY KEY); CREATE TABLE public.two (id int PRIMARY KEY); END$$",
+    ],
+}
+
+
+@pytest.mark.parametrize("changes", list(CHANGES.values()), ids=[name.replace(" ", "_") for name in CHANGES])
+def test_what_captured_ddl_made_is_undone(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, changes: list[str]
+) -> None:
+    execute(source_dsn, TABLES)
+    execute(target_dsn, "CREATE TABLE public.theirs (n int)")
+    before = structure(target_dsn)
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "queue"},
+        ddl={"create_tags": list(CREATE_TAGS), "drop_tags": list(DROP_TAGS)},
+    )  # fmt: skip
+    for stage in ("setup", "snapshot", "backfill", "schema_sync"):
+        move.run(stage)
+    for statement in changes:
+        execute(source_dsn, statement)
+    move.run("replay")
+    applied = "SELECT count(*) FROM pgddl.ddl_events WHERE captured_id IS NOT NULL AND status = 'applied'"
+    assert move.journal(applied) >= [(len(changes),)]
+    stages.reset(load_pipeline(move.content), move.source, move.target)
+    assert structure(target_dsn) == before
+    assert left_behind(source_dsn) == []
