@@ -524,9 +524,12 @@ BEGIN
         IF entries IS NOT NULL THEN
             PERFORM pgddl.stash(pgddl.stash_key(pgddl.outer_context(context)), 'dropped', entries);
             IF to_regproc('pgddl.forget_relations') IS NOT NULL THEN
-                EXECUTE 'SELECT pgddl.forget_relations($1)' USING ARRAY(
-                    SELECT (e ->> 'objid')::bigint::oid FROM jsonb_array_elements(entries) e
-                    WHERE e ->> 'classid' = 'pg_class' AND e ->> 'objsubid' = '0');
+                BEGIN
+                    EXECUTE 'SELECT pgddl.forget_relations($1)' USING ARRAY(
+                        SELECT (e ->> 'objid')::bigint::oid FROM jsonb_array_elements(entries) e
+                        WHERE e ->> 'classid' = 'pg_class' AND e ->> 'objsubid' = '0');
+                EXCEPTION WHEN OTHERS THEN NULL;    -- an identity of what is gone, which nothing will ask for
+                END;
             END IF;
         END IF;
     EXCEPTION WHEN OTHERS THEN
@@ -595,7 +598,12 @@ BEGIN
             GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
             PERFORM pgddl.record_exception('a command could not be recorded: ' || message, state, tg_tag, NULL);
         END;
-        PERFORM pgddl.follow_capture(tg_tag);
+        BEGIN
+            PERFORM pgddl.follow_capture(tg_tag);
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
+            PERFORM pgddl.record_exception('the change log could not follow a command: ' || message, state, tg_tag, NULL);
+        END;
     EXCEPTION WHEN OTHERS THEN
         GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
         PERFORM pgddl.record_exception('a command could not be recorded: ' || message, state, tg_tag, NULL);
@@ -817,7 +825,7 @@ BEGIN
     IF to_regproc('pgddl.identify_relations') IS NOT NULL THEN
         BEGIN
             EXECUTE 'SELECT pgddl.identify_relations($1)' USING relations;
-        EXCEPTION WHEN lock_not_available THEN NULL;
+        EXCEPTION WHEN OTHERS THEN NULL;    -- it gets one with the next event
         END;
     END IF;
     BEGIN
