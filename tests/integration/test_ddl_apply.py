@@ -591,6 +591,17 @@ def test_a_detachment_that_is_pending_is_gone_through_with(target: Target) -> No
     assert one(target.dsn, "SELECT count(*) FROM pg_inherits WHERE inhrelid = 'public.part'::regclass") == 0
 
 
+def test_killed_while_it_waits_for_a_lock_nothing_of_it_stays(target: Target) -> None:
+    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
+    with in_transaction(target.dsn, "SELECT * FROM public.t"):
+        killed_while(target, event, lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"))
+        assert not waits(target.dsn, "AccessExclusiveLock", "public.t")
+    assert (target.status(event), target.columns()) == ("applying", ["id"])
+    target.start_run()
+    assert target.apply(event).status == "applied"
+    assert target.attempts(event) == ["interrupted", "applied"]
+
+
 def test_what_an_ended_reindex_left_is_cleared_away(target: Target) -> None:
     do(target.dsn, "CREATE INDEX made ON public.t (id)")
     event = concurrent(target, "REINDEX TABLE CONCURRENTLY public.t")
