@@ -140,6 +140,11 @@ def table_names(conn: Session) -> list[tuple[str, str]]:
     return [(schema, name) for _, schema, name, _ in conn.execute(_Q["tables"])]
 
 
+def table_oids(conn: Session) -> dict[tuple[str, str], int]:
+    """The same, with their oids."""
+    return {(schema, name): oid for oid, schema, name, _ in conn.execute(_Q["tables"])}
+
+
 def oid_of(conn: Session, schema: str, name: str) -> int | None:
     row = conn.execute(_Q["oid_of"], [schema, name]).fetchone()
     return int(row[0]) if row else None

@@ -124,11 +124,17 @@ REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
 )
 
 
+# The server looks some facts up as they are now, whatever snapshot asks.
+_GONE_MEANWHILE = ("cache lookup failed", "could not open relation with OID", "could not find tuple")
+
+
 def remedy_for(error: psycopg.Error) -> Remedy | None:
     """The remedy for a server's or connection's error; None where a retry is not known to help."""
     for kind, remedy in REMEDIES:
         if isinstance(error, kind):
             return remedy
+    if isinstance(error, pg.InternalError_) and any(words in str(error) for words in _GONE_MEANWHILE):
+        return Remedy(True, "an object was dropped while the catalog was read; the stage tries again")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return Remedy(True, "check that the server is up and reachable; the stage tries again")
     return None

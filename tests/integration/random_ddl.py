@@ -1,217 +1,235 @@
-"""Random commands for random tables: most of them do something, some are refused by the server, and some do nothing."""
+"""An application and its developers, at random: transactions of DDL and DML over a handful of tables."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable
+from typing import Any, Self
 
+import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.captured import TableMeta
+START = """
+CREATE TYPE public.mood AS ENUM ('m0');
+CREATE TABLE public.t0 (id int PRIMARY KEY, a text, b int);
+CREATE TABLE public.t1 (k1 int, k2 text, a numeric DEFAULT 0, PRIMARY KEY (k1, k2));
+CREATE TABLE public.t2 (id bigint PRIMARY KEY, a text, m public.mood) PARTITION BY RANGE (id);
+CREATE TABLE public.t2_0 PARTITION OF public.t2 FOR VALUES FROM (0) TO (1000);
+CREATE VIEW public.v0 AS SELECT id FROM public.t0;
+INSERT INTO public.t0 SELECT i, 'a' || i, i FROM generate_series(1, 300) i;
+INSERT INTO public.t1 SELECT i, 'k' || i, i FROM generate_series(1, 300) i;
+INSERT INTO public.t2 SELECT i, 'a', 'm0' FROM generate_series(1, 300) i;
+"""
 
-# Types and, for each, what can be its default: a constant, and something that has to be evaluated.
-TYPES = {
-    "int": ("7", "length('abc')"),
-    "bigint": ("-9", "(extract(epoch from now()))::bigint"),
-    "smallint": ("3", "(2 + 1)::smallint"),
-    "text": ("'it''s; %s {}'", "current_user || random()"),
-    'text COLLATE "C"': ("E'back\\\\slash'", "now()::text"),
-    "varchar(10)": ("''", "lower('AB')"),
-    "varchar(30)": ("'x'", "'y' || 'z'"),
-    "char(3)": ("'ab'", "left('abc', 2)"),
-    "numeric": ("1.50", "random()"),
-    "numeric(8,2)": ("-1.5", "1 + 1"),
-    "float8": ("'NaN'", "random()"),
-    "date": ("'2024-02-29'", "current_date"),
-    "timestamptz": ("'2024-02-29 12:00+02'", "now()"),
-    "timestamp(3)": ("'infinity'", "localtimestamp"),
-    "interval": ("'1 day'", "now() - now()"),
-    "boolean": ("true", "now() > '2000-01-01'"),
-    "uuid": ("'00000000-0000-0000-0000-000000000001'", "gen_random_uuid()"),
-    "jsonb": ("""'{"a": 1}'""", "to_jsonb(now())"),
-    "int[]": ("'{1,2}'", "ARRAY[1, 2] || 3"),
-    "bytea": ("'\\x00ff'", "'a'::bytea"),
-    "int4range": ("'[1,5)'", "int4range(1, 2)"),
-    "other.mood": ("'Bad'", "'fine'::text::other.mood"),
-    "other.dom": ("4", "1 + 1"),
-    "other.pair": ("'(1,x)'", "ROW(1, 'y')::other.pair"),
+TABLES = """
+SELECT c.relname, c.relkind = 'p',
+       (SELECT array_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attnum <> ALL (i.indkey::int2[])),
+       (SELECT array_agg(a.attname ORDER BY array_position(i.indkey::int2[], a.attnum)) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[])),
+       (SELECT jsonb_object_agg(a.attname, format_type(a.atttypid, NULL)) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+ORDER BY c.relname
+"""
+
+VALUES = {
+    "integer": lambda r: str(r.randrange(2000)),
+    "bigint": lambda r: str(r.randrange(2000)),
+    "numeric": lambda r: f"{r.randrange(2000)}.5",
+    "text": lambda r: f"'x{r.randrange(2000)}'",
+    "character varying": lambda r: f"'v{r.randrange(2000)}'",
+    "public.mood": lambda _: "'m0'",
+    "mood": lambda _: "'m0'",
 }
-NAMES = ["a", "b", "C c", 'd"d', "select", "ü", "e.f", "x%s", "n" * 63, "g;"]
-SCHEMAS = ["public", "other", "Sh.op"]
 
 
-class RandomDdl:
-    """Commands for the tables as they are; the same for the same seed."""
+class Developers:
+    """Runs random transactions in a thread until it is left; `done` counts those that committed."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, dsn: str, seed: int, pause: float = 0.3) -> None:
+        self._pause = pause
+        self._dsn, self._random = dsn, random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._number = 0
+        self.done = self.ddl = 0
+        self.log: list[str] = []
+        self.error: BaseException | None = None
 
-    def command(self, tables: list[TableMeta]) -> str:
-        """One command for one of these tables, or CREATE TABLE."""
-        one_of = self._random.choice
-        if not tables or self._random.random() < 0.08:
-            return self._create(tables)
-        table = one_of(sorted(tables, key=lambda t: (t["schema"], t["name"])))
-        return self.alter(table, tables) if self._random.random() < 0.95 else f"DROP TABLE {_name(table)} CASCADE"
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-    def alter(self, table: TableMeta, tables: list[TableMeta]) -> str:
-        """One command that changes this table."""
-        pick = self._random.choice
-        whole = _name(table)
-        ways: list[Callable[[TableMeta], str]] = [self._column] * 6 + [self._constraint] * 3 + [self._itself] * 2
-        if pick(range(6)) == 0:
-            return self._index(table)
-        if pick(range(8)) == 0 and (parents := [t for t in tables if t["oid"] != table["oid"]]):
-            return self._family(table, pick(sorted(parents, key=lambda t: t["oid"])))
-        actions = [pick(ways)(table) for _ in range(pick([1, 1, 1, 2, 3]))]
-        alone = [a for a in actions if a.startswith(("RENAME", "SET SCHEMA", "ATTACH", "DETACH", "INHERIT"))]
-        return f"ALTER TABLE {pick(['', '', '', 'ONLY '])}{whole} {', '.join(alone[:1] or actions)}"
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
 
-    def _column(self, table: TableMeta) -> str:
-        pick = self._random.choice
-        old = [c["name"] for c in table["columns"]]
-        if not old or pick(range(4)) == 0:
-            return f"ADD COLUMN {self._definition(self._new(old))}"
-        at = _quote(pick(old))
-        type_ = pick(list(TYPES))
-        return pick([
-            f"DROP COLUMN {at}",
-            f"RENAME COLUMN {at} TO {_quote(self._new(old))}",
-            f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
-            f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
-            (f"ALTER COLUMN {at} DROP DEFAULT, ALTER COLUMN {at} TYPE {type_} USING NULL, "
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[type_])}"),
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
-            f"ALTER COLUMN {at} DROP DEFAULT",
-            f"ALTER COLUMN {at} SET NOT NULL",
-            f"ALTER COLUMN {at} DROP NOT NULL",
-            (f"ALTER COLUMN {at} SET NOT NULL, ALTER COLUMN {at} DROP DEFAULT, "
-            f"ALTER COLUMN {at} ADD GENERATED {pick(['ALWAYS', 'BY DEFAULT'])} AS IDENTITY (START 3 CYCLE)"),
-            f"ALTER COLUMN {at} SET GENERATED {pick(['ALWAYS', 'BY DEFAULT'])}",
-            f"ALTER COLUMN {at} DROP IDENTITY",
-            f"ALTER COLUMN {at} DROP EXPRESSION",
-        ])  # fmt: skip
+    def _run(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as conn:
+                while not self._over.is_set():
+                    self._transaction(conn)
+                    self._over.wait(self._random.uniform(0, self._pause))
+        except BaseException as error:  # noqa: BLE001 - raised again when the block is left
+            self.error = error
 
-    def _constraint(self, table: TableMeta) -> str:
-        pick = self._random.choice
-        columns = [_quote(c["name"]) for c in table["columns"]] or ['"a"']
-        here = [c["name"] for c in table["constraints"]]
-        at, name = pick(columns), _quote(self._new(here))
-        several = ", ".join(self._random.sample(columns, min(len(columns), pick([1, 1, 2]))))
-        new = [
-            f"ADD CONSTRAINT {name} CHECK ({at} IS NOT NULL)",
-            f"ADD CHECK ({at}::text <> 'x;''y') NOT VALID",
-            f"ADD CONSTRAINT {name} CHECK ({at} IS DISTINCT FROM {pick(columns)}) NO INHERIT",
-            f"ADD UNIQUE ({several}) {pick(['', 'DEFERRABLE', 'DEFERRABLE INITIALLY DEFERRED'])}",
-            f"ADD CONSTRAINT {name} PRIMARY KEY ({several})",
-            f"ADD FOREIGN KEY ({at}) REFERENCES other.ref {pick(['', 'ON DELETE CASCADE', 'NOT VALID', 'DEFERRABLE'])}",
-            f"ADD CONSTRAINT {name} FOREIGN KEY ({at}) REFERENCES other.ref ON UPDATE SET NULL INITIALLY DEFERRED",
-            f"ADD EXCLUDE USING btree ({at} WITH =) WHERE ({at} IS NOT NULL)",
-        ]
-        if not here or pick(range(2)) == 0:
-            return pick(new)
-        one = _quote(pick(here))
-        return pick([
-            f"DROP CONSTRAINT {one}",
-            f"DROP CONSTRAINT {one}, {pick(new)}",
-            f"RENAME CONSTRAINT {one} TO {name}",
-            f"VALIDATE CONSTRAINT {one}",
-            f"ALTER CONSTRAINT {one} {pick(['DEFERRABLE', 'NOT DEFERRABLE', 'DEFERRABLE INITIALLY DEFERRED'])}",
-        ])  # fmt: skip
+    def _transaction(self, conn: psycopg.Connection[Any]) -> None:
+        ran: list[str] = []
+        try:
+            with conn.transaction(force_rollback=self._random.random() < 0.1) as transaction:
+                for _ in range(self._random.randint(1, 3)):
+                    statement = self._statement(conn)
+                    if self._random.random() < 0.1:
+                        with conn.transaction(force_rollback=True):
+                            conn.execute(statement.encode())
+                        continue
+                    ran.append(statement)
+                    conn.execute(statement.encode())
+            if not transaction.force_rollback:
+                self.done += 1
+                self.ddl += sum(s.split()[0] not in ("INSERT", "UPDATE", "DELETE", "TRUNCATE") for s in ran)
+                self.log.append("; ".join(ran))
+        except (psycopg.errors.IntegrityError, psycopg.errors.DataError, psycopg.errors.DeadlockDetected,
+                psycopg.errors.DependentObjectsStillExist, psycopg.errors.FeatureNotSupported,
+                psycopg.errors.ObjectInUse, psycopg.errors.InvalidTableDefinition,
+                psycopg.errors.CannotCoerce, psycopg.errors.DatatypeMismatch,
+                psycopg.errors.SyntaxError):  # fmt: skip
+            pass  # an application meets these too
 
-    def _itself(self, table: TableMeta) -> str:
-        pick = self._random.choice
-        unique = [_quote(c["name"]) for c in table["constraints"] if c["type"] in "pu"] or ['"none"']
-        return pick([
-            "REPLICA IDENTITY FULL", "REPLICA IDENTITY NOTHING", "REPLICA IDENTITY DEFAULT",
-            f"REPLICA IDENTITY USING INDEX {pick(unique)}", f"REPLICA IDENTITY USING INDEX {pick(unique)}",
-            "SET UNLOGGED", "SET LOGGED", f"SET (fillfactor = {pick([60, 70, 80])}, autovacuum_enabled = off)",
-            "RESET (fillfactor)", f"RENAME TO {_quote(self._fresh())}", f"SET SCHEMA {_quote(pick(SCHEMAS))}",
-            "OWNER TO random_ddl",
-        ])  # fmt: skip
-
-    def _index(self, table: TableMeta) -> str:
-        pick = self._random.choice
-        columns = [_quote(c["name"]) for c in table["columns"]] or ['"a"']
-        unique, at = pick(["", "UNIQUE "]), pick(columns)
-        create = f"CREATE {unique}INDEX {_quote(self._fresh())} ON {pick(['', '', 'ONLY '])}{_name(table)}"
-        here = [_quote(table["schema"]) + "." + _quote(i["name"]) for i in table["indexes"]]
-        if not here or pick(range(2)) == 0:
-            return pick([
-                f"{create} ({at})",
-                f"{create} ({at} DESC NULLS LAST, {pick(columns)}) WITH (fillfactor = 50)",
-                f"{create} (({at}::text || 'x')) WHERE {pick(columns)} IS NOT NULL",
-                f"{create} USING hash ({at})",
-            ])  # fmt: skip
-        return pick([
-            f"DROP INDEX {pick(here)}",
-            f"ALTER INDEX {pick(here)} RENAME TO {_quote(self._fresh())}",
-            f"ALTER INDEX {pick(here)} SET (fillfactor = 90)",
-            f"ALTER INDEX {pick(here)} RESET (fillfactor)",
-            f"ALTER TABLE {_name(table)} ADD UNIQUE USING INDEX {pick(here).partition('.')[2]}",
-        ])  # fmt: skip
-
-    def _family(self, table: TableMeta, other: TableMeta) -> str:
-        pick = self._random.choice
-        low = pick(range(0, 100, 10))
-        bound = pick([f"FOR VALUES FROM ({low}) TO ({low + 10})", "DEFAULT"])
-        if table["kind"] == "p":
-            parts = ["PARTITION OF " + _name(table)]
-            new = f"CREATE TABLE {_quote(pick(SCHEMAS))}.{_quote(self._fresh())}"
-            columns = "" if pick([True, False]) or not table["columns"] else (
-                f" ({_quote(pick(table['columns'])['name'])} {pick(['NOT NULL', 'DEFAULT NULL'])})")  # fmt: skip
-            attached = list(other["parents"])
-            return pick([
-                f"{new} {parts[0]}{columns} {bound}", f"{new} {parts[0]} {bound}",
-                f"ALTER TABLE {_name(table)} ATTACH PARTITION {_name(other)} {bound}",
-                f"ALTER TABLE {_name(table)} DETACH PARTITION {_name(other)}",
-            ]) if attached != [] or pick(range(3)) else (
-                f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(table)} INCLUDING ALL)")  # fmt: skip
-        if table["parents"] and table["bound"] is None and pick(range(2)):
-            return f"ALTER TABLE {_name(table)} NO INHERIT " + ".".join(map(_quote, table["parents"][0]))
-        return pick([
-            f"ALTER TABLE {_name(table)} INHERIT {_name(other)}",
-            f"CREATE TABLE {_quote(self._fresh())} ({self._definition('own')}) INHERITS ({_name(other)})",
-            f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(other)} INCLUDING ALL)",
-            f"CREATE TABLE {_quote(self._fresh())} AS TABLE {_name(other)}",
-        ])  # fmt: skip
-
-    def _create(self, tables: list[TableMeta]) -> str:
-        pick = self._random.choice
-        names = self._random.sample(NAMES, pick([1, 2, 4, 6]))
-        columns = [self._definition(name) for name in names]
-        if pick(range(3)) == 0:
-            columns[0] = f"{_quote(names[0])} {pick(['serial', 'bigserial', 'int'])} {pick(['', 'PRIMARY KEY'])}"
-        kind, partitioned = pick(["", "", "", "UNLOGGED "]), ""
-        if pick(range(3)) == 0:
-            kind, columns[0] = "", f"{_quote(names[0])} int"
-            partitioned = f" PARTITION BY RANGE ({_quote(names[0])})"
-        name = f"{_quote(pick(SCHEMAS))}.{_quote(self._fresh())}"
-        return f"CREATE {kind}TABLE {name} ({', '.join(columns)}){partitioned}"
-
-    def _definition(self, name: str) -> str:
-        pick = self._random.choice
-        type_ = pick(list(TYPES))
-        constant, evaluated = TYPES[type_]
-        return f"{_quote(name)} {type_} " + pick([
-            "", "", "NOT NULL", "UNIQUE", f"DEFAULT {constant}", f"DEFAULT {constant} NOT NULL", f"DEFAULT {evaluated}",
-            f"DEFAULT {evaluated} NOT NULL", f"GENERATED ALWAYS AS ({constant}) STORED",
-            "REFERENCES other.ref", f"CHECK ({_quote(name)} IS NOT NULL)", "GENERATED ALWAYS AS IDENTITY",
-        ])  # fmt: skip
-
-    def _new(self, taken: list[str]) -> str:
-        return self._random.choice([n for n in NAMES if n not in taken] or [self._fresh()])
-
-    def _fresh(self) -> str:
+    def _statement(self, conn: psycopg.Connection[Any]) -> str:
+        tables = conn.execute(TABLES).fetchall()
+        name, partitioned, others, key, types = self._random.choice(tables)
+        kinds: list[tuple[int, Callable[..., str]]] = [
+            (30, self._insert), (20, self._update), (8, self._delete), (2, self._truncate), (6, self._move_key),
+            (8, self._add_column), (4, self._drop_column), (5, self._rename_column), (3, self._rename_table),
+            (4, self._retype), (3, self._default), (3, self._create), (2, self._drop), (3, self._index),
+            (2, self._check), (2, self._block), (3, self._partition), (2, self._create_as),
+        ]  # fmt: skip
+        chosen = self._random.choices([k for _, k in kinds], [w for w, _ in kinds])[0]
         self._number += 1
-        return f"{self._random.choice(NAMES)[:50]} {self._number}"
+        return chosen(name, partitioned, others or [], key, types, len(tables))
+
+    def _value(self, type_: str) -> str:
+        return VALUES.get(type_, lambda _: "NULL")(self._random)
+
+    def _q(self, name: str) -> str:
+        return sql.Identifier(name).as_string(None)
+
+    def _table(self, name: str) -> str:
+        return f"public.{self._q(name)}"
+
+    def _where(self, key: list[str], types: dict[str, str]) -> str:
+        column = self._random.choice(key)
+        if types[column] in ("integer", "bigint", "numeric"):
+            return f"{self._q(column)} % {self._random.randint(5, 60)} = {self._random.randrange(5)}"
+        return f"{self._q(column)} LIKE '%{self._random.randrange(10, 99)}'"
+
+    def _insert(self, name: str, _p: bool, others: list[str], key: list[str], types: dict[str, str], _n: int) -> str:
+        columns = [*key, *(c for c in others if self._random.random() < 0.7)]
+        rows = ", ".join(f"({', '.join(self._value(types[c]) for c in columns)})" for _ in range(5))
+        return (
+            f"INSERT INTO {self._table(name)} ({', '.join(map(self._q, columns))}) VALUES {rows} ON CONFLICT DO NOTHING"
+        )
+
+    def _update(self, name: str, _p: bool, others: list[str], key: list[str], types: dict[str, str], n: int) -> str:
+        if not others:
+            return self._insert(name, _p, others, key, types, n)
+        column = self._random.choice(others)
+        where = self._where(key, types)
+        return f"UPDATE {self._table(name)} SET {self._q(column)} = {self._value(types[column])} WHERE {where}"
+
+    def _move_key(self, name: str, _p: bool, others: list[str], key: list[str], types: dict[str, str], n: int) -> str:
+        column = self._q(key[0])
+        if types[key[0]] not in ("integer", "bigint"):
+            return self._update(name, _p, others, key, types, n)
+        by, where = self._random.choice([1, 1000, -1]), self._where(key, types)
+        return f"UPDATE {self._table(name)} SET {column} = {column} + {by} WHERE {where} AND {column} < 900"
+
+    def _delete(self, name: str, _p: bool, _o: list[str], key: list[str], types: dict[str, str], _n: int) -> str:
+        return f"DELETE FROM {self._table(name)} WHERE {self._where(key, types)}"
+
+    def _truncate(self, name: str, *_: Any) -> str:
+        return f"TRUNCATE {self._table(name)}"
+
+    def _add_column(self, name: str, *_: Any) -> str:
+        definition = self._random.choice([
+            "int", "text DEFAULT 'd'", "numeric DEFAULT random()", "text DEFAULT now()::text", "int NOT NULL DEFAULT 7",
+            "public.mood", "bigint GENERATED BY DEFAULT AS IDENTITY", "varchar(30)",
+        ])  # fmt: skip
+        return f"ALTER TABLE {self._table(name)} ADD COLUMN c{self._number} {definition}"
+
+    def _drop_column(self, name: str, p: bool, others: list[str], *rest: Any) -> str:
+        if not others:
+            return self._add_column(name)
+        return f"ALTER TABLE {self._table(name)} DROP COLUMN {self._q(self._random.choice(others))}"
+
+    def _rename_column(self, name: str, _p: bool, others: list[str], key: list[str], *_: Any) -> str:
+        column = self._random.choice([*others, *key])
+        return f'ALTER TABLE {self._table(name)} RENAME {self._q(column)} TO "R{self._number}"'
+
+    def _rename_table(self, name: str, *_: Any) -> str:
+        return f"ALTER TABLE {self._table(name)} RENAME TO r{self._number}"
+
+    def _retype(self, name: str, _p: bool, others: list[str], key: list[str], types: dict[str, str], _n: int) -> str:
+        wider = {"integer": "bigint", "bigint": "numeric", "numeric": "text", "character varying": "text"}
+        able = [c for c in others if types[c] in wider] + [c for c in key if types[c] == "integer" and not _p]
+        if not able:
+            return self._add_column(name)
+        column = self._random.choice(able)
+        return f"ALTER TABLE {self._table(name)} ALTER {self._q(column)} TYPE {wider[types[column]]}"
+
+    def _default(self, name: str, _p: bool, others: list[str], _k: list[str], types: dict[str, str], _n: int) -> str:
+        able = [c for c in others if types[c] in VALUES]
+        if not able:
+            return self._add_column(name)
+        column = self._random.choice(able)
+        what = self._random.choice([f"SET DEFAULT {self._value(types[column])}", "DROP DEFAULT"])
+        return f"ALTER TABLE {self._table(name)} ALTER {self._q(column)} {what}"
+
+    def _create(self, name: str, _p: bool, _o: list[str], _k: list[str], _t: dict[str, str], number: int) -> str:
+        if number > 7:
+            return self._drop(name, _p, _o, _k, _t, number)
+        return f"CREATE TABLE public.n{self._number} (id int PRIMARY KEY, a text DEFAULT 'new', b bigint)"
+
+    def _create_as(self, name: str, _p: bool, _o: list[str], _k: list[str], _t: dict[str, str], number: int) -> str:
+        if number > 7:
+            return self._drop(name, _p, _o, _k, _t, number)
+        return (
+            f"CREATE TABLE public.s{self._number} AS SELECT i AS id, 'as' AS a FROM generate_series(1, 40) i;"
+            f" ALTER TABLE public.s{self._number} ADD PRIMARY KEY (id)"
+        )
+
+    def _drop(self, name: str, *rest: Any) -> str:
+        return f"DROP TABLE {self._table(name)}" if rest[-1] > 3 and name[0] in "nsr" else self._add_column(name)
+
+    def _index(self, name: str, _p: bool, others: list[str], key: list[str], *_: Any) -> str:
+        column = self._q(self._random.choice([*others, *key]))
+        return f"CREATE INDEX i{self._number} ON {self._table(name)} ({column})"
+
+    def _check(self, name: str, *_: Any) -> str:
+        return f"ALTER TABLE {self._table(name)} ADD CONSTRAINT k{self._number} CHECK ({self._number} > 0)"
+
+    def _block(self, name: str, *_: Any) -> str:
+        inside = f"ALTER TABLE {self._table(name)} ADD COLUMN c{self._number} int DEFAULT 3"
+        return f"DO $$ BEGIN {inside}; UPDATE {self._table(name)} SET c{self._number} = 4; END $$"
+
+    def _partition(self, name: str, partitioned: bool, *rest: Any) -> str:
+        if not partitioned:
+            return self._add_column(name)
+        low = 1000 * self._number
+        bound = f"FOR VALUES FROM ({low}) TO ({low + 999})"
+        return f"CREATE TABLE public.p{self._number} PARTITION OF {self._table(name)} {bound}"
 
 
-def _quote(name: str) -> str:
-    return sql.Identifier(name).as_string(None)
-
-
-def _name(table: TableMeta) -> str:
-    return sql.Identifier(table["schema"], table["name"]).as_string(None)
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.01)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
@@ -112,9 +113,11 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     names = trigger_names(pipeline)
     with source.transaction():
         source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
-        source.execute(
-            sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(prepared.schema, prepared.name))
-        )
+        relation = sql.Identifier(prepared.schema, prepared.name)
+        try:
+            source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
+        except pg.UndefinedTable:
+            raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
         now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
         if now is None or now.structure() != prepared.structure():
             raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")

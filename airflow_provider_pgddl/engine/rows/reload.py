@@ -13,7 +13,6 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -31,11 +30,15 @@ from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.schema.drift import drift
 
 
+class ChangedAgain(Exception):
+    """The table has changed since it was looked at: DDL that is not applied yet comes first."""
+
+
 def reload(replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> int:
     """Makes all keys pending (of these leaves only, where some are named); returns how many rows those are.
 
-    `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. GaveWay
-    where the table has changed once more, or somebody waits for it.
+    `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. ChangedAgain
+    where the table is not that any more, GaveWay where somebody waits for it.
     """
     others = () if replica.in_place else (replica.target,)
     with replica.source.transaction():
@@ -45,7 +48,7 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
             triggers = change_log.trigger_names(replica.pipeline)
             now = catalog.describe(replica.source, [table.oid], triggers).get(table.oid)
             if findings := drift(table.version, table.physical, now):
-                raise GaveWay("; ".join(findings), table=table.qualified)
+                raise ChangedAgain("; ".join(findings))
             assert now is not None
             names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
             if replica.in_place:

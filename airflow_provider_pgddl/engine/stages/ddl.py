@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
+from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -34,7 +35,7 @@ class _Seen:
     """What one snapshot of the source showed."""
 
     tables: dict[int, Table]
-    names: list[tuple[str, str]]
+    names: dict[Name, int]
 
 
 def captures_ddl(context: Context) -> bool:
@@ -57,7 +58,7 @@ def follow(context: Context, *, look: bool = False) -> None:
         if seen is not None and context.moves_rows:
             settle(context, seen.tables, applied=applied > 0)
             if context.job.tables is None and not context.in_place:
-                take_in_late_tables(context, seen.names)
+                take_in_late_tables(context, seen.names, seen.tables)
 
 
 @contextmanager
@@ -77,9 +78,11 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
         read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
         if not (read.events or read.lost or look):
             return None
-        mine = context.journal.tables(context.row().run)
-        tables = catalog.describe(source, [t.oid for t in mine], context.trigger_names)
-        names = catalog.table_names(source)
+        names = catalog.table_oids(source)
+        mine = {t.oid for t in context.journal.tables(context.row().run)}
+        if context.moves_rows and not context.in_place:
+            mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
+        tables = catalog.describe(source, mine, context.trigger_names)
     if read.events or read.lost:
         record(context, ddl, read)
         ddl_log.confirm(other, context.name, read)

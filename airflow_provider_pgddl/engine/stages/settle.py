@@ -11,10 +11,11 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.reload import reload
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_track
 from airflow_provider_pgddl.engine.schema.change import Change, change_of
 from airflow_provider_pgddl.engine.schema.drift import drift
@@ -153,30 +154,33 @@ def _start_over(context: Context, was: TableRow, fresh: TableRow, now: Table) ->
 
 
 def _reload(context: Context, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> None:
-    rows = patiently(context, lambda: reload(context.replica, table, record, leaves))
-    context.say(f"{table.qualified}: {rows} rows are pending")
+    try:
+        rows = patiently(context, lambda: reload(context.replica, table, record, leaves))
+    except ChangedAgain as again:
+        context.say(f"{table.qualified}: changed once more ({again}), which comes first")
+    else:
+        context.say(f"{table.qualified}: {rows} rows are pending")
 
 
-def take_in_late_tables(context: Context, names: Sequence[tuple[str, str]]) -> None:
+def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mapping[int, Table]) -> None:
     """Tables that match and came after the snapshot. Their events have made their copies; from here on their changes
-    are captured, and all their rows are pending. One without a key is stopped before it begins."""
+    are captured, and all their rows are pending. One without a key is stopped before it begins.
+
+    `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
     from airflow_provider_pgddl.engine.stages.setup import capture, make_plan_for
 
     run_no = context.row().run
-    known = {(t.schema, t.name): t for t in context.journal.tables(run_no)}
-    keyless: set[tuple[str, str]] = set()
+    known = {t.oid: t for t in context.journal.tables(run_no)}
+    keyless: set[Name] = set()
     for name in matches(context.pipeline, names, strict=False).rows:
-        oid = catalog.oid_of(context.source, *name)
-        late = known.get(name)
-        if oid is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
+        oid = names[name]
+        late, then = known.get(oid), seen.get(oid)
+        if then is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
+            continue
+        if then.key is None:
+            keyless.add(name)
             continue
         if late is None:
-            described = catalog.describe(context.source, [oid])
-            if oid not in described:
-                continue
-            if described[oid].key is None:
-                keyless.add(name)
-                continue
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)
             table, log = capture(context, oid)
@@ -184,7 +188,9 @@ def take_in_late_tables(context: Context, names: Sequence[tuple[str, str]]) -> N
                 context.journal.add_table(run_no, table, log, make_plan_for(context.pipeline, table))
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
-        now = catalog.describe(context.source, [oid], context.trigger_names)[oid]
+        now = catalog.describe(context.source, [oid], context.trigger_names).get(oid)
+        if now is None or now.version() != then.version():
+            continue  # changed since: its copy is not what it has become yet
         indexed = _has_key(context, late)
         findings = judge(context.pipeline, now.structure(), context.target, late, key=indexed)
         if findings:

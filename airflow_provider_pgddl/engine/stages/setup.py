@@ -101,16 +101,14 @@ def _start_capture(context: Context) -> int:
     """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
     no row has been read yet, and the table may have changed since."""
     journal, run = context.journal, context.row().run
-    known = {(t.schema, t.name) for t in journal.tables(run)}
+    known = {t.oid for t in journal.tables(run)}  # by oid: one may have got another name since
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     started = 0
     for schema, name in selection.rows:
-        if (schema, name) in known:
-            continue
         oid = catalog.oid_of(context.source, schema, name)
-        if oid is None:
-            continue  # dropped in this moment
+        if oid is None or oid in known:
+            continue  # dropped in this moment, or captured
         context.check_fence()
         if oid in half_made:
             stop_capture_of(context.source, context.pipeline, oid)

@@ -1,3 +1,5 @@
+ALTER TABLE pgddl.tables
+    DROP CONSTRAINT tables_pipeline_run_source_oid_key, ADD UNIQUE (pipeline, run, schema_name, table_name);
 ALTER TABLE pgddl.pipelines DROP ddl_position, DROP ddl_lsn;
 DROP TABLE pgddl.killed_blockers;
 DROP TABLE pgddl.schema_versions;

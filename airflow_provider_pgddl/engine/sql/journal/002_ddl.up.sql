@@ -70,3 +70,8 @@ CREATE INDEX ON pgddl.killed_blockers (event_id);
 ALTER TABLE pgddl.pipelines
     ADD ddl_position text,              -- the source's snapshot that was read last, as text
     ADD ddl_lsn      pg_lsn;            -- and its LSN
+
+-- Names change hands; what is followed is the table.
+ALTER TABLE pgddl.tables
+    DROP CONSTRAINT tables_pipeline_run_schema_name_table_name_key,
+    ADD CONSTRAINT tables_pipeline_run_source_oid_key UNIQUE (pipeline, run, source_oid);

@@ -1,0 +1,69 @@
+"""Random DDL and DML while every stage runs, connections lost on the way: both databases end equal."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.stages import STAGES, StageResult
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.random_ddl import START, Developers, until
+from tests.integration.test_faults import Faults
+
+ATTEMPTS = 40
+# What a developer's string can hold here, beside the lists that are the default.
+TAGS = ["ALTER TABLE", "CREATE TABLE", "CREATE TABLE AS", "CREATE INDEX", "CREATE VIEW", "ALTER TYPE"]
+
+
+def seed() -> int:
+    return int(os.environ.get("PGDDL_TEST_SEED") or random.randrange(10**6))
+
+
+def attempt(pipeline: Lifecycle, stage: str) -> StageResult:
+    """As Airflow does it: again, as long as the error says that a retry may help."""
+    for _ in range(ATTEMPTS):
+        try:
+            return pipeline.run(stage)
+        except PgddlError as error:
+            renamed = isinstance(error, PreflightRefused) and "no such table" in error.what
+            if not error.retryable and not renamed:
+                raise
+    raise AssertionError(f"{stage} did not end in {ATTEMPTS} attempts")
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["quiet", "with faults"])
+@pytest.mark.parametrize("transport", ["queue", "wal"])
+def test_both_end_equal(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, transport: str, faults: bool
+) -> None:
+    number = seed()
+    print(f"seed {number} (PGDDL_TEST_SEED)")
+    execute(source_dsn, START)
+    pipeline = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": transport},
+        ddl={"create_tags": TAGS}, swap={"lock_timeout": "200ms"},
+    )  # fmt: skip
+    trouble = Faults(number, 150 if faults else 10**9)
+    try:
+        with trouble.at_work(), Developers(source_dsn, number) as developers:
+            for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
+                before = developers.done
+                until(lambda before=before: developers.error is not None or developers.done > before + 5)
+                attempt(pipeline, stage)
+        with trouble.at_work():
+            for stage in ("replay", "verify", "swap", "cleanup"):
+                result = attempt(pipeline, stage)
+                assert not result.blocked, f"{stage}: {result.blocked}"
+    except BaseException:
+        print("\n".join(developers.log))
+        raise
+    assert developers.ddl > 10
+    assert differences(source_dsn, target_dsn) == []
+    assert diff_catalogs(catalog_lines(source_dsn, ["public"]), catalog_lines(target_dsn, ["public"])) == []
+    assert left_behind(source_dsn) == []
+    assert STAGES[-1] in pipeline.results
