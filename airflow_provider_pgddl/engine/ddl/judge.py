@@ -5,66 +5,30 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
-from postgast import ParseResult, pg_query_pb2
+from postgast import ParseResult
 
 from airflow_provider_pgddl.engine.ddl import grants
-from airflow_provider_pgddl.engine.ddl.added import pin_defaults
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta, Verdict
 from airflow_provider_pgddl.engine.ddl.coverage import Coverage
+from airflow_provider_pgddl.engine.ddl.decision import Decision, Stop
 from airflow_provider_pgddl.engine.ddl.dropping import (
-    cascade_statements,
     concurrent,
     drop_statements,
     dropped_names,
     referencing,
     taken_along,
 )
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, parse, quoted, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.printing import printed
+from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.ddl.references import (
-    cut_constraint_actions,
-    cut_foreign_keys,
-    cut_owner,
-    family_outside,
     likeness_outside,
 )
 from airflow_provider_pgddl.engine.ddl.rules import Rules, is_drop
 from airflow_provider_pgddl.engine.ddl.statements import Statement, unsafe
-from airflow_provider_pgddl.engine.ddl.subcommands import cut
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, dropped_schema, kind, rename_schema, touched
+from airflow_provider_pgddl.engine.ddl.trim import Trim
 from airflow_provider_pgddl.engine.errors import StageFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is to be done about one event."""
-
-    event: CapturedEvent
-    verdict: Verdict
-    statements: tuple[str, ...]
-    """With all names spelled out; in order."""
-    rule: str
-    """Why: the rule that left it out, the reason why it cannot be handled, ``in scope``."""
-    notes: tuple[str, ...]
-    """What was left out of the statement, or done otherwise."""
-    touches: tuple[Name, ...]
-    """The relations and other objects concerned, by their names before and after."""
-    rebuilt: bool
-    """From metadata, not from its own text."""
-    concurrently: bool
-    """A statement refuses to run in a transaction."""
-    kind: str
-    """The kind of object; ``table`` for whatever touches a table."""
-
-
-class _Stop(Exception):
-    """The event is decided: not applied."""
-
-    def __init__(self, verdict: Verdict, rule: str) -> None:
-        self.verdict, self.rule = verdict, rule
-        super().__init__(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +41,8 @@ class Texts:
 
 
 class Judge:
+    """One event's: `decision` first, then `advance`."""
+
     def __init__(
         self,
         event: CapturedEvent,
@@ -90,6 +56,7 @@ class Judge:
         self.texts, self.targets = texts, targets
         self.coverage = Coverage(rules, tables, versions, event)
         self.notes: list[str] = []
+        self.trim = Trim(event, rules, versions, targets, self.coverage, self.notes)
         self.touches = dict.fromkeys(touched(event, versions))
         self.rebuilt = False
 
@@ -98,7 +65,7 @@ class Judge:
             statements = tuple(self._statements())
             verdict: Verdict = "apply"
             rule = "in scope"
-        except _Stop as stop:
+        except Stop as stop:
             statements, verdict, rule = (), stop.verdict, stop.rule
         return Decision(
             event=self.event,
@@ -130,10 +97,10 @@ class Judge:
     def _statements(self) -> list[str]:
         tag = self.event["tag"]
         if self.rules.pipeline in self.event["disabled_for"]:
-            raise _Stop("skip", "DDL was switched off for this pipeline")
+            raise Stop("skip", "DDL was switched off for this pipeline")
         if refused := self.rules.tag_refused(tag):
             self._not_silently(refused)
-            raise _Stop("skip", refused)
+            raise Stop("skip", refused)
         if is_drop(tag):
             return self._drop()
         if not self.targets:
@@ -146,7 +113,7 @@ class Judge:
         if likeness_outside(statement_node(tree), self.coverage.covers_table):
             return self._rebuilt("it takes its columns from a table that is out of scope")
         try:
-            return self._finished(tree, self._written())
+            return self.trim.finished(tree, self._written())
         except StageFailed as error:
             return self._rebuilt(error.what)
 
@@ -154,7 +121,7 @@ class Judge:
         """A renamed schema takes the pipeline's tables away from their names, listed tag or not."""
         renamed = self._schema_rename()
         if renamed is not None and any(schema == renamed[0] for schema, _ in self.tables):
-            raise _Stop("unhandled", f"{refused}, but the schema holds tables of this pipeline")
+            raise Stop("unhandled", f"{refused}, but the schema holds tables of this pipeline")
 
     def _in_scope(self) -> None:
         places = [(target.schema, target.relation) for target in self.targets]
@@ -170,26 +137,26 @@ class Judge:
             self._border(inside, was)
         if not any(inside):
             if not self.rules.in_place and (moved := self.coverage.family_moved()):
-                raise _Stop("unhandled", f"a parent or a child is out of scope: {moved}")
-            raise _Stop("skip", self.rules.out_of_scope(*places[0]))
+                raise Stop("unhandled", f"a parent or a child is out of scope: {moved}")
+            raise Stop("skip", self.rules.out_of_scope(*places[0]))
         if not all(inside):
-            raise _Stop("unhandled", "it concerns objects in scope and out of scope")
+            raise Stop("unhandled", "it concerns objects in scope and out of scope")
         self._in_place()
 
     def _border(self, inside: Sequence[bool], was: Sequence[bool]) -> None:
         for target, now, before in zip(self.targets, inside, was, strict=True):
             if now != before:
-                raise _Stop("unhandled", _crossing(quoted(target.before or ("", "it")), now))
+                raise Stop("unhandled", _crossing(quoted(target.before or ("", "it")), now))
         renamed = self._schema_rename()
         if renamed is not None:
             if self.rules.in_place and any(schema == renamed[0] for schema, _ in self.tables):
-                raise _Stop("unhandled", f"in place: the schema {quoted(('', renamed[0]))} was renamed")
+                raise Stop("unhandled", f"in place: the schema {quoted(('', renamed[0]))} was renamed")
             if self.coverage.covers(renamed[0], None) != self.coverage.covers(renamed[1], None):
-                raise _Stop("unhandled", _crossing(f"schema {quoted(('', renamed[0]))}", any(inside)))
+                raise Stop("unhandled", _crossing(f"schema {quoted(('', renamed[0]))}", any(inside)))
         elif self.targets[0].relation is None and not self.rules.narrow:
             moved = self._moved_from()
             if moved is not None and self.coverage.covers(moved, None) != any(inside):
-                raise _Stop("unhandled", _crossing(f"{self.targets[0].type} of {quoted(('', moved))}", any(inside)))
+                raise Stop("unhandled", _crossing(f"{self.targets[0].type} of {quoted(('', moved))}", any(inside)))
 
     def _moved_from(self) -> str | None:
         """The old schema of what is no relation and was moved by SET SCHEMA."""
@@ -201,7 +168,7 @@ class Judge:
             return own[0]
         schemas = [each for each in self.event["path"] if not each.startswith("pg_")]
         if len({self.coverage.covers(each, None) for each in schemas}) > 1:
-            raise _Stop("unhandled", "SET SCHEMA of an object whose old schema is not told")
+            raise Stop("unhandled", "SET SCHEMA of an object whose old schema is not told")
         return schemas[0] if schemas else None
 
     def _schema_rename(self) -> tuple[str, str] | None:
@@ -213,7 +180,7 @@ class Judge:
     def _in_place(self) -> None:
         for target in self.targets if self.rules.in_place else ():
             if target.before is not None and target.relation != target.before:
-                raise _Stop("unhandled", f"in place: {quoted(target.before)}, which is being rewritten, was renamed")
+                raise Stop("unhandled", f"in place: {quoted(target.before)}, which is being rewritten, was renamed")
 
     def _policy(self) -> None:
         """`multi_statements`, as the seed has it."""
@@ -221,13 +188,13 @@ class Judge:
         counted = [each for each in string if each.tag != "TRANSACTION"]
         if rules == "single_only":
             if len(counted) > 1:
-                raise _Stop("unhandled", f"multi_statements: single_only: the string holds {len(counted)} statements")
+                raise Stop("unhandled", f"multi_statements: single_only: the string holds {len(counted)} statements")
             if self.event["nested"]:
-                raise _Stop("unhandled", "multi_statements: single_only: the command was run by another")
+                raise Stop("unhandled", "multi_statements: single_only: the command was run by another")
         if rules == "safe_only" and len(counted) > 1:
             for each in counted:
                 if each.tree is None or unsafe(each, self.rules.blocked_tags):
-                    raise _Stop("unhandled", f"multi_statements: safe_only: the string also holds {each.tag or '?'}")
+                    raise Stop("unhandled", f"multi_statements: safe_only: the string also holds {each.tag or '?'}")
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -236,19 +203,19 @@ class Judge:
         if not any(self.coverage.covers_dropped(each) for each in [*named, *along]):
             first = (named or self.event["dropped"])[:1]
             places = [(dropped_schema(each), self.coverage.dropped_relation(each)) for each in first] or [(None, None)]
-            raise _Stop("skip", self.rules.out_of_scope(*places[0]))
+            raise Stop("skip", self.rules.out_of_scope(*places[0]))
         for each in named if self.rules.in_place else ():
             if each["type"] == "table" and self.coverage.covers_dropped(each):
-                raise _Stop("unhandled", f"in place: {each['identity']}, which is being rewritten, was dropped")
+                raise Stop("unhandled", f"in place: {each['identity']}, which is being rewritten, was dropped")
         self._policy()
         if self.event["tag"] == "DROP OWNED":
-            raise _Stop("unhandled", "DROP OWNED revokes rights as well, which its event does not show")
+            raise Stop("unhandled", "DROP OWNED revokes rights as well, which its event does not show")
         statement = self.texts.statement
         node = None if isinstance(statement, str) else statement.node
         try:
             statements, notes = drop_statements(self.event, self.coverage.covers_dropped, node)
         except CannotRebuild as error:
-            raise _Stop("unhandled", error.what) from None
+            raise Stop("unhandled", error.what) from None
         self.notes += notes
         if len(statements) > 1:
             statements = referencing(self.event, self.versions) + statements
@@ -257,21 +224,21 @@ class Judge:
     def _nameless(self) -> list[str]:
         """GRANT, REVOKE, ALTER DEFAULT PRIVILEGES: all is in the text."""
         if self.rules.in_place and self.event["tag"] == "ALTER DEFAULT PRIVILEGES":
-            raise _Stop("skip", self.rules.out_of_scope(None, None))
+            raise Stop("skip", self.rules.out_of_scope(None, None))
         tree = self._tree()
         if isinstance(tree, str):
-            raise _Stop("unhandled", f"{tree}, and its event names no objects")
+            raise Stop("unhandled", f"{tree}, and its event names no objects")
         node = statement_node(tree)
         self.touches.update(dict.fromkeys(grants.named(node)))
         left, gone = grants.reduce(node, self.coverage.covers)
         if not left:
-            raise _Stop("skip", f"scope: {', '.join(gone) or 'it belongs to no schema'} is out of scope")
+            raise Stop("skip", f"scope: {', '.join(gone) or 'it belongs to no schema'} is out of scope")
         self.notes += [f"out of scope, left out of the statement: {name}" for name in gone]
         self._policy()
         try:
-            return self._finished(tree, self._written())
+            return self.trim.finished(tree, self._written())
         except StageFailed as error:
-            raise _Stop("unhandled", error.what) from None
+            raise Stop("unhandled", error.what) from None
 
     def _tree(self) -> ParseResult | str:
         """The event's own statement with all names spelled out, or why it is of no use."""
@@ -287,7 +254,7 @@ class Judge:
         tree.CopyFrom(statement.tree)
         tree.stmts[0].stmt_location = tree.stmts[0].stmt_len = 0
         if not grants.without_temporary(statement_node(tree), self.event["names"]):
-            raise _Stop("skip", "it is about temporary objects")
+            raise Stop("skip", "it is about temporary objects")
         try:
             qualify(tree, self.event, self.targets)
         except CannotQualify as error:
@@ -297,97 +264,25 @@ class Judge:
     def _written(self) -> str:
         return self.texts.statement if isinstance(self.texts.statement, str) else self.texts.statement.text
 
-    def _finished(self, tree: ParseResult, written: str, *, text: bool = True) -> list[str]:
-        """A tree of which all that is to be left out is cut, and what has to be done before and behind it."""
-        node = statement_node(tree)
-        for outside in family_outside(node, self.coverage.covers_table):
-            raise _Stop("unhandled", outside)
-        statements = self._cascade(node) if text else []
-        whole = _length(node)
-        excluded = self._cut_subcommands(node)
-        reasons = [f"subcommand {name} is excluded" for name in excluded]
-        for name in cut_foreign_keys(node, self.coverage.covers_table):
-            if self.rules.out_of_scope_references == "unhandled":
-                raise _Stop("unhandled", f"it refers to {quoted(name)}, which is out of scope")
-            reasons.append(f"foreign key to {quoted(name)}, which is out of scope, left out")
-        for name in cut_owner(node, self.coverage.covers_table):
-            reasons.append(f"owner {quoted(name)}, which is out of scope, left out")
-        if self.rules.out_of_scope_references == "strip":
-            for constraint in cut_constraint_actions(node, self._left_out_keys()):
-                reasons.append(f"the foreign key {quoted(('', constraint))} was left out")
-        self.notes += reasons
-        if reasons and whole and not _length(node):
-            raise _Stop("skip", reasons[0])
-        if self._about_left_out_key(node):
-            raise _Stop("skip", "it is about a foreign key that was left out")
-        oid = self.targets[0].oid if text and self.targets else None
-        behind = pin_defaults(tree, self.event, oid)
-        return [*statements, *printed(tree, written), *behind]
-
-    def _cut_subcommands(self, node: Node) -> list[str]:
-        if self.rules.in_place or kind_of(node) != "AlterTableStmt":
-            return []
-        return cut(node, self.rules.excluded_subcommands) if node.objtype == pg_query_pb2.OBJECT_TABLE else []
-
-    def _left_out_keys(self) -> set[str]:
-        """Foreign keys of the event's table that the target was not given."""
-        keys: set[str] = set()
-        for target in self.targets:
-            for meta in (self.versions.get(target.oid or 0), self.event["tables"].get(str(target.oid))):
-                for constraint in meta["constraints"] if meta is not None else ():
-                    other = constraint["references"]
-                    if constraint["type"] == "f" and other and not self.coverage.covers_table((other[0], other[1])):
-                        keys.add(constraint["name"])
-        return keys
-
-    def _about_left_out_key(self, node: Node) -> bool:
-        if self.rules.out_of_scope_references != "strip" or self.rules.in_place:
-            return False
-        if kind_of(node) == "RenameStmt" and node.rename_type == pg_query_pb2.OBJECT_TABCONSTRAINT:
-            return node.subname in self._left_out_keys() or node.newname in self._left_out_keys()
-        if kind_of(node) == "CommentStmt" and node.objtype == pg_query_pb2.OBJECT_TABCONSTRAINT:
-            return texts(unwrap(node.object).items)[-1] in self._left_out_keys()
-        return False
-
-    def _cascade(self, node: Node) -> list[str]:
-        """CASCADE is never run: what it took along is dropped by name before."""
-        changed = False
-        if kind_of(node) == "AlterTableStmt" and node.objtype != pg_query_pb2.OBJECT_TYPE:
-            for command in (unwrap(each) for each in node.cmds):
-                if command.behavior == pg_query_pb2.DROP_CASCADE:
-                    command.behavior = pg_query_pb2.DROP_RESTRICT
-                    changed = True
-        elif kind_of(node) == "AlterDomainStmt" and node.behavior == pg_query_pb2.DROP_CASCADE:
-            node.behavior = pg_query_pb2.DROP_RESTRICT
-            changed = True
-        if not changed:
-            return []
-        try:
-            statements, notes = cascade_statements(self.event, self.coverage.covers_dropped)
-        except CannotRebuild as error:
-            raise _Stop("unhandled", error.what) from None
-        self.notes += notes
-        return statements
-
     def _rebuilt(self, reason: str) -> list[str]:
         """Statements from the metadata, judged like any other."""
         try:
             rebuilt = rebuild(self.event, self.versions)
         except CannotRebuild as error:
-            raise _Stop("unhandled", f"{reason}; {error.what}") from None
+            raise Stop("unhandled", f"{reason}; {error.what}") from None
         self.rebuilt = True
         self.notes.append(f"rebuilt from metadata: {reason}")
         statements: list[str] = []
-        skipped: _Stop | None = None
+        skipped: Stop | None = None
         for each in rebuilt:
             try:
-                statements += self._finished(parse(each), each, text=False)
-            except _Stop as stop:
+                statements += self.trim.finished(parse(each), each, text=False)
+            except Stop as stop:
                 if stop.verdict != "skip":
                     raise
                 skipped = stop
             except StageFailed as error:
-                raise _Stop("unhandled", f"{reason}; {error.what}") from None
+                raise Stop("unhandled", f"{reason}; {error.what}") from None
         if not statements and skipped is not None:
             raise skipped
         return statements
@@ -397,9 +292,3 @@ def _crossing(what: str, comes_in: bool) -> str:
     if comes_in:
         return f"{what} comes into the scope: its rows were never copied"
     return f"{what} leaves the scope: nothing would follow it there"
-
-
-def _length(node: Node) -> int:
-    """How many actions a statement has that can all be cut out."""
-    field = {"AlterTableStmt": "cmds", "AlterSeqStmt": "options"}.get(kind_of(node))
-    return len(getattr(node, field)) if field else 0

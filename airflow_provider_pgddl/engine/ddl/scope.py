@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
-from airflow_provider_pgddl.engine.ddl.judge import Decision, Judge, Texts
+from airflow_provider_pgddl.engine.ddl.judge import Judge, Texts
 from airflow_provider_pgddl.engine.ddl.rules import Rules
 from airflow_provider_pgddl.engine.ddl.statements import Statement, could_be, match, read_string
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, main_targets
