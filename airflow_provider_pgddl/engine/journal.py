@@ -22,6 +22,11 @@ _Q = queries("journal")
 REPLACED = "a later dump took its place"
 SHOWN = "the snapshot shows it already"
 WAITS = "the dump that is taken when its time has come shows it"
+# Commands for what a swap takes from its own dump, in scope or not.
+_DUMPED = [
+    *(f"{verb} {what}" for what in ("INDEX", "TRIGGER", "POLICY", "RULE") for verb in ("CREATE", "ALTER", "DROP")),
+    "GRANT", "REVOKE", "COMMENT", "SECURITY LABEL",
+]  # fmt: skip
 _QUEUEABLE = ("view", "materialized view", "function", "procedure", "aggregate", "routine")
 
 
@@ -241,7 +246,7 @@ class Journal:
 
     def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
         """(what captured events were about, and of that what one was about that the scope left out)."""
-        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS]}
+        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS], "dumped": _DUMPED}
         rows = self.conn.execute(_Q["captured_touches"], args).fetchall()
         return {(s, n) for s, n, _ in rows}, {(s, n) for s, n, left_out in rows if left_out}
 

@@ -284,11 +284,8 @@ def test_c04_rows_move_between_partitions_and_leaves_are_truncated(
     assert one(families.target, "SELECT count(*) FROM dogs") == 400
 
 
-def test_c04_a_partition_attached_under_our_locks_stops_its_table_only(
-    families: Lifecycle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    families.run_all(until="schema_sync")
-    attach = once(
+def attach_partition(families: Lifecycle) -> Callable[[int], None]:
+    return once(
         "CREATE TABLE meters_2 AS SELECT n AS id, 'm2' AS v FROM generate_series(100, 150) n",
         "ALTER TABLE meters_2 ADD PRIMARY KEY (id)",
         "ALTER TABLE meters ATTACH PARTITION meters_2 FOR VALUES FROM (100) TO (200)",
@@ -296,7 +293,26 @@ def test_c04_a_partition_attached_under_our_locks_stops_its_table_only(
         "UPDATE readings SET v = 'others go on' WHERE id = 7",
         dsn=families.source,
     )
-    after_each(monkeypatch, windows, "lock_tables", attach)
+
+
+def test_c04_a_partition_attached_under_our_locks_comes_with_its_rows(
+    families: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.run_all(until="schema_sync")
+    after_each(monkeypatch, windows, "lock_tables", attach_partition(families))
+    for stage in ("replay", "verify"):
+        assert not families.run(stage).blocked
+    assert differences(families.source, families.target) == []
+    assert one(families.target, "SELECT count(*) FROM meters_2") == 52
+    families.run("swap")
+
+
+def test_c04_uncaptured_a_partition_attached_under_our_locks_stops_its_table_only(
+    families: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.content["capture"] = {"ddl": "off"}
+    families.run_all(until="schema_sync")
+    after_each(monkeypatch, windows, "lock_tables", attach_partition(families))
     replayed = families.run("replay")
     (blocked,) = replayed.blocked
     assert blocked["table"] == "public.meters"
@@ -347,7 +363,7 @@ def test_c07_row_security_that_comes_during_the_run_is_an_error_and_hides_nothin
     do(source_dsn, ITEMS)
     with role(pg16, source_dsn, "c07_later") as dsn:
         do(source_dsn, HIDING.format("c07_later"))
-        move = lifecycle(dsn, target_dsn, tables={"include": ["public.items"]}, **SMALL)
+        move = lifecycle(dsn, target_dsn, tables={"include": ["public.items"]}, capture={"ddl": "off"}, **SMALL)
         move.run_all(until="snapshot")
         do(source_dsn, "ALTER TABLE items FORCE ROW LEVEL SECURITY")
         assert "row-level security" in str(move.refused("backfill"))

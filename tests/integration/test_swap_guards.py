@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged
+from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged, unready
 from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
@@ -29,6 +29,9 @@ from tests.integration.test_correctness import after_each, before_each, log_of, 
 Make = Callable[..., Lifecycle]
 
 SMALL: dict[str, Any] = {"backfill": {"workers": 1}}
+
+# Without event triggers, as where nobody is a superuser.
+UNCAPTURED: dict[str, Any] = {"capture": {"ddl": "off"}}
 
 SHOP = """
     CREATE SCHEMA shop;
@@ -105,12 +108,27 @@ LATE = {
 }
 
 
+@pytest.mark.parametrize(("late", "fence"), [("another_column", "read_only"), ("unwatched", "none")])
+def test_what_the_last_windows_find_is_followed(
+    shop: Make, monkeypatch: pytest.MonkeyPatch, fence: str, late: str
+) -> None:
+    """The table is compared once more, without a fence, before it is cut over."""
+    move = shop(swap={"fence": fence})
+    move.run_all(until="verify")
+    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
+    before_each(monkeypatch, cut_over, "_fence", once(*LATE[late], dsn=move.source))
+    move.run("swap")
+    assert compared == [1]
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
 @pytest.mark.parametrize("fence", ["none", "read_only"])
 @pytest.mark.parametrize("late", LATE)
 def test_a_table_that_the_last_windows_block_is_not_cut_over(
     shop: Make, monkeypatch: pytest.MonkeyPatch, fence: str, late: str
 ) -> None:
-    move = shop(swap={"fence": fence})
+    move = shop(swap={"fence": fence}, **UNCAPTURED)
     move.run_all(until="verify")
     before_each(monkeypatch, cut_over, "_fence", once(*LATE[late], dsn=move.source))
     assert "shop.child: is blocked" in str(move.refused("swap", PreflightRefused))
@@ -163,14 +181,27 @@ def test_a_cut_over_that_fails_at_its_end_has_changed_nothing(shop: Make) -> Non
 # --- what came after setup or after the snapshot ----------------------------------------------------------------------
 
 
-def test_a_table_that_came_after_setup_is_not_left_behind(shop: Make) -> None:
+LATE_TABLE = [
+    "CREATE TABLE shop.late (id int PRIMARY KEY, child int REFERENCES shop.child)",
+    "INSERT INTO shop.late VALUES (1, 7)",
+]
+
+
+def test_a_table_that_came_after_setup_is_taken_along(shop: Make) -> None:
     move = shop()
     move.run_all(until="verify")
-    do(
-        move.source,
-        "CREATE TABLE shop.late (id int PRIMARY KEY, child int REFERENCES shop.child)",
-        "INSERT INTO shop.late VALUES (1, 7)",
-    )
+    do(move.source, *LATE_TABLE)
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+    with pytest.raises(pg.ForeignKeyViolation):
+        do(move.target, "INSERT INTO shop.late VALUES (2, 1001)")
+
+
+def test_uncaptured_a_table_that_came_after_setup_is_not_left_behind(shop: Make) -> None:
+    move = shop(**UNCAPTURED)
+    move.run_all(until="verify")
+    do(move.source, *LATE_TABLE)
     assert "shop.late: " in str(move.refused("swap", PreflightRefused))
     assert not has_cut_over(move)
     move.run_all(until="swap")
@@ -206,9 +237,31 @@ DEPENDENTS: list[Change] = [
 ]
 
 
-def test_a_change_after_the_snapshot_stops_the_swap_in_place(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "NAMED", len(BESIDE_ROWS))
+def in_place_difference(before: list[str], after: list[str]) -> list[str]:
+    """What a swap has changed, but for what it is for."""
+    return [line for line in diff_catalogs(before, after) if " items column 1 id: " not in line.replace("public.", " ")]
+
+
+def test_a_change_after_the_snapshot_is_swapped_too(rewrite: Make) -> None:
     move = rewrite()
+    do(move.source, "GRANT SELECT ON items TO pg_monitor")
+    move.run_all(until="verify")
+    for change, undo, named in DEPENDENTS:
+        do(move.source, change)
+        assert named in str(move.refused("swap", PreflightRefused))
+        do(move.source, undo)
+    do(move.source, *(change for change, _, _ in BESIDE_ROWS))
+    before = catalog_lines(move.source)
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert in_place_difference(before, catalog_lines(move.source)) == []
+
+
+def test_uncaptured_a_change_after_the_snapshot_stops_the_swap_in_place(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unchanged, "NAMED", len(BESIDE_ROWS))
+    move = rewrite(**UNCAPTURED)
     do(move.source, "GRANT SELECT ON items TO pg_monitor")
     move.run_all(until="verify")
     before = catalog_lines(move.source)
@@ -237,9 +290,18 @@ ELSEWHERE: list[Change] = [
 ]
 
 
-def test_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "NAMED", 20)
+def test_a_change_after_the_snapshot_is_cut_over_too(shop: Make) -> None:
     move = shop()
+    move.run_all(until="verify")
+    do(move.source, *(change for change, _, _ in ELSEWHERE))
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_uncaptured_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "NAMED", 20)
+    move = shop(**UNCAPTURED)
     move.run_all(until="verify")
     do(move.source, *(change for change, _, _ in ELSEWHERE))
     refusal = str(move.refused("swap", PreflightRefused))
@@ -250,18 +312,40 @@ def test_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch:
     assert differences(move.source, move.target) == []
 
 
-def test_a_change_between_the_dump_and_the_lock_is_seen_in_place(
+def test_a_change_between_the_dump_and_the_lock_is_swapped_too(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE INDEX late ON items (code)", dsn=move.source))
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT 'items'::regclass = indrelid FROM pg_index WHERE indexrelid = 'late'::regclass")
+
+
+def test_a_change_between_the_dump_and_the_cut_over_is_cut_over_too(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    late = once("CREATE SEQUENCE shop.seq", "SELECT setval('shop.seq', 77)", dsn=move.source)
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", late)
+    move.run("swap")
+    assert one(move.target, "SELECT nextval('shop.seq')") == 78
+
+
+def test_uncaptured_a_change_between_the_dump_and_the_lock_is_seen_in_place(
     rewrite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move = rewrite()
+    move = rewrite(**UNCAPTURED)
     move.run_all(until="verify")
     after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE INDEX late ON items (code)", dsn=move.source))
     assert "CREATE INDEX late" in str(move.refused("swap", PreflightRefused))
     assert type_of_id(move) == "integer"
 
 
-def test_a_change_between_the_dump_and_the_cut_over_is_seen(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    move = shop(swap={"fence": "read_only"})
+def test_uncaptured_a_change_between_the_dump_and_the_cut_over_is_seen(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"}, **UNCAPTURED)
     move.run_all(until="verify")
     after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE SEQUENCE shop.seq", dsn=move.source))
     assert "CREATE SEQUENCE shop.seq" in str(move.refused("swap", PreflightRefused))
@@ -442,10 +526,10 @@ def test_a_swap_that_is_killed_behind_its_fence_is_begun_anew(shop: Make, monkey
         with pytest.raises(Killed):
             move.run("swap")
     assert fenced(move)
-    do(move.source, "COMMENT ON TABLE shop.child IS 'refused before any fence'")
-    move.refused("swap", PreflightRefused)
+    do(move.source, "CREATE DOMAIN shop.beyond_the_tags AS int")
+    assert "new: CREATE DOMAIN shop.beyond_the_tags" in str(move.refused("swap", PreflightRefused))
     assert not fenced(move)
-    do(move.source, "COMMENT ON TABLE shop.child IS NULL")
+    do(move.source, "DROP DOMAIN shop.beyond_the_tags")
     move.run("swap")
     assert fenced(move)
     assert differences(move.source, move.target) == []

@@ -179,7 +179,9 @@ WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', '
 ORDER BY seq
 
 -- name: captured_touches
-SELECT t.name ->> 0, t.name ->> 1, pg_catalog.bool_or(e.status = 'skipped' AND e.rule <> ALL(%(carried)s))
+SELECT t.name ->> 0, t.name ->> 1, pg_catalog.bool_or(
+    e.status = 'skipped' AND coalesce(e.rule, '') <> ALL(%(carried)s)
+    AND coalesce(e.captured ->> 'tag', '') <> ALL(%(dumped)s))
 FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.touches) t(name)
 WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
   AND e.status IN ('applied', 'resolved', 'skipped')
