@@ -207,6 +207,9 @@ EVENTS: dict[str, tuple[str, ...]] = {
         f int REFERENCES "Sh.op"."T t", EXCLUDE USING btree (d WITH =), UNIQUE (e) INCLUDE (f))"""),
     "create table with options": ("", "CREATE UNLOGGED TABLE t (a int) WITH (fillfactor = 33, autovacuum_enabled)"),
     "create table like": ("", f'CREATE TABLE t (LIKE {T} INCLUDING ALL)'),
+    "create table like, with indexes alike": (("CREATE TABLE a (i int UNIQUE); ALTER TABLE a ADD PRIMARY KEY (i);"
+        "ALTER TABLE a ADD UNIQUE (i); ALTER TABLE a ADD EXCLUDE (i WITH =); ALTER TABLE a ADD EXCLUDE (i WITH =)"),
+        "CREATE TABLE b (LIKE a INCLUDING ALL)"),
     "create table as": ("", f'CREATE TABLE t AS SELECT *, now() AS "At" FROM {T}'),
     "select into": ("", f'SELECT id, note INTO "T" FROM {T}'),
     "add serial": ("", f"ALTER TABLE {T} ADD s bigserial, ADD z bigint GENERATED ALWAYS AS IDENTITY UNIQUE"),
@@ -238,7 +241,9 @@ EVENTS: dict[str, tuple[str, ...]] = {
         "CREATE TABLE aunt (c int, CONSTRAINT dad_c_check CHECK (c > 0))",
         "ALTER TABLE kid NO INHERIT dad, INHERIT aunt",
         "ALTER TABLE aunt RENAME TO uncle", "ALTER TABLE kid ADD x int", "ALTER TABLE uncle SET SCHEMA other",
-        "ALTER TABLE kid INHERIT dad", "DROP TABLE dad CASCADE"),
+        "ALTER TABLE kid INHERIT dad", "DROP TABLE dad CASCADE",
+        "ALTER TABLE mum ADD x text", "CREATE TABLE son () INHERITS (mum)", "ALTER TABLE son ALTER x SET DEFAULT 'y'",
+        "ALTER TABLE mum ALTER x DROP DEFAULT, ALTER x TYPE uuid USING NULL, ALTER x SET DEFAULT gen_random_uuid()"),
     "a partition of its own mind": (
         ("CREATE TABLE p (id int, a text DEFAULT 'p', b int NOT NULL, c int GENERATED ALWAYS AS (b + 1) STORED)"
         " PARTITION BY LIST (id); CREATE INDEX ON p (a)"),

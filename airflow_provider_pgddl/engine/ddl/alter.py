@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.ddl.keys import (
 from airflow_provider_pgddl.engine.ddl.spelling import AlterTable, Statements, ident, joined, raw, spell
 from airflow_provider_pgddl.engine.ddl.tables import (
     World,
+    apart,
     column_clause,
     create_view,
     default_action,
@@ -56,7 +57,7 @@ def alter_table(before: TableMeta, after: TableMeta, world: World, subjects: Col
     alter = AlterTable(kind, name)
     yield from _names(change, before, after, kind)
     yield from leave_parents(before, after, world, subjects)
-    yield from _drops(change, before, after, alter, world)
+    yield from _drops(change, before, after, alter, world, subjects)
     if change.persistence:
         yield alter(sql.SQL("SET UNLOGGED" if after["persistence"] == "u" else "SET LOGGED"))
     yield from _renames(change, after, alter)
@@ -79,7 +80,14 @@ def _names(change: TableDiff, before: TableMeta, after: TableMeta, kind: sql.SQL
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def _drops(change: TableDiff, before: TableMeta, after: TableMeta, alter: AlterTable, world: World) -> Statements:
+def _drops(
+    change: TableDiff,
+    before: TableMeta,
+    after: TableMeta,
+    alter: AlterTable,
+    world: World,
+    subjects: Collection[int],
+) -> Statements:
     if after["kind"] in ("v", "m"):
         yield from (drop_index(after, i) for i in change.indexes_dropped)
         return
@@ -91,6 +99,12 @@ def _drops(change: TableDiff, before: TableMeta, after: TableMeta, alter: AlterT
         if c["local"] or before["parents"] != after["parents"]
     )
     yield from (drop_index(after, i) for i in [*change.indexes_dropped, *anew] if i["oid"] not in kept_as_keys)
+    for was, part in world.descendants(after):
+        # a parent's new type is theirs as well, and their defaults may be in its way
+        if was is not None and part["oid"] not in subjects:
+            own = [c for c in diff(was, part).columns if c.before["default"] is not None and _in_the_way(c)]
+            if dropped := [spell("ALTER COLUMN {} DROP DEFAULT", ident([c.before["name"]])) for c in own]:
+                yield AlterTable(sql.SQL("TABLE"), ident(name_of(was)))(*dropped, only=True)
     yield from alter.each(
         [
             *(action for c in change.columns for action in _lets_go(c, after, world)),
@@ -213,11 +227,9 @@ def _additions(
         if was is not None and part["oid"] not in subjects:
             yield from _own_ways(was, part, after, change, world)
     keys = became_keys(change)
-    yield from alter.each(
-        (add_constraint(c, keys.get(c["oid"])), alone(c, after, world))
-        for c in [*change.constraints_added, *(c.after for c in change.constraints if "definition" in c.changed)]
-        if c["local"]
-    )
+    new = [*change.constraints_added, *(c.after for c in change.constraints if "definition" in c.changed)]
+    for some in apart(c for c in new if c["local"]):
+        yield from alter.each((add_constraint(c, keys.get(c["oid"])), alone(c, after, world)) for c in some)
     yield from changed_constraints(change, alter)
     yield from make_indexes(change, after, world)
 

@@ -6,6 +6,7 @@ security, which triggers are enabled, names of NOT NULL constraints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import LiteralString
@@ -14,8 +15,8 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured import ColumnMeta, ConstraintMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.sequences import identity_options
-from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, raw_statement, spell
-from airflow_provider_pgddl.engine.schema.definitions import is_constant
+from airflow_provider_pgddl.engine.ddl.spelling import AlterTable, ident, joined, raw, raw_statement, spell
+from airflow_provider_pgddl.engine.schema.definitions import constraint_columns, is_constant
 from airflow_provider_pgddl.engine.schema.versions import name_of
 
 
@@ -51,8 +52,8 @@ def column(meta: TableMeta, name: str) -> ColumnMeta | None:
 
 def create_table(meta: TableMeta, world: World) -> list[sql.Composed]:
     name = ident(name_of(meta))
-    validated = [c for c in meta["constraints"] if c["local"] and c["validated"]]
-    later = [c for c in meta["constraints"] if c["local"] and not c["validated"]]
+    validated, *alike = apart(c for c in meta["constraints"] if c["local"] and c["validated"])
+    later = [*alike, [c for c in meta["constraints"] if c["local"] and not c["validated"]]]
     elements: list[sql.Composable] = [constraint_clause(c) for c in validated]
     parents = joined(ident(parent) for parent in meta["parents"])
     if meta["bound"] is not None:
@@ -70,9 +71,26 @@ def create_table(meta: TableMeta, world: World) -> list[sql.Composed]:
         body += spell(" WITH {}", options(meta["options"]))
     kind = sql.SQL("UNLOGGED TABLE") if meta["persistence"] == "u" else sql.SQL("TABLE")
     made = [spell("CREATE {} {}{}", kind, name, body)]
-    if actions := [*_unlike_parents(meta, world), *(spell("ADD {}", constraint_clause(c)) for c in later)]:
-        made.append(spell("ALTER TABLE {} {}", name, joined(actions)))
-    return made
+    alter = AlterTable(sql.SQL("TABLE"), name)
+    if unlike := [*_unlike_parents(meta, world)]:
+        made.append(alter(*unlike))
+    return made + [alter(*(spell("ADD {}", constraint_clause(c)) for c in some)) for some in later if some]
+
+
+def apart(constraints: Iterable[ConstraintMeta]) -> list[list[ConstraintMeta]]:
+    """Lists of constraints that can be made in one statement each: of two that would have the same index, Postgres
+    makes one where they are in one statement. There is at least one list."""
+    lists: list[list[ConstraintMeta]] = [[]]
+    seen: Counter[str] = Counter()
+    for c in constraints:
+        if c["type"] in ("p", "u", "x"):
+            like = c["definition"] if c["type"] == "x" else repr(constraint_columns(c["definition"]))
+            seen[like] += 1
+            lists += [[]] * (seen[like] > len(lists))
+            lists[seen[like] - 1] = [*lists[seen[like] - 1], c]
+        else:
+            lists[0].append(c)
+    return lists
 
 
 def create_view(meta: TableMeta, *, replace: bool = False) -> sql.Composed:
