@@ -395,6 +395,17 @@ def test_partitions_and_children_are_recorded_with_their_parents(source: Source)
     assert first["tables"].keys() == inherited["tables"].keys()
 
 
+def test_a_partition_that_is_detached_concurrently_is_recorded_with_its_parent(source: Source) -> None:
+    do(
+        source.dsn,
+        "CREATE TABLE p (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE a PARTITION OF p FOR VALUES FROM (0) TO (9)",
+    )
+    source.events()
+    event = only(source.after("ALTER TABLE p DETACH PARTITION a CONCURRENTLY"))
+    assert (table(event, "a")["bound"], table(event, "p")["descendants"]) == (None, [])
+
+
 def test_drops_are_listed_in_an_order_in_which_they_can_be_done(source: Source) -> None:
     objects = (
         "CREATE SCHEMA s",

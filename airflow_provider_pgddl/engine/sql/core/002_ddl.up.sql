@@ -132,7 +132,8 @@ CREATE FUNCTION pgddl.describe_relations(relations oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 #variable_conflict use_column
 DECLARE
-    described   jsonb := '{}';
+    metas       jsonb[] := '{}';    -- appended to in place, which a jsonb value is not
+    described   jsonb;
     relation    oid;
     r           record;
     i           record;
@@ -213,7 +214,7 @@ BEGIN
         SELECT coalesce(jsonb_agg(to_jsonb(parse_ident(i.inhparent::regclass::text)) ORDER BY i.inhseqno), '[]')
         INTO parents FROM pg_inherits i WHERE i.inhrelid = relation;
 
-        described := described || jsonb_build_object(relation::text, jsonb_build_object(
+        metas := array_append(metas, jsonb_build_object(
             'oid', relation::bigint,
             'schema', r.nspname,
             'name', r.relname,
@@ -234,6 +235,7 @@ BEGIN
             'definition', CASE WHEN r.relkind IN ('v', 'm') THEN pg_get_viewdef(relation) END,
             'options', coalesce(to_jsonb(r.reloptions), '[]')));
     END LOOP;
+    described := (SELECT coalesce(jsonb_object_agg(m ->> 'oid', m), '{}') FROM unnest(metas) m);
     IF to_regproc('pgddl.with_identities') IS NOT NULL THEN
         EXECUTE 'SELECT pgddl.with_identities($1)' INTO described USING described;
     END IF;
