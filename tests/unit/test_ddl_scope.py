@@ -509,6 +509,15 @@ CASES: dict[str, Case] = {
            "alter table t add d dd", names={"dd": "app"}),
         "ALTER TABLE app.t ADD COLUMN d app.dd DEFAULT '7'", "ALTER TABLE app.t ALTER COLUMN d DROP DEFAULT",
     ),
+    "ADD COLUMN on a table that could not be described": Case(
+        event("ALTER TABLE", "alter table t add d date default now()", [of_table(T, "ALTER TABLE")],
+              names={"t": "app"}),
+        "unhandled", rule="what rows show that are older than the column is not known",
+    ),
+    "a plain one": applies(
+        event("ALTER TABLE", "alter table t add d int default 5", [of_table(T, "ALTER TABLE")], names={"t": "app"}),
+        "ALTER TABLE app.t ADD COLUMN d int DEFAULT 5", by=lambda: rules([("app", "t")], scope="replicated_tables"),
+    ),
     # --- without text ---
     "CREATE TABLE AS": Case(
         on(NEW, "CREATE TABLE AS", "create table x as select * from t"), "apply",
@@ -548,6 +557,11 @@ CASES: dict[str, Case] = {
         on(NEW, "CREATE TABLE", "create table x (id int, b text default 'a\\n')",
            settings={"standard_conforming_strings": "off"}),
         "apply", ("CREATE TABLE app.x (id int, b int)",), notes="not standard-conforming",
+    ),
+    "a command that is about nothing": Case(
+        event("ALTER TABLE", "alter table t drop column a", dropped=[gone("table column", "app", "a",
+              table=["app", "t"])]),
+        "unhandled", rule="its event names no objects",
     ),
     # --- in place ---
     "in place: the table": applies(

@@ -11,15 +11,19 @@ from postgast import ParseResult, pg_query_pb2
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, ColumnMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
-
-_UNKNOWN = object()
+from airflow_provider_pgddl.engine.errors import StageFailed
 
 
 def pin_defaults(tree: ParseResult, event: CapturedEvent, oid: int | None) -> list[str]:
     """Puts the value that old rows show into each ADD COLUMN of an ALTER TABLE; the statements that come behind it."""
     node = statement_node(tree)
+    if kind_of(node) != "AlterTableStmt":
+        return []
     meta = event["tables"].get(str(oid))
-    if kind_of(node) != "AlterTableStmt" or meta is None:
+    if meta is None:
+        added = [unwrap(getattr(c, "def")) for each in node.cmds if action_name(c := unwrap(each)) == "AT_AddColumn"]
+        if any(not _is_plain(default) for column in added if (default := _default(column)) is not None):
+            raise StageFailed("what rows show that are older than the column is not known")
         return []
     family = [meta, *(event["tables"][str(each)] for each in meta["descendants"] if str(each) in event["tables"])]
     rewritten = {each["oid"] for each in event["rewritten"]}
@@ -41,7 +45,7 @@ def _pin(table: Node, column: Node, family: list[TableMeta]) -> str | None:
     if own["default"] is None and _shown(column, family) is None:
         return None
     given = [each for each in column.constraints if constraint_kind(unwrap(each)) == "default"]
-    expression = unwrap(unwrap(given[0]).raw_expr) if given else None
+    expression = _default(column)
     if expression is not None and _is_plain(expression):
         return None
     shown = _shown(column, family)
@@ -56,6 +60,12 @@ def _pin(table: Node, column: Node, family: list[TableMeta]) -> str | None:
         column.constraints.add().CopyFrom(given[0])
         return None  # there were no rows
     return _set_default(table, own)
+
+
+def _default(column: Node) -> Node | None:
+    """The expression behind DEFAULT."""
+    constraints = (unwrap(each) for each in column.constraints)
+    return next((unwrap(each.raw_expr) for each in constraints if constraint_kind(each) == "default"), None)
 
 
 def _shown(column: Node, family: list[TableMeta]) -> str | None:

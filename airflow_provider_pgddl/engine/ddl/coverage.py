@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
@@ -20,11 +21,13 @@ class Coverage:
     """The pipeline's tables, under every name that they had since the first event."""
     versions: Mapping[int, TableMeta]
     event: CapturedEvent
-    _known: dict[Name, list[TableMeta]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _known(self) -> Mapping[Name, list[TableMeta]]:
+        known: dict[Name, list[TableMeta]] = {}
         for meta in (*self.event["tables"].values(), *self.versions.values()):
-            self._known.setdefault((meta["schema"], meta["name"]), []).append(meta)
+            known.setdefault((meta["schema"], meta["name"]), []).append(meta)
+        return known
 
     def covers(self, schema: str | None, name: Name | None, *, table: bool = False) -> bool:
         """Whether an object is in scope: by its schema, and by the relation that it is or belongs to.
@@ -37,7 +40,7 @@ class Coverage:
             return self.rules.scope == "everything"
         if not self.rules.has_schema(schema) or (name is not None and not self.rules.has_schema(name[0])):
             return False
-        return name is None or not (table or self._is_table(name)) or self._takes(name)
+        return name is None or self._takes(name) or not (table or self._is_table(name))
 
     def covers_table(self, name: Name) -> bool:
         """Whether a statement may refer to a table."""

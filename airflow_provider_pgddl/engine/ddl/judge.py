@@ -223,6 +223,11 @@ class Judge:
 
     def _nameless(self) -> list[str]:
         """GRANT, REVOKE, ALTER DEFAULT PRIVILEGES: all is in the text."""
+        if self.event["tag"] not in ("GRANT", "REVOKE", "ALTER DEFAULT PRIVILEGES"):
+            reason = "its event names no objects"
+            if any(self.coverage.covers_dropped(each) for each in self.event["dropped"]):
+                raise Stop("unhandled", reason)
+            raise Stop("skip", f"scope: {reason}")
         if self.rules.in_place and self.event["tag"] == "ALTER DEFAULT PRIVILEGES":
             raise Stop("skip", self.rules.out_of_scope(None, None))
         tree = self._tree()

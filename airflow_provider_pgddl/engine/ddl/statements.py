@@ -7,7 +7,7 @@ that fits by tag and names; only where all ways agree is a statement an event's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -268,15 +268,20 @@ def match(
     statements: Sequence[Statement], events: Sequence[CapturedEvent], targets: Sequence[Sequence[Target]]
 ) -> list[Statement | str]:
     """For each event of one string, in order, its statement; or the reason why it cannot be told."""
-    fits = [[could_be(s, e, t) for s in statements] for e, t in zip(events, targets, strict=True)]
-    before, behind = _from_the_left(fits, len(statements)), _from_the_right(fits, len(statements))
+    tried: dict[tuple[int, int], bool] = {}
+
+    def fits(event: int, position: int) -> bool:
+        if (event, position) not in tried:
+            tried[event, position] = could_be(statements[position], events[event], targets[event])
+        return tried[event, position]
+
+    length = len(statements)
+    firsts = _placed(len(events), length, fits)
+    lasts = _placed(len(events), length, lambda event, position: fits(len(events) - 1 - event, length - 1 - position))
     found: list[Statement | str] = []
     for number, event in enumerate(events):
-        ways = [
-            statement
-            for position, statement in enumerate(statements)
-            if fits[number][position] and before[number] <= position and position < behind[number]
-        ]
+        end = length - lasts[len(events) - 1 - number]
+        ways = [statements[at] for at in range(firsts[number], end) if fits(number, at)]
         if not ways:
             found.append(f"no statement of the client's string is this {event['tag']}")
         elif len({statement.meaning for statement in ways}) > 1:
@@ -288,21 +293,15 @@ def match(
     return found
 
 
-def _from_the_left(fits: Sequence[Sequence[bool]], length: int) -> list[int]:
+def _placed(events: int, length: int, fits: Callable[[int, int], bool]) -> list[int]:
     """For each event the first position that it may have when all events before it are placed as early as can be."""
     firsts, position = [], 0
-    for row in fits:
+    for event in range(events):
         firsts.append(position)
-        if any(row):  # what fits nowhere takes no other event's place
-            position = next((at for at in range(position, length) if row[at]), length) + 1
+        place = next((at for at in range(position, length) if fits(event, at)), None)
+        if place is not None:
+            position = place + 1
+        elif any(fits(event, at) for at in range(min(position, length))):
+            position = length + 1  # there is no order in which all have a place
+        # what fits nowhere takes no other event's place
     return firsts
-
-
-def _from_the_right(fits: Sequence[Sequence[bool]], length: int) -> list[int]:
-    """For each event the end of the positions that it may have when all events behind it are placed as late."""
-    ends, position = [], length
-    for row in reversed(fits):
-        ends.append(position)
-        if any(row):
-            position = next((at for at in reversed(range(max(position, 0))) if row[at]), -1)
-    return ends[::-1]

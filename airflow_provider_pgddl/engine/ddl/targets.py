@@ -55,12 +55,15 @@ def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, Tabl
         schema = name = name or _unquoted(thing["identity"])
     elif after is not None and oid == thing["objid"] and thing["objsubid"] == 0:
         schema, name = after["schema"], after["name"]
+    relation = name_of(known)
+    if relation is None and thing["type"] in RELATIONS and thing["schema"] and thing["name"]:
+        relation = (thing["schema"], thing["name"])  # somebody's lock kept it from being described
     return Target(
         type=thing["type"],
         oid=oid,
         schema=schema,
         name=name,
-        relation=name_of(after or before) if known else None,
+        relation=relation,
         before=name_of(before) if thing["classid"] == "pg_class" and oid == thing["objid"] else None,
     )
 
