@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relo
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.journal import SHOWN, WAITS
+from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
@@ -166,7 +166,7 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return _skip(decision, ELSEWHERE)
-    if touched and all(t.state == "captured" for t in touched):
+    if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
         return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(t.state in ("captured", "created", "backfilled") for t in touched):
@@ -181,6 +181,10 @@ def _for_now(context: Context, decision: Decision) -> Decision:
         except StageFailed as error:
             return replace(decision, verdict="unhandled", rule=error.what, statements=())
     return replace(decision, statements=tuple(statements))
+
+
+def _has_copy(context: Context, table: TableRow) -> bool:
+    return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
 
 
 def _skip(decision: Decision, rule: str) -> Decision:
