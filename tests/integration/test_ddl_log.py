@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import left_behind
-from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 WRITERS, COMMANDS = 4, 100
 
@@ -223,6 +223,24 @@ def test_no_client_waits_for_a_table_that_it_has_not_locked(source: Source) -> N
         events = source.events()
     assert [e["tag"] for e in events] == ["ALTER INDEX", "ALTER VIEW", "ALTER FUNCTION", "COMMENT"]
     assert [e["objects"][0]["name"] for e in events] == ["j", "w", "g", "w"]
+
+
+def test_a_short_wait_for_the_queue_loses_no_event(queue: Source) -> None:
+    with in_transaction(queue.dsn, "LOCK TABLE pgddl.ddl_queue, pgddl.captures IN ACCESS EXCLUSIVE MODE") as migration:
+        with psycopg.connect(queue.dsn, autocommit=True) as conn:
+            with Underway(lambda: conn.execute("SET lock_timeout = '1ms'; CREATE TABLE t (id int)")) as command:
+                wait_for(lambda: waits(queue.dsn, "AccessShareLock", "pgddl.captures"), command)
+                migration.commit()
+                command.finish()
+            assert conn.execute("SHOW lock_timeout").fetchone() == ("1ms",)
+    assert queue.tags() == ["CREATE TABLE"]
+
+
+def test_a_long_one_ends_in_an_exception(queue: Source) -> None:
+    with in_transaction(queue.dsn, "LOCK TABLE pgddl.ddl_queue IN ACCESS EXCLUSIVE MODE"):
+        with psycopg.connect(queue.dsn, autocommit=True) as conn:
+            conn.execute("CREATE TABLE t (id int)")
+    assert [x["statement"] for x in queue.read().lost] == ["CREATE TABLE t (id int)"]
 
 
 def test_what_a_client_sends_or_sets_by_itself_is_nothing(source: Source, database: Database) -> None:

@@ -2,7 +2,7 @@
 -- source whose pipelines capture no DDL has none.
 --
 -- Nothing in here may make a client's command fail or wait: every part catches what goes wrong (a cancel by the client goes
--- through), takes no lock that can wait longer than lock_timeout below, and leaves a row in pgddl.exceptions instead.
+-- through), waits for no lock longer than the lock_timeouts below, and leaves a row in pgddl.exceptions instead.
 
 ALTER TABLE pgddl.captures
     ADD COLUMN ddl          text NOT NULL DEFAULT 'off' CHECK (ddl IN ('queue', 'wal', 'off')),
@@ -572,7 +572,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres' SET extra_float_digits = 1
 SET bytea_output = 'hex' SET lc_monetary = 'C' SET quote_all_identifiers = off SET standard_conforming_strings = on
-SET lock_timeout = '10ms' SET jit = off SET plan_cache_mode = force_generic_plan
+SET lock_timeout = '1s' SET jit = off SET plan_cache_mode = force_generic_plan
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -713,6 +713,9 @@ DECLARE
     xid         xid8;
     event       jsonb;
 BEGIN
+    -- Printing an expression or a view locks the tables in it, which the command has not always done: that wait is short, and ends in
+    -- a definition that is left out. Writing gets longer, for there a second is better than an event that is lost.
+    PERFORM set_config('lock_timeout', '10ms', true);
     FOR command IN
         SELECT * FROM pg_event_trigger_ddl_commands()
         WHERE NOT in_extension AND schema_name IS DISTINCT FROM 'pg_temp'
@@ -742,6 +745,7 @@ BEGIN
                                             WHERE c.relnamespace = command.objid);
         END IF;
     END LOOP;
+    PERFORM set_config('lock_timeout', '1s', true);
     -- Nothing: IF NOT EXISTS on what is there, or all of it left out. DROP OWNED may only have revoked.
     IF objects = '[]' AND stash = '{}' AND tag <> 'DROP OWNED' THEN
         RETURN;
@@ -821,8 +825,7 @@ BEGIN
 
     number := nextval('pgddl.ddl_queue_id_seq');
     xid := pg_current_xact_id();
-    -- Printing an expression or a view locks the tables in it, which the command has not always done. Where one is held by somebody
-    -- else, lock_timeout ends the wait, and a relation that cannot be described now is left out.
+    -- A relation that cannot be described now is left out.
     relations := pgddl.with_descendants(relations);
     IF to_regproc('pgddl.identify_relations') IS NOT NULL THEN
         BEGIN
@@ -830,6 +833,7 @@ BEGIN
         EXCEPTION WHEN OTHERS THEN NULL;    -- it gets one with the next event
         END;
     END IF;
+    PERFORM set_config('lock_timeout', '10ms', true);
     BEGIN
         tables := pgddl.describe_relations(relations);
     EXCEPTION WHEN lock_not_available THEN
@@ -841,6 +845,7 @@ BEGIN
             END;
         END LOOP;
     END;
+    PERFORM set_config('lock_timeout', '1s', true);
     event := jsonb_build_object(
         'id', xid::text || '.' || number,
         'xid', xid::text,
