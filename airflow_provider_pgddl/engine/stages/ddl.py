@@ -108,13 +108,25 @@ def read_shown(context: Context, source: Session) -> Shown:
     return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), tables)
 
 
-def came_since(context: Context, shown: Shown) -> bool:
+def came_since(context: Context, position: str | None) -> bool:
     """Whether some DDL has committed since: pg_dump prints parts of a schema as of now (C24)."""
-    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    source = context.session_once("source", "ddl")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        read = ddl_log.read(source, other, context.name, transport(context), shown.read.position)
-    return bool(read.events)
+        return _shows_more(context, source, position)
+
+
+def is_followed(context: Context, source: Session) -> bool:
+    """Whether the snapshot of the caller's transaction on `source` shows no DDL that the journal has not."""
+    position = DdlJournal(context.target, context.name, context.row().run).position()
+    return not _shows_more(context, source, position)
+
+
+def _shows_more(context: Context, source: Session, position: str | None) -> bool:
+    other = context.session_once("source", "ddl marker")
+    read = ddl_log.read(source, other, context.name, transport(context), position)
+    ddl = DdlJournal(context.target, context.name, context.row().run)
+    return bool({event["id"] for event in read.events} - ddl.known([event["id"] for event in read.events]))
 
 
 def record_shown(context: Context, shown: Shown) -> None:

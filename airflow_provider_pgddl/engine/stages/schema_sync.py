@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.stages.gate import judge
 from airflow_provider_pgddl.engine.stages.late import bring_late
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
-from airflow_provider_pgddl.engine.stages.snapshot import dump_events
+from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
 
 def run(context: Context) -> StageResult:
@@ -38,8 +38,9 @@ def run(context: Context) -> StageResult:
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.captured_touches(context.row().run)[0]:
         # What waits to be built may be about columns that have another name by now.
+        dumped = [e for e in settled_dump(context) if e.phase != "noise"]
+        tables = context.healthy(context.tables(), "backfilled")
         names = {(t.schema, t.name) for t in tables}
-        dumped = [e for e in dump_events(context) if e.phase != "noise"]
         replace_pending(context, dumped, ["index"], names | parts_of(context, tables))
     built = _build(context, tables)
     for table in tables:

@@ -23,9 +23,17 @@ from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.windows import create_pending, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.ddl import came_since, captures_ddl, follow, read_shown, record_shown
+from airflow_provider_pgddl.engine.stages.ddl import (
+    came_since,
+    captures_ddl,
+    follow,
+    is_followed,
+    read_shown,
+    record_shown,
+)
 
 DUMP_TRIES = 3
+SETTLED_TRIES = 10
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 
 Name = tuple[str, str]
@@ -125,7 +133,7 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             tables = context.healthy(context.tables() if late is None else late)
             shown = read_shown(context, source) if late is None and captures_ddl(context) else None
             events = _dump(context, row[0], tables if context.in_place or late is not None else None)
-        if _fingerprints(source) == before and not (shown and came_since(context, shown)):
+        if _fingerprints(source) == before and not (shown and came_since(context, shown.read.position)):
             if shown:
                 record_shown(context, shown)
             else:
@@ -134,6 +142,27 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             return events
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+
+
+def settled_dump(context: Context) -> list[DdlEvent]:
+    """The events of the source as it was at a moment that all applied DDL reaches, and no other."""
+    if not captures_ddl(context):
+        return dump_events(context)
+    source = context.source
+    for _ in range(SETTLED_TRIES):
+        follow(context, look=True)
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            row = source.execute(
+                "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text"
+            ).fetchone()
+            assert row is not None
+            if not is_followed(context, source):
+                continue
+            events = _dump(context, row[0], context.tables() if context.in_place else None)
+        if not came_since(context, row[1]):
+            return events
+    raise Retry(f"the schema changed during each of {SETTLED_TRIES} dumps", todo="run it again in a quieter moment")
 
 
 def dump_events(context: Context) -> list[DdlEvent]:

@@ -17,9 +17,9 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
-from airflow_provider_pgddl.engine.stages.snapshot import dump_events
+from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
 NAMED = 5  # statements that are named in the refusal
 LENGTH = 160  # characters of each
@@ -47,8 +47,7 @@ class SchemaGuard:
         now = self._digest_by(context.source)
         if now == self._digest:
             return
-        follow(context, look=True)
-        dumped = [e for e in dump_events(context) if e.phase != "noise"]
+        dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         recorded = context.journal.dumped_events(context.row().run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
