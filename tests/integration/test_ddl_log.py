@@ -305,11 +305,21 @@ def test_a_slot_that_is_gone_is_said_and_not_made_anew(pg18: Cluster, database: 
     assert source.after("CREATE TABLE t (id int)")
 
 
-def test_event_triggers_that_were_disabled_are_said(queue: Source) -> None:
+def test_event_triggers_that_were_disabled_or_dropped_are_said(queue: Source) -> None:
     do(queue.dsn, "ALTER EVENT TRIGGER pgddl_2_command DISABLE")
-    with pytest.raises(StageFailed, match="disabled by hand") as failed:
-        queue.start()
-    assert failed.value.sql == "ALTER EVENT TRIGGER pgddl_2_command ENABLE;"
+    for call in (queue.start, queue.read):
+        with pytest.raises(StageFailed, match="disabled by hand") as failed:
+            call()
+        assert failed.value.sql == "ALTER EVENT TRIGGER pgddl_2_command ENABLE;"
+    do(queue.dsn, "ALTER EVENT TRIGGER pgddl_2_command ENABLE", "CREATE TABLE t (id int)")
+    assert queue.tags() == ["CREATE TABLE"]
+    do(queue.dsn, "DROP EVENT TRIGGER pgddl_2_drop")
+    for call in (queue.start, queue.read):
+        with pytest.raises(StageFailed, match="dropped by hand"):
+            call()
+    queue.stop()
+    queue.start()
+    assert queue.after("DROP TABLE t")[0]["dropped"]
 
 
 def test_without_a_superuser_it_is_said_what_to_do(pg18: Cluster, database: Database) -> None:

@@ -57,30 +57,46 @@ def start(source: Session, pipeline: str, transport: Transport) -> None:
         _start_slot(source, pipeline)
     with source.transaction():
         source.execute(_Q["lock_captures"])
+        in_use = bool(_row(source, "still_wanted")[0])
         if source.execute(_Q["set_transport"], {"pipeline": pipeline, "transport": transport}).rowcount == 0:
             raise UsageError(f"pipeline {pipeline!r} is not registered on this source", todo="run setup")
-        known = dict(source.execute(_Q["known_event_triggers"]).fetchall())
-        if set(known) != set(EVENT_TRIGGERS):
-            for name in known:
-                source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
-            try:
-                source.execute(_Q["event_triggers"])
-            except pg.InsufficientPrivilege as error:
-                raise StageFailed(
-                    f"event triggers cannot be made: {error.diag.message_primary}",
-                    todo="connect to the source as a superuser, or set capture.ddl: off",
-                ) from None
-        elif "D" in known.values():
-            raise StageFailed(
-                "the event triggers of DDL capture were disabled by hand; what was run meanwhile is not recorded",
-                todo="enable them, compare the schemas, and run this again",
-                sql="\n".join(f"ALTER EVENT TRIGGER {name} ENABLE;" for name, on in sorted(known.items()) if on == "D"),
-            )
+        if in_use:
+            _refuse_gaps(source)
+        else:
+            _create_event_triggers(source)
     _speak_english(source)
     if _row(source, "identities_kept")[0]:
         # Each in a transaction of its own: an event trigger does not wait for it.
         for (oid,) in source.execute(_Q["unidentified"]).fetchall():
             source.execute(_Q["identify"], [oid])
+
+
+def _create_event_triggers(source: Session) -> None:
+    try:
+        for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
+            source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
+        source.execute(_Q["event_triggers"])
+    except pg.InsufficientPrivilege as error:
+        raise StageFailed(
+            f"event triggers cannot be made: {error.diag.message_primary}",
+            todo="connect to the source as a superuser, or set capture.ddl: off",
+        ) from None
+
+
+def _refuse_gaps(source: Session) -> None:
+    """Where somebody took an event trigger away, what was run meanwhile is recorded nowhere: never made anew in
+    silence."""
+    known = dict(source.execute(_Q["known_event_triggers"]).fetchall())
+    missing = [name for name in EVENT_TRIGGERS if name not in known]
+    disabled = [name for name in EVENT_TRIGGERS if known.get(name) in {"D", "R"}]
+    if missing or disabled:
+        raise StageFailed(
+            f"event triggers of DDL capture were {'dropped' if missing else 'disabled'} by hand"
+            f" ({', '.join(missing or disabled)}): what was run meanwhile is not recorded",
+            todo="compare the schemas, then "
+            + ("`pgddl reset` the pipelines of this source" if missing else "enable them and run this again"),
+            sql="\n".join(f"ALTER EVENT TRIGGER {name} ENABLE;" for name in disabled) or None,
+        )
 
 
 def _start_slot(source: Session, pipeline: str) -> None:
@@ -172,6 +188,7 @@ def _speak_english(source: Session) -> None:
 def read(source: Session, other: Session, pipeline: str, transport: Transport, position: str | None) -> Read:
     """The events that the caller's REPEATABLE READ transaction on `source` shows and `position` does not; None shows
     nothing. `other` is an autocommit session on the same source."""
+    _refuse_gaps(source)
     snapshot, lsn = _row(source, "now")
     confirm_lsn = None
     if transport == "queue":
