@@ -19,10 +19,11 @@ MissingRole = Literal["ignore", "fail"] | dict[str, str]
 
 # The source's word is taken for these and no others. Not check_function_bodies: the source has checked them, and what
 # they name may be out of scope here.
+# Nor standard_conforming_strings: statements are printed for it to be on.
 _SETTINGS = {
     name.lower(): name
     for name in ("TimeZone", "DateStyle", "IntervalStyle", "default_tablespace", "default_table_access_method",
-                 "xmloption", "standard_conforming_strings")
+                 "xmloption")
 }  # fmt: skip
 
 
