@@ -473,3 +473,17 @@ def test_a_long_string_whose_first_command_is_rolled_back_is_stored_with_the_nex
     events = source.events()
     assert [e["inner"] for e in events] == ["CREATE TABLE b (id int)", "CREATE TABLE c (id int)"]
     assert all(len(e["statement"]) > 3000 for e in events) and events[1]["names"] == {"b": "public", "c": "public"}
+
+
+def test_confirming_a_read_without_events_lets_the_source_forget_its_wal(pg18: Cluster, database: Database) -> None:
+    source = Source(database(pg18), "wal")
+    source.start()
+    flushed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()"
+    before = one(source.dsn, flushed)
+    do(source.dsn, "SET pgddl.skip = on; CREATE TABLE t AS SELECT generate_series(1, 1000) AS id")
+    assert source.events() == []
+    assert one(source.dsn, f"SELECT ({flushed}) > %s::pg_lsn", before)
+    with in_transaction(source.dsn, "CREATE TABLE u (id int)") as client:
+        assert source.events() == []
+        client.commit()
+    assert source.tags() == ["CREATE TABLE"]
