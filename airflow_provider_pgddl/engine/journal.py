@@ -253,6 +253,10 @@ class Journal:
     def tables_with_events(self, run: int) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}
 
+    def replace_skipped(self, run: int, tables: Iterable[int]) -> None:
+        """What an earlier dump showed of tables that were blocked then."""
+        self.conn.execute(_Q["replace_skipped"], [REPLACED, self.pipeline, run, list(tables)])
+
     def next_seq(self, run: int) -> int:
         row = self.conn.execute(_Q["next_seq"], [self.pipeline, run]).fetchone()
         return int(row[0]) if row else 0

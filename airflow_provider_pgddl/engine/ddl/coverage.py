@@ -76,7 +76,9 @@ class Coverage:
         return None
 
     def _takes(self, name: Name) -> bool:
-        """A table of the pipeline, or one that hangs below one."""
+        """A table of the pipeline, or one that hangs below one; in place none does, or the swap is refused."""
+        if self.rules.in_place:
+            return name in self.tables
         seen: set[Name] = set()
         waiting = [name]
         while waiting:

@@ -188,7 +188,13 @@ WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NUL
 GROUP BY 1, 2
 
 -- name: tables_with_events
-SELECT DISTINCT table_id FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL
+-- One that was blocked when the dump was taken has none but skipped ones.
+SELECT DISTINCT table_id FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND table_id IS NOT NULL AND status <> 'skipped'
+
+-- name: replace_skipped
+UPDATE pgddl.ddl_events SET note = %s
+WHERE pipeline = %s AND run = %s AND table_id = ANY(%s) AND status = 'skipped' AND captured_id IS NULL
 
 -- name: next_seq
 SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
 from airflow_provider_pgddl.engine.stages.gate import judge
-from airflow_provider_pgddl.engine.stages.late import bring_late
+from airflow_provider_pgddl.engine.stages.late import bring_late, not_yet
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
@@ -29,19 +29,21 @@ def run(context: Context) -> StageResult:
     follow(context, look=True)
     bring_late(context, "backfill")
     tables = context.healthy(context.tables(), "backfilled")
-    waiting = context.healthy(context.tables(), "captured", "created")
+    waiting = not_yet(context, "captured", "created")
     if not tables and not waiting:
         return context.result("nothing_to_do")
     if waiting:
-        raise UsageError(f"{waiting[0].qualified} is not backfilled yet", todo="run stage backfill first")
+        stage = "snapshot" if waiting[0].state == "captured" else "backfill"
+        raise UsageError(f"{waiting[0].qualified} is not backfilled yet", todo=f"run stage {stage} first")
     ingested = _ingest(context, tables)
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.captured_touches(context.row().run)[0]:
         # What waits to be built may be about columns that have another name by now.
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         tables = context.healthy(context.tables(), "backfilled")
-        names = {(t.schema, t.name) for t in tables}
-        replace_pending(context, dumped, ["index"], names | parts_of(context, tables))
+        done = [t for t in context.journal.tables(context.row().run) if t.state == "indexed"]
+        names = {(t.schema, t.name) for t in done} | parts_of(context, done)
+        replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
     for table in tables:
         _judge(context, table)

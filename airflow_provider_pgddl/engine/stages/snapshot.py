@@ -95,6 +95,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     run_no = context.row().run
     first = context.journal.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
+        context.journal.replace_skipped(run_no, [t.id for t in late or ()])
         cursor.executemany(
             queries("journal")["insert_event"],
             [
