@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 
 _BEFORE = {"backfill": ("created",), "schema_sync": ("created", "backfilled")}
 
 
+def late(context: Context) -> list[TableRow]:
+    """New tables that captured DDL has made on the target already, and that the next look takes in."""
+    captured = context.healthy(context.tables(), "captured") if captures_ddl(context) else []
+    there = (catalog.oid_of(context.target, t.plan.copy_schema, t.plan.copy_name) for t in captured)
+    return [t for t, oid in zip(captured, there, strict=True) if oid is not None]
+
+
+def not_yet(context: Context, *states: str) -> list[TableRow]:
+    """The tables that a person has to take through an earlier stage first."""
+    coming = {t.id for t in late(context)}
+    return [t for t in context.healthy(context.tables(), *states) if t.id not in coming]
+
+
 def bring_late(context: Context, *stages: str) -> None:
     """Takes tables that DDL has sent back through the stages that they have not passed, where the others have."""
     run_no = context.row().run
     for stage in stages:
-        late = context.healthy(context.tables(), *_BEFORE[stage])
-        if late and captures_ddl(context) and context.journal.stage_done(run_no, stage):
-            context.say(f"{', '.join(t.qualified for t in late)}: {stage} first")
+        behind = context.healthy(context.tables(), *_BEFORE[stage])
+        if behind and captures_ddl(context) and context.journal.stage_done(run_no, stage):
+            context.say(f"{', '.join(t.qualified for t in behind)}: {stage} first")
             import_module(f"airflow_provider_pgddl.engine.stages.{stage}").run(context)

@@ -21,9 +21,9 @@ Name = tuple[str, str]
 
 
 def replace_pending(
-    context: Context, dumped: Sequence[DdlEvent], phases: Collection[Phase], tables: Collection[Name] | None = None
+    context: Context, dumped: Sequence[DdlEvent], phases: Collection[Phase], *, but_not: Collection[Name] = ()
 ) -> int:
-    """Puts the dump's statements of these phases in the place of those that wait (of these tables only, where given).
+    """Puts the dump's statements of these phases in the place of those that wait, `but_not` those of some tables.
 
     Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
     """
@@ -31,15 +31,15 @@ def replace_pending(
     steps = [
         _unless_there(context, s)
         for s in _steps(context, dumped)
-        if s.event.phase in phases and _is_of(s.event, tables)
+        if s.event.phase in phases and s.event.table not in but_not
     ]
     ids = {(t.schema, t.name): t.id for t in context.tables()}
     ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
-    chosen = {ids[name] for name in tables or () if name in ids}
+    kept = {ids[name] for name in but_not if name in ids}
     waiting = [
         (event_id, statement)
         for event_id, table_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
-        if table_id in chosen or _is_of(DdlEvent.from_json(event), tables)
+        if table_id not in kept and DdlEvent.from_json(event).table not in but_not
     ]
     before = Counter(statement for _, statement in waiting)
     now = Counter(s.statement for s in steps if s.status == "pending")
@@ -72,10 +72,6 @@ def _unless_there(context: Context, step: Step) -> Step:
     name = (copy_schema(index[0]), index[1]) if context.in_place else index
     there = catalog.oid_of(context.target, *name) is not None
     return replace(step, status="skipped", note="the copy has it already") if there else step
-
-
-def _is_of(event: DdlEvent, tables: Collection[Name] | None) -> bool:
-    return tables is None or event.table in tables
 
 
 def parts_of(context: Context, tables: Iterable[TableRow]) -> set[Name]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from psycopg import sql
-
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name
-from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
+from airflow_provider_pgddl.engine.stages.indexes import carry_indexes
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
@@ -51,7 +46,7 @@ class SchemaGuard:
         recorded = context.journal.dumped_events(context.row().run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
-            self._carry_indexes(dumped, added, gone)
+            carry_indexes(context, dumped, added, gone)
             replace_pending(context, dumped, ["foreign_key", "finish"])
             explained = _Explained(context)
             added = [e for e in added if e.phase == "create" and not explained.has(e)]
@@ -76,30 +71,6 @@ class SchemaGuard:
                 f"`pgddl ddl list` shows what was left out and why: retry or resolve it there; or undo it, or {again}"
             )
         return f"undo the change on the source, or {again}"
-
-    def _carry_indexes(self, dumped: Sequence[DdlEvent], added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> None:
-        """Indexes that came or went without an applied event are built or dropped now, before anything is locked."""
-        context = self._context
-        there = {e.index for e in dumped if e.index}
-        for event in gone:
-            if event.kind == "index" and event.index and event.index not in there:
-                name = sql.Identifier(*self._on_copy(event.index))
-                context.target.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(name))
-        wanted = [e for e in added if e.phase == "index" and e.index and not self._exists(self._on_copy(e.index))]
-        if not wanted:
-            return
-        tables = {e.table for e in wanted if e.table}
-        replace_pending(context, wanted, ["index"], tables)
-        run_no = context.row().run
-        pending = context.journal.events(run_no, ["index"])
-        count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
-        context.say(f"{count} index(es) built that came after the snapshot")
-
-    def _on_copy(self, name: Name) -> Name:
-        return (copy_schema(name[0]), name[1]) if self._context.in_place else name
-
-    def _exists(self, name: Name) -> bool:
-        return catalog.oid_of(self._context.target, *name) is not None
 
     def _refuse_drift(self) -> None:
         """What a window would stop a table for is said in a window's words, and recorded like by one."""
