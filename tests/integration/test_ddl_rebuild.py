@@ -192,11 +192,13 @@ ALTERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("actions", ALTERS, ids=lambda a: ";".join(a)[:60])
-def test_an_alter_is_rebuilt(pair: Pair, actions: list[str]) -> None:
-    pair.both(BASE)
-    pair.alter('It"ems', *(f"ALTER TABLE {T} {action}" for action in actions))
-    assert pair.differences() == []
+def test_an_alter_is_rebuilt(pair: Pair) -> None:
+    """Each on tables made anew, with rows in them; one pair of databases for all, for time's sake."""
+    for actions in ALTERS:
+        pair.both(BASE)
+        pair.alter('It"ems', *(f"ALTER TABLE {T} {action}" for action in actions))
+        assert pair.differences() == [], (actions, pair.statements)
+        pair.both('DROP SCHEMA "Sh.op", other, public CASCADE; CREATE SCHEMA public')
 
 
 # Each is captured by the event triggers, and rebuilt without a look at its text. In front what both sides have already.
@@ -352,7 +354,7 @@ PLAYGROUND = """
     CREATE TYPE other.pair AS (i int, t text); CREATE TABLE other.ref (id int PRIMARY KEY);
     DO $$ BEGIN CREATE ROLE random_ddl; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$
 """
-SEEDS = [int(seed) for seed in os.environ.get("PGDDL_DDL_SEEDS", "1 2 3 4").split()]
+SEEDS = [int(seed) for seed in os.environ.get("PGDDL_DDL_SEEDS", "1 2").split()]
 COMMANDS = 60
 
 
@@ -382,7 +384,8 @@ def test_random_commands_are_rebuilt(pair: Pair, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_versions_are_rebuilt(pair: Pair, seed: int) -> None:
-    """Many commands as one event: whatever lies between two versions of a table is done to the first."""
+    """Many commands as one event: whatever lies between two versions of a table is done to the first. Versions hold
+    neither sequences nor grants."""
     pair.both(PLAYGROUND)
     random_ddl = RandomDdl(seed)
     for _ in range(10):
@@ -404,4 +407,4 @@ def test_random_versions_are_rebuilt(pair: Pair, seed: int) -> None:
             pair.run(event("ALTER TABLE", [after[oid]], tables), before)
         except psycopg.Error as error:
             raise AssertionError(f"seed {seed}: {pair.statements}\n{before[oid]}\n{after[oid]}") from error
-        assert pair.differences(ignore=[" sequence: "]) == [], f"seed {seed}: {pair.statements}"
+        assert pair.differences(ignore=[" sequence: ", "grant "]) == [], f"seed {seed}: {pair.statements}"
