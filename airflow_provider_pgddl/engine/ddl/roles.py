@@ -31,7 +31,8 @@ _OWNED |= {
 def without_missing_roles(statement: str, roles: Collection[str], client: str) -> tuple[str | None, list[str]]:
     """(the statement without roles that are not among `roles`, those it named). CURRENT_USER is `client`.
 
-    Who is to own a thing is cut out of what else the statement does; what is about roles alone is left out (None).
+    Who is to own a thing is cut out of what else the statement does, and one of several roles out of their list; what
+    is then about no role is left out (None).
     """
     try:
         tree = parse(statement)
@@ -53,7 +54,28 @@ def without_missing_roles(statement: str, roles: Collection[str], client: str) -
         del node.cmds[:]
         node.cmds.extend(kept)
         return deparse(tree), missing
-    return None, missing
+    for roles_of_it in _lists(node):
+        kept = [copy(role) for role in roles_of_it if _name(unwrap(role), client) not in missing]
+        if not kept:
+            return None, missing
+        del roles_of_it[:]
+        roles_of_it.extend(kept)
+    left = any(role in missing for role in _named(node, client))
+    return (None if left else deparse(tree)), missing
+
+
+def _lists(node: Node) -> Iterator[Node]:
+    """The lists of roles in a statement that means the same for each of them."""
+    kind = kind_of(node)
+    if kind == "GrantStmt":
+        yield node.grantees
+    elif kind in ("CreatePolicyStmt", "AlterPolicyStmt") and len(node.roles):
+        yield node.roles
+    elif kind == "AlterDefaultPrivilegesStmt":
+        yield node.action.grantees
+        for option in (unwrap(each) for each in node.options):
+            if option.defname == "roles":
+                yield unwrap(option.arg).items
 
 
 def copy(node: Node) -> Node:
