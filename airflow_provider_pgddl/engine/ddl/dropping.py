@@ -46,6 +46,23 @@ def taken_along(event: CapturedEvent) -> list[DroppedMeta]:
     ]
 
 
+def without_members(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> CapturedEvent:
+    """DROP EXTENSION lists all that was in it, as if CASCADE had taken it along: what belongs to tables alone is kept.
+
+    A function or type of somebody else that went as well then stops the statement on the target.
+    """
+    if event["tag"] != "DROP EXTENSION":
+        return event
+    relations = {(meta["schema"], meta["name"]) for meta in versions.values()}
+    indexes = {index["oid"] for meta in versions.values() for index in meta["indexes"]}
+    kept = [
+        each
+        for each in event["dropped"]
+        if each["original"] or each["objid"] in indexes or dropped_relation(each) in relations
+    ]
+    return {**event, "dropped": kept}
+
+
 def _ranges(dropped: Iterable[DroppedMeta]) -> tuple[set[Name], set[Name]]:
     """Range types and their multiranges, which come with casts and functions of their own."""
     ranges: set[Name] = set()

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.dropping import (
     dropped_names,
     referencing,
     taken_along,
+    without_members,
 )
 from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
@@ -199,7 +200,8 @@ class Judge:
     # --- statements ---------------------------------------------------------------------------------------------------
 
     def _drop(self) -> list[str]:
-        named, along = dropped_names(self.event), taken_along(self.event)
+        event = without_members(self.event, self.versions)
+        named, along = dropped_names(event), taken_along(event)
         if not any(self.coverage.covers_dropped(each) for each in [*named, *along]):
             first = (named or self.event["dropped"])[:1]
             places = [(dropped_schema(each), self.coverage.dropped_relation(each)) for each in first] or [(None, None)]
@@ -213,7 +215,7 @@ class Judge:
         statement = self.texts.statement
         node = None if isinstance(statement, str) else statement.node
         try:
-            statements, notes = drop_statements(self.event, self.coverage.covers_dropped, node)
+            statements, notes = drop_statements(event, self.coverage.covers_dropped, node)
         except CannotRebuild as error:
             raise Stop("unhandled", error.what) from None
         self.notes += notes
@@ -295,5 +297,5 @@ class Judge:
 
 def _crossing(what: str, comes_in: bool) -> str:
     if comes_in:
-        return f"{what} comes into the scope: its rows were never copied"
+        return f"{what} comes into the scope: it was never copied"
     return f"{what} leaves the scope: nothing would follow it there"
