@@ -60,9 +60,9 @@ class Scenario:
     before: str | Sequence[str] = ()
     """What is there already, on both sides."""
     group: str = "schemas"
-    differs: Sequence[str] = ()
-    """Facts that the two catalogs do not share in the end, each by words of its own: ``- `` the source's alone, ``+ ``
-    the target's."""
+    differs: str | Sequence[str] = ()
+    """Facts that the two catalogs do not share in the end, in order, each by words of its own: ``- `` the source's
+    alone, ``+ `` the target's. One string: there are some, and these words are in each."""
     notes: str | Sequence[str] = ()
     """Words of what is noted with the events."""
     target: str | Sequence[str] = ()
@@ -77,6 +77,8 @@ class Scenario:
     """Then run on the target by a person, and the stage once more."""
     then: str | Sequence[str] = ()
     """What `expect` is after that."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Words of the source's facts that are others on the target."""
     check: tuple[str, Any] | None = None
     """A query on the target in the end, and its one value."""
 
