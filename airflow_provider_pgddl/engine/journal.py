@@ -24,7 +24,10 @@ SHOWN = "the snapshot shows it already"
 WAITS = "the dump that is taken when its time has come shows it"
 # Commands for what a swap takes from its own dump, in scope or not.
 _DUMPED = [
-    *(f"{verb} {what}" for what in ("INDEX", "TRIGGER", "POLICY", "RULE") for verb in ("CREATE", "ALTER", "DROP")),
+    *(
+        f"{verb} {what}"
+        for what in ("INDEX", "STATISTICS", "TRIGGER", "POLICY", "RULE") for verb in ("CREATE", "ALTER", "DROP")
+    ),
     "GRANT", "REVOKE", "COMMENT", "SECURITY LABEL",
 ]  # fmt: skip
 _QUEUEABLE = ("view", "materialized view", "function", "procedure", "aggregate", "routine")
@@ -310,6 +313,11 @@ class Journal:
     def passes_over(self, status: str, kind: str | None) -> bool:
         """Whether rows and later DDL may go on past a failed event: views and functions, where the pipeline says so."""
         return status == "failed" and self.row().config["ddl"]["on_failure"] == "queue" and kind in _QUEUEABLE
+
+    def was_dropped(self, run: int, oid: int) -> bool:
+        """Whether an event that dropped this relation on the source has been applied."""
+        row = self.conn.execute(_Q["was_dropped"], [self.pipeline, run, oid]).fetchone()
+        return bool(row and row[0])
 
     def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
         """Those of the relations that were partitions from their creation on, so were captured while empty."""

@@ -243,3 +243,21 @@ SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM
     UNION ALL SELECT pg_catalog.concat_ws(':', 'user mapping', m.umid, m.umuser, m.umoptions::text)
     FROM pg_catalog.pg_user_mappings m WHERE %(oids)s::oid[] IS NULL
 ) digested(x)
+
+-- name: index_definition
+-- What pg_get_indexdef says behind the names of index and table.
+SELECT pg_catalog.format('%%s %%s', i.indisunique, pg_catalog.substr(
+    pg_catalog.pg_get_indexdef(i.indexrelid),
+    1 + pg_catalog.length(pg_catalog.format('CREATE %%sINDEX %%I ON %%s%%I.%%I',
+        CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname, CASE WHEN c.relkind = 'I' THEN 'ONLY ' ELSE '' END,
+        tn.nspname, t.relname))))
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class t ON t.oid = i.indrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+
+-- name: statistics_definition
+SELECT pg_catalog.format('%%s %%s %%s', s.stxkind, nullif(s.stxstattarget, -1),
+                         pg_catalog.pg_get_statisticsobjdef_columns(s.oid))
+FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
+WHERE n.nspname = %s AND s.stxname = %s

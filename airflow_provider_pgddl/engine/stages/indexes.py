@@ -23,11 +23,13 @@ def carry_indexes(
 ) -> None:
     """They are outside of the default scope, and a swap must lose none. Before anything is locked."""
     now = {built for event in dumped if (built := _built(event))}
+    for event in gone:
+        built = _built(event)
+        if built and built[0] == "index" and built not in now:
+            _rename(context, built, [e.index for e in added if e.index and e.table == event.table])
     for built in dict.fromkeys(_built(e) for e in [*gone, *added] if e.kind in ("index", "statistics")):
-        if built is None:
-            continue
-        copy = _definition(context.target, built[0], _on_copy(context, built))
-        if copy is not None and (built not in now or copy != _definition(context.source, *built)):
+        copy = built and _definition(context.target, built[0], _on_copy(context, built))
+        if built and copy and (built not in now or copy != _definition(context.source, *built)):
             with context.fenced():
                 name = sql.Identifier(*_on_copy(context, built))
                 context.target.execute(sql.SQL("DROP {} {}").format(sql.SQL(built[0].upper()), name))
@@ -44,6 +46,19 @@ def carry_indexes(
     pending = context.journal.events(context.row().run, ["index"])
     count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
     context.say(f"{count} index(es) built that came after the snapshot")
+
+
+def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
+    """Where one of the same definition has come in its place: a constraint's cannot be dropped."""
+    copy = _definition(context.target, "index", _on_copy(context, was))
+    for name in candidates if copy else ():
+        there = _definition(context.target, "index", _on_copy(context, ("index", name)))
+        if there is None and _definition(context.source, "index", name) == copy:
+            rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
+            with context.fenced():
+                old = sql.Identifier(*_on_copy(context, was))
+                context.target.execute(rename.format(old, sql.Identifier(name[1])))
+            return
 
 
 def _built(event: DdlEvent) -> Built | None:
