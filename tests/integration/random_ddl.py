@@ -56,6 +56,7 @@ class Developers:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._number = 0
+        self.rows_only = False
         self.done = self.ddl = 0
         self.log: list[str] = []
         self.error: BaseException | None = None
@@ -112,6 +113,7 @@ class Developers:
             (4, self._retype), (3, self._default), (3, self._create), (2, self._drop), (3, self._index),
             (2, self._check), (2, self._block), (3, self._partition), (2, self._create_as),
         ]  # fmt: skip
+        kinds = kinds[:5] if self.rows_only else kinds
         chosen = self._random.choices([k for _, k in kinds], [w for w, _ in kinds])[0]
         self._number += 1
         return chosen(name, partitioned, others or [], key, types, len(tables))

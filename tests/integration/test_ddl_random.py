@@ -54,6 +54,8 @@ def test_both_end_equal(
             for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
                 before = developers.done
                 until(lambda before=before: developers.error is not None or developers.done > before + 5)
+                # Where connections are lost as well, a moment in which a whole dump fits between two changes is rare.
+                developers.rows_only = faults and stage == "snapshot"
                 attempt(pipeline, stage)
         with trouble.at_work():
             for stage in ("replay", "verify", "swap", "cleanup"):

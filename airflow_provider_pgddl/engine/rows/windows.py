@@ -124,7 +124,8 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
     present = [t for t in tables if t.plan]
     if present:
         names = _present(replica.watcher, present)
-        lock_nowait(replica.source, [sql.Identifier(*name) for name in names])
+        if names:  # else all of them have just been dropped, which drift says
+            lock_nowait(replica.source, [sql.Identifier(*name) for name in names])
 
 
 def _present(watcher: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
