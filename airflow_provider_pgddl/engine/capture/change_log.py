@@ -87,6 +87,11 @@ def captured_roots(source: Session, pipeline: str) -> dict[int, str]:
     return {root: log for root, _, log, _ in source.execute(_Q["captured"], [pipeline])}
 
 
+def root_of(source: Session, pipeline: str, leaf: int) -> int | None:
+    """The root as a part of which a relation is captured; None where it is not."""
+    return next((root for root, oid, _, _ in source.execute(_Q["captured"], [pipeline]) if oid == leaf), None)
+
+
 def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
     """Makes the log and the trigger functions of one table, in one transaction and without a lock that writers meet;
     returns the table as they were made for, and its log."""

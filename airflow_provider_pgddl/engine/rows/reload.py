@@ -6,7 +6,7 @@ partition that held rows before it was captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from psycopg import sql
 
@@ -52,10 +52,10 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
             assert now is not None
             names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
             if replica.in_place:
-                keys = _make_pending(replica, table, record, [names[oid] for oid in leaves])
+                keys = _make_pending(replica, table, record, {oid: names[oid] for oid in leaves})
             else:
                 with replica.target.transaction():
-                    keys = _make_pending(replica, table, record, [names[oid] for oid in leaves])
+                    keys = _make_pending(replica, table, record, {oid: names[oid] for oid in leaves})
                     flush(replica.watcher, insert_lsn(replica.source))
                     lease.check(replica.target, replica.fence)
             if not leaves:
@@ -67,7 +67,7 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
 
 
 def _make_pending(
-    replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[sql.Identifier]
+    replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Mapping[int, sql.Identifier]
 ) -> int:
     record(replica.target)
     if not leaves:
@@ -76,8 +76,9 @@ def _make_pending(
         create_pending(replica.target, table)
         return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
-    rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves)
-    ingest_keys(replica.target, table, staging, ())
+    rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
+    # A partition that was away may have lost rows meanwhile that no log tells of.
+    ingest_keys(replica.target, table, staging, list(leaves))
     return rows
 
 

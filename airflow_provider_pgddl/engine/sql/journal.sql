@@ -93,6 +93,12 @@ WHERE e.pipeline = %s AND e.captured_id IS NOT NULL
   AND e.status IN ('pending', 'failed', 'unhandled', 'awaiting_approval', 'applying')
 ORDER BY e.seq
 
+-- name: was_dropped
+SELECT EXISTS (SELECT FROM pgddl.ddl_events e
+               WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status = 'applied'
+                 AND e.captured -> 'dropped' @> pg_catalog.jsonb_build_array(
+                     pg_catalog.jsonb_build_object('classid', 'pg_class', 'objid', %s::bigint, 'objsubid', 0)))
+
 -- name: born_as_partitions
 -- Partitions of which the first that was ever seen is their creation.
 SELECT o.oid FROM unnest(%s::bigint[]) o(oid)

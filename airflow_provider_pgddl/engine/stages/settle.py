@@ -30,12 +30,15 @@ def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> Non
     `applied`: some DDL has just been applied, so a copy that refused a row (a label that its enum lacked) may take it.
     """
     stuck, blocked = context.journal.stuck_tables(), context.journal.mismatches()
+    parts = {leaf.oid: root for root in seen.values() for leaf in root.leaves if root.kind == "p"}
     for table in context.journal.tables(context.row().run):
         if table.state in ("swapped", "cleaned") or table.qualified in stuck:
             continue
         now = seen.get(table.oid)
         if now is None:
             _forget_dropped(context, table)
+        elif table.oid in parts:
+            _forget_attached(context, table, parts[table.oid])
         elif (applied and table.qualified in blocked) or _differs(context, table, now):
             _settle(context, table, now)
 
@@ -46,7 +49,9 @@ def _differs(context: Context, table: TableRow, now: Table) -> bool:
 
 def _forget_dropped(context: Context, table: TableRow) -> None:
     """Dropped on the source, and by an applied event on the target: there is nothing left to follow."""
-    if catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None:
+    there = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
+    # What stands there then was made by a later event, which is another table's.
+    if there and not context.journal.was_dropped(context.row().run, table.oid):
         context.block({table.id: ["was dropped on the source, and its copy is still there"]})
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
@@ -54,6 +59,15 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
         drop_pending(context.target, table)
         context.journal.forget_table(table)
     context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
+
+
+def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
+    """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    with context.fenced(table):
+        drop_pending(context.target, table)
+        context.journal.forget_table(table)
+    context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
 
 
 def _settle(context: Context, table: TableRow, now: Table) -> None:
@@ -180,6 +194,8 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
         if then.key is None:
             keyless.add(name)
             continue
+        if change_log.root_of(context.source, context.name, oid) not in (None, oid):
+            continue  # detached, but its root waits for something: a partition until that has been settled
         if late is None:
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)

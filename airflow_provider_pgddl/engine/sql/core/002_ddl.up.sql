@@ -664,15 +664,21 @@ BEGIN
         ORDER BY s.pipeline, c.oid, s.leaf
     LOOP
         BEGIN
+            -- A table that was captured by itself until now: its triggers write into its root's log from here on. Nobody reads
+            -- its own any more.
+            DELETE FROM pgddl.captured WHERE pipeline = fresh.pipeline AND leaf = fresh.leaf;
+            IF FOUND THEN
+                EXECUTE format('INSERT INTO pgddl.%I (op, leaf) VALUES (''X'', %s)', fresh.log_table, fresh.leaf);
+            END IF;
             INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_names, key_types)
             VALUES (fresh.pipeline, fresh.root, fresh.leaf, fresh.log_table,
                     'capture_' || fresh.pipeline || '_' || fresh.leaf, fresh.key, fresh.key_names, fresh.key_types);
             PERFORM pgddl.make_capture(fresh.pipeline, fresh.leaf);
-            EXECUTE format('CREATE TRIGGER %1$I AFTER INSERT OR UPDATE OR DELETE ON %2$I.%3$I FOR EACH ROW EXECUTE FUNCTION pgddl.%4$I();'
+            EXECUTE format('CREATE OR REPLACE TRIGGER %1$I AFTER INSERT OR UPDATE OR DELETE ON %2$I.%3$I FOR EACH ROW EXECUTE FUNCTION pgddl.%4$I();'
                            'ALTER TABLE %2$I.%3$I ENABLE ALWAYS TRIGGER %1$I',
                            'pgddl_row_' || fresh.pipeline, fresh.nspname, fresh.relname,
                            'capture_' || fresh.pipeline || '_' || fresh.leaf);
-            EXECUTE format('CREATE TRIGGER %1$I AFTER TRUNCATE ON %2$I.%3$I FOR EACH STATEMENT EXECUTE FUNCTION pgddl.%4$I();'
+            EXECUTE format('CREATE OR REPLACE TRIGGER %1$I AFTER TRUNCATE ON %2$I.%3$I FOR EACH STATEMENT EXECUTE FUNCTION pgddl.%4$I();'
                            'ALTER TABLE %2$I.%3$I ENABLE ALWAYS TRIGGER %1$I',
                            'pgddl_truncate_' || fresh.pipeline, fresh.nspname, fresh.relname,
                            'capture_' || fresh.pipeline || '_' || fresh.leaf);
