@@ -405,13 +405,31 @@ BESIDE_ROWS = [
 
 
 def test_ddl_that_concerns_no_row_is_not_lost_at_the_swap(items: Lifecycle) -> None:
-    do(items.source, "CREATE INDEX by_filler ON items (filler)")
+    do(
+        items.source,
+        "CREATE INDEX by_filler ON items (filler)",
+        "CREATE INDEX by_both ON items (filler, code)",
+        "CREATE INDEX as_it_is ON items (filler)",
+        "CREATE STATISTICS other ON id, code FROM items",
+    )
     items.run_all(until="verify")
-    do(items.source, *(statement for statement, _, _ in BESIDE_ROWS))
+    kept = items.on_source("SELECT oid FROM pg_class WHERE relname = 'as_it_is' ORDER BY oid DESC LIMIT 1")
+    do(
+        items.source,
+        *(statement for statement, _, _ in BESIDE_ROWS),
+        "DROP INDEX by_both",
+        "CREATE UNIQUE INDEX by_both ON items (code, lower(filler)) WHERE code <> ' ON public.x USING '",
+        "DROP STATISTICS other",
+        "CREATE STATISTICS other (ndistinct) ON code, filler FROM items",
+        "ALTER STATISTICS other SET STATISTICS 77",
+        "ALTER INDEX items_code_key RENAME TO by_code",
+        "ALTER TABLE items RENAME filler TO padding",
+    )
     before = catalog_lines(items.source)
     items.run("swap")
     after = catalog_lines(items.target)
     if items.source == items.target:
+        assert items.on_source("SELECT 'as_it_is'::regclass::oid") == kept
         assert diff_catalogs(before, after) == [
             "+ public.items column 1 id: bigint not null",
             "- public.items column 1 id: integer not null",

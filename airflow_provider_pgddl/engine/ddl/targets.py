@@ -125,6 +125,10 @@ def touched(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[Na
             names[name] = None
         elif dropped["schema"] and dropped["name"] and dropped["original"]:
             names[dropped["schema"], dropped["name"]] = None
+    indexes = {dropped["objid"] for dropped in event["dropped"] if dropped["type"] == "index"}
+    for meta in versions.values() if indexes else ():
+        if any(index["oid"] in indexes for index in meta["indexes"]):
+            names[meta["schema"], meta["name"]] = None
     types: set[str] = set()
     for thing in event["objects"]:
         if thing["type"] in ("type", "composite type", "domain"):

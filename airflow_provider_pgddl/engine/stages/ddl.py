@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.catalog import Table
@@ -172,6 +174,8 @@ def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
 
 def _for_now(context: Context, decision: Decision) -> Decision:
     """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
+    if context.in_place and decision.event["tag"] == "DROP STATISTICS" and decision.rule.startswith("in place"):
+        return _drop_statistics(decision)
     if decision.verdict != "apply":
         return decision
     tables = {(t.schema, t.name): t for t in context.journal.tables(context.row().run)}
@@ -195,6 +199,16 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     return replace(decision, statements=tuple(statements))
 
 
+def _drop_statistics(decision: Decision) -> Decision:
+    """Whose they were nobody tells: in the copies' schema there are none but theirs."""
+    names = [(d["schema"] or "", d["name"] or "") for d in decision.event["dropped"] if d["original"]]
+    statements = [
+        sql.SQL("DROP STATISTICS IF EXISTS {}").format(sql.Identifier(copy_schema(schema), name)).as_string(None)
+        for schema, name in names
+    ]
+    return replace(decision, verdict="apply", statements=tuple(statements))
+
+
 def _has_copy(context: Context, table: TableRow) -> bool:
     return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
 
@@ -214,7 +228,8 @@ def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
         if made["type"] in ("index", "statistics object") and owners.get(made["table"] or 0) in tables:
             names[made["schema"] or "", made["name"] or ""] = copy_schema(made["schema"] or "")
     for gone in event["dropped"]:
-        if gone["type"] in ("index", "statistics object") and gone["table"] and tuple(gone["table"]) in tables:
+        # An index's table is not told, but the statement names none of other tables any more.
+        if gone["type"] == "index":
             names[gone["schema"] or "", gone["name"] or ""] = copy_schema(gone["schema"] or "")
     return names
 
