@@ -37,6 +37,8 @@ def run(context: Context) -> StageResult:
         )
     if context.journal.follow_ups_left(row.run):
         raise UsageError("the swap has not been finished", todo="run stage swap again, which does what is left")
+    if not context.in_place:
+        _note_late_ddl(context)
     tables = context.tables()
     for name, findings in context.journal.mismatches().items():
         raise PreflightRefused(
@@ -56,6 +58,12 @@ def run(context: Context) -> StageResult:
     if not context.in_place and context.pipeline.swap.fence == "read_only":
         context.say("the fence on the source stays up; `pgddl reset` takes it down when nothing writes there any more")
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
+
+
+def _note_late_ddl(context: Context) -> None:
+    from airflow_provider_pgddl.engine.stages.ddl import note_late
+
+    note_late(context)
 
 
 def _finish_ddl_only(context: Context) -> StageResult:

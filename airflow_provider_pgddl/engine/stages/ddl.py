@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
 
+LATE = "it was run on the source after the cut-over: do it on the target and resolve it here, or skip it"
 ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
 
 
@@ -57,6 +58,7 @@ def follow(context: Context, *, look: bool = False) -> None:
         applied = _apply(context)
         if seen is None and applied:
             seen = _read(context, look=True)
+            applied += _apply(context)  # no plan may be ahead of what its copy has become
         if seen is not None and context.moves_rows:
             settle(context, seen.tables, applied=applied > 0)
             if context.job.tables is None and not context.in_place:
@@ -148,7 +150,21 @@ def transport(context: Context) -> ddl_log.Transport:
     return transport
 
 
-def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False) -> None:
+def note_late(context: Context) -> None:
+    """What was run on the source although applications belong on the target by now: a person has to look at it."""
+    if not captures_ddl(context):
+        return
+    with _alone(context):
+        ddl = DdlJournal(context.target, context.name, context.row().run)
+        source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+        record(context, ddl, read, late=True)
+        ddl_log.confirm(other, context.name, read)
+
+
+def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False, late: bool = False) -> None:
     """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
     taken at, so there is nothing left to do for it."""
     known = ddl.known([event["id"] for event in read.events])
@@ -160,6 +176,8 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
         for decided in decisions:
             past = shown and decided.verdict != "skip"
             decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
+            if late and decided.verdict == "apply":
+                decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
             ddl.record(_for_now(context, decision), approval=context.pipeline.ddl.approval, masks=masks)
         for lost in read.lost:
