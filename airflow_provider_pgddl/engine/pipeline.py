@@ -31,6 +31,7 @@ from pydantic import (
     ValidationError,
 )
 
+from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 
 Table: TypeAlias = tuple[str, str]
@@ -239,6 +240,16 @@ def _subcommands(value: object) -> object:
     return list(COMMON_ALTER_TABLE_SUBCOMMANDS) if value == "common" else value
 
 
+def _subcommand(text: str) -> str:
+    known = {name.upper(): name for name in KNOWN}
+    name = " ".join(text.upper().split())
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {known[close[0]]}?" if close else ""
+        raise ValueError(f"{text} is no subcommand of ALTER TABLE{hint}")
+    return known[name]
+
+
 def _regex(text: str) -> str:
     try:
         re.compile(text)
@@ -378,7 +389,9 @@ class Ddl(Section):
     create_tags: tuple[Tag, ...] | None = None
     drop_tags: tuple[Tag, ...] | None = None
     blocked_tags: tuple[Tag, ...] = BLOCKED_TAGS
-    exclude_alter_table_subcommands: Annotated[tuple[Text, ...], BeforeValidator(_subcommands)] = ()
+    exclude_alter_table_subcommands: Annotated[
+        tuple[Annotated[Text, AfterValidator(_subcommand)], ...], BeforeValidator(_subcommands)
+    ] = ()
     multi_statements: Literal["split", "safe_only", "single_only"] = "split"
     out_of_scope_references: Literal["strip", "unhandled"] = "strip"
     missing_role: Literal["ignore", "fail"] | dict[Text, Text] = "ignore"

@@ -80,17 +80,17 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
-        if not (read.events or read.lost or look):
-            return None
-        names = catalog.table_oids(source)
-        mine = {t.oid for t in context.journal.tables(context.row().run)}
-        if context.moves_rows and not context.in_place:
-            mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
-        tables = catalog.describe(source, mine, context.trigger_names)
-    if read.events or read.lost:
+        news = bool(read.events or read.lost)
+        if news or look:
+            names = catalog.table_oids(source)
+            mine = {t.oid for t in context.journal.tables(context.row().run)}
+            if context.moves_rows and not context.in_place:
+                mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
+            seen = _Seen(catalog.describe(source, mine, context.trigger_names), names)
+    if news:
         record(context, ddl, read)
-        ddl_log.confirm(other, context.name, read)
-    return _Seen(tables, names)
+    ddl_log.confirm(other, context.name, read)  # also of nothing: the slot lets go of its WAL
+    return seen if news or look else None
 
 
 @dataclass(frozen=True)

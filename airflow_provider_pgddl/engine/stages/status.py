@@ -6,14 +6,15 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
 
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
-    """Stages, tables with their chunks, pending keys and changes waiting in the log, windows, mismatches, the cut-
-    over."""
+    """Stages, tables with their chunks, pending keys and changes waiting in the log, captured DDL by status, windows,
+    mismatches, the cut-over."""
     name = pipeline.pipeline
     with (
         connect(source_dsn, purpose="status", pipeline=name) as source,
@@ -55,6 +56,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
                 }
                 for t in tables
             },
+            "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": journal.windows(row.run),
             "mismatches": journal.mismatches(),
         }
