@@ -760,7 +760,12 @@ BEGIN
     SELECT bool_or(ddl = 'queue') AS queue, bool_or(ddl = 'wal') AS wal,
            coalesce(jsonb_agg(pipeline) FILTER (WHERE NOT ddl_enabled), '[]') AS disabled_for
     INTO wanted FROM pgddl.captures WHERE ddl <> 'off';
-    IF wanted.queue IS NULL THEN
+    -- A snapshot that is kept for a whole transaction may be older than a pipeline, and is in no list of transactions that setup
+    -- waits for. Whoever does not want the event never looks there.
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        wanted.queue := true;
+        wanted.wal := true;
+    ELSIF wanted.queue IS NULL THEN
         RETURN;
     END IF;
     IF client IS NULL OR client ? 'error' THEN
@@ -879,6 +884,11 @@ BEGIN
     END IF;
     IF wanted.wal THEN
         PERFORM pg_logical_emit_message(true, 'pgddl', token || event::text) FROM pgddl.ddl_token;
+        IF NOT EXISTS (SELECT FROM pgddl.ddl_token)
+           AND EXISTS (SELECT FROM pg_replication_slots WHERE database = current_database() AND starts_with(slot_name, 'pgddl_')) THEN
+            PERFORM pgddl.record_exception('a command of a transaction that is older than schema pgddl could not be sent',
+                                           '25001', tag, NULL);
+        END IF;
     END IF;
 END
 $function$;
