@@ -306,9 +306,21 @@ class Journal:
                 finding = f"DDL event {event_id} ({tag}) waits behind event {first}"
             else:
                 continue
-            for schema, name in touches or [["", tag.lower()]]:
-                found.setdefault(f"{schema}.{name}" if schema else name, []).append(finding)
+            names = {f"{schema}.{name}" if schema else name for schema, name in touches or [["", tag.lower()]]}
+            if tag == "ALTER TYPE":
+                names |= self._with_user_types()
+            for name in sorted(names):
+                found.setdefault(name, []).append(finding)
         return found
+
+    def _with_user_types(self) -> set[str]:
+        """Tables that hold values of types which are not built in. A label or an attribute that has another name means
+        something else in a row, also within a domain, an array or a composite of the altered type."""
+        return {
+            t.qualified
+            for t in self.tables(self.row().run)
+            if any("." in column["type"] for column in t.version["columns"].values())
+        }
 
     def passes_over(self, status: str, kind: str | None) -> bool:
         """Whether rows and later DDL may go on past a failed event: views and functions, where the pipeline says so."""
