@@ -331,6 +331,10 @@ class Journal:
         row = self.conn.execute(_Q["was_dropped"], [self.pipeline, run, oid]).fetchone()
         return bool(row and row[0])
 
+    def detached(self, run: int) -> set[int]:
+        """The relations that an applied event has made partitions no more."""
+        return {row[0] for row in self.conn.execute(_Q["detached"], [self.pipeline, run])}
+
     def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
         """Those of the relations that were partitions from their creation on, so were captured while empty."""
         return {row[0] for row in self.conn.execute(_Q["born_as_partitions"], [list(oids), self.pipeline, run])}

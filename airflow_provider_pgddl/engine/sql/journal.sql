@@ -99,6 +99,14 @@ SELECT EXISTS (SELECT FROM pgddl.ddl_events e
                  AND e.captured -> 'dropped' @> pg_catalog.jsonb_build_array(
                      pg_catalog.jsonb_build_object('classid', 'pg_class', 'objid', %s::bigint, 'objsubid', 0)))
 
+-- name: detached
+SELECT DISTINCT was.oid::bigint
+FROM pgddl.ddl_events e
+CROSS JOIN LATERAL pg_catalog.jsonb_each(e.previous_version) was(oid, version)
+CROSS JOIN LATERAL (SELECT e.captured -> 'tables' -> was.oid) now(version)
+WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status IN ('applied', 'resolved')
+  AND was.version ->> 'bound' IS NOT NULL AND now.version IS NOT NULL AND now.version ->> 'bound' IS NULL
+
 -- name: born_as_partitions
 -- Partitions of which the first that was ever seen is their creation.
 SELECT o.oid FROM unnest(%s::bigint[]) o(oid)

@@ -24,6 +24,12 @@ from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.gate import KEYLESS, judge
 
 
+LEFT_BEHIND = (
+    "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
+    " they were: drop it there"
+)
+
+
 def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> None:
     """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches.
 
@@ -215,7 +221,16 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             _take_in(context, late, now)
         else:  # a partition that was detached before its indexes were built
             _start_over(context, late, _with(context, late, now), now)
-    context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless})
+    context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless} | _left_behind(context, names))
+
+
+def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:
+    """Partitions that were detached and that nobody follows from there on: their copies are not what they are."""
+    detached = context.journal.detached(context.row().run)
+    gone = [name for name, oid in names.items() if oid in detached]
+    chosen = matches(context.pipeline, gone, strict=False)
+    others = set(gone) - {*chosen.rows, *chosen.schema_only}
+    return {name: [LEFT_BEHIND] for name in others if catalog.oid_of(context.target, *name) is not None}
 
 
 def _has_key(context: Context, late: TableRow) -> bool:
