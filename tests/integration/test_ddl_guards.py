@@ -1,0 +1,323 @@
+"""DDL at the worst instant: nothing is lost without a word, and nothing waits for a person that could go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.stages import gate
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.sessions import one
+
+SHOP = """
+CREATE TABLE public.orders (id int PRIMARY KEY, note text);
+CREATE TABLE public.lines (id int PRIMARY KEY, text text);
+CREATE TABLE public.events (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
+CREATE TABLE public.events_1 PARTITION OF public.events FOR VALUES FROM (0) TO (100);
+CREATE TABLE public.events_2 PARTITION OF public.events FOR VALUES FROM (100) TO (200);
+INSERT INTO public.orders SELECT i, 'o' || i FROM generate_series(1, 500) i;
+INSERT INTO public.lines SELECT i, 'l' || i FROM generate_series(1, 100) i;
+INSERT INTO public.events SELECT i, 'e' FROM generate_series(0, 199) i;
+"""
+
+Make = Callable[..., Lifecycle]
+
+
+@pytest.fixture(params=["queue", "wal"])
+def make(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, request: pytest.FixtureRequest) -> Make:
+    def made(schema: str = SHOP, **pipeline: Any) -> Lifecycle:
+        execute(source_dsn, schema)
+        content: dict[str, Any] = {"tables": {"include": ["public.*"]}, "capture": {"ddl": request.param}}
+        return lifecycle(source_dsn, target_dsn, **{**content, **pipeline})
+
+    return made
+
+
+def each(dsn: str, statements: str) -> None:
+    """One statement a line, each in a transaction of its own."""
+    for statement in statements.strip().splitlines():
+        execute(dsn, statement)
+
+
+def equal(pipeline: Lifecycle) -> None:
+    assert differences(pipeline.source, pipeline.target) == []
+    assert compare_catalogs(pipeline.source, pipeline.target, ["public"]) == []
+    assert left_behind(pipeline.source) == []
+
+
+def all_through(pipeline: Lifecycle, after: str) -> None:
+    pipeline.run_all(after=after)
+    equal(pipeline)
+
+
+# --- objects that share a name or a place ----------------------------------------------------------------------------
+
+
+def test_a_table_dropped_and_made_again_between_two_reads(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        DROP TABLE public.lines
+        CREATE TABLE public.lines (id int PRIMARY KEY, text text)
+        INSERT INTO public.lines VALUES (1, 'again')""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_two_tables_that_trade_names(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, """
+        ALTER TABLE public.lines RENAME TO aside;
+        ALTER TABLE public.orders RENAME TO lines;
+        ALTER TABLE public.aside RENAME TO orders;
+        ALTER TABLE public.orders RENAME text TO note;
+        ALTER TABLE public.lines RENAME note TO text;
+        UPDATE public.orders SET note = 'x' WHERE id % 3 = 0;
+        UPDATE public.lines SET text = 'y' WHERE id % 3 = 0""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_a_chain_of_names(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        ALTER TABLE public.lines RENAME TO zzz
+        ALTER TABLE public.orders RENAME TO lines
+        UPDATE public.lines SET note = 'x' WHERE id % 3 = 0
+        DELETE FROM public.zzz WHERE id % 3 = 0""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+# --- partitions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gone", ["DROP TABLE public.events_1", "ALTER TABLE public.events DETACH PARTITION public.events_1"]
+)
+def test_a_partition_emptied_and_then_gone(make: Make, gone: str) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, f"""
+        UPDATE public.events SET what = 'u'
+        TRUNCATE public.events_1
+        {gone}""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_a_table_that_was_taken_in_becomes_a_partition(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.events_3 (id int PRIMARY KEY, what text)
+        INSERT INTO public.events_3 SELECT i, 'l' FROM generate_series(200, 250) i""")  # fmt: skip
+    pipeline.run("replay")
+    each(pipeline.source, """
+        UPDATE public.events_3 SET what = 'before' WHERE id % 4 = 0
+        ALTER TABLE public.events ATTACH PARTITION public.events_3 FOR VALUES FROM (200) TO (300)
+        UPDATE public.events SET what = 'after' WHERE id % 5 = 0
+        INSERT INTO public.events VALUES (299, 'new')""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_a_partition_comes_back_after_windows_without_it(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "ALTER TABLE public.events DETACH PARTITION public.events_1")
+    pipeline.run("replay")
+    execute(pipeline.source, "UPDATE public.events_1 SET what = 'away' WHERE id % 3 = 0")
+    pipeline.run("replay")
+    each(pipeline.source, """
+        ALTER TABLE public.events ATTACH PARTITION public.events_1 FOR VALUES FROM (0) TO (100)
+        UPDATE public.events SET what = 'back' WHERE id % 5 = 0""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_a_table_is_emptied_before_it_becomes_a_partition(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.events_3 (id int PRIMARY KEY, what text)
+        INSERT INTO public.events_3 SELECT i, 'l' FROM generate_series(200, 250) i""")  # fmt: skip
+    pipeline.run("replay")
+    each(pipeline.source, """
+        DELETE FROM public.events_3
+        ALTER TABLE public.events ATTACH PARTITION public.events_3 FOR VALUES FROM (200) TO (300)""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
+def test_a_partition_comes_back_empty(make: Make) -> None:
+    pipeline = make(tables={"include": ["public.events"]})
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "ALTER TABLE public.events DETACH PARTITION public.events_1")
+    pipeline.run("replay")
+    each(pipeline.source, """
+        DELETE FROM public.events_1
+        ALTER TABLE public.events ATTACH PARTITION public.events_1 FOR VALUES FROM (0) TO (100)
+        INSERT INTO public.events VALUES (7, 'new')""")  # fmt: skip
+    pipeline.run("replay")
+    rows = "SELECT id, what FROM public.events ORDER BY id"
+    assert pipeline.on_source(rows) == pipeline.journal(rows)
+
+
+def test_a_detached_partition_that_nobody_takes_is_not_left_stale_without_a_word(make: Make) -> None:
+    pipeline = make(tables={"include": ["public.events"]})
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        UPDATE public.events SET what = 'seen before' WHERE id % 2 = 0
+        ALTER TABLE public.events DETACH PARTITION public.events_1""")  # fmt: skip
+    pipeline.run("replay")
+    pipeline.run("verify")
+    assert "public.events_1: is blocked: was detached" in str(pipeline.refused("swap"))
+    execute(pipeline.target, "DROP TABLE public.events_1")
+    pipeline.run_all(after="verify")
+    rows = "SELECT id, what FROM public.events ORDER BY id"
+    assert pipeline.on_source(rows) == pipeline.journal(rows)
+
+
+def test_a_partition_leaves_while_earlier_ddl_waits(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.target, "ALTER TABLE public.events ADD COLUMN more int")  # in the way of the same below
+    each(pipeline.source, """
+        ALTER TABLE public.events ADD COLUMN more int
+        ALTER TABLE public.events DETACH PARTITION public.events_1
+        UPDATE public.orders SET note = 'goes on'""")  # fmt: skip
+    result = pipeline.run("replay")
+    assert "public.events" in {b["table"] for b in result.blocked}
+    assert one(pipeline.target, "SELECT count(*) FROM public.orders WHERE note = 'goes on'") == 500
+
+
+# --- between two looks ---------------------------------------------------------------------------------------------
+
+
+def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_pgddl.engine.stages import setup
+
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.late (id int PRIMARY KEY, x int)
+        INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
+    capture = setup.capture
+    done = []
+
+    def captured(*args: Any) -> Any:
+        if not done:
+            done.append(1)
+            each(pipeline.source, """
+                ALTER TABLE public.late ADD COLUMN more int DEFAULT 3
+                ALTER TABLE public.late ADD CHECK (x > 0)""")  # fmt: skip
+        return capture(*args)
+
+    monkeypatch.setattr(setup, "capture", captured)
+    pipeline.run("replay")
+    pipeline.run("replay")
+    all_through(pipeline, after="schema_sync")
+
+
+def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_pgddl.engine.stages import settle
+
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.late (id int PRIMARY KEY, x int)
+        INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(settle, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
+        pipeline.refused("replay")
+    execute(pipeline.source, "ALTER TABLE public.late ADD CONSTRAINT positive CHECK (x > 0)")
+    all_through(pipeline, after="schema_sync")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE INDEX by_note ON public.orders (note)", "ALTER TABLE public.orders ADD CONSTRAINT named UNIQUE (note)"],
+)
+@pytest.mark.parametrize("when", ["schema_sync", "swap"])
+def test_an_index_between_the_last_look_and_the_dump(
+    make: Make, monkeypatch: pytest.MonkeyPatch, statement: str, when: str
+) -> None:
+    from airflow_provider_pgddl.engine.stages import snapshot
+
+    pipeline = make()
+    pipeline.run_all(until={"schema_sync": "backfill", "swap": "verify"}[when])
+    execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN more int")
+    dump, done = snapshot._dump, []
+
+    def dumped(*args: Any) -> Any:
+        if not done:
+            done.append(1)
+            execute(pipeline.source, statement)
+        return dump(*args)
+
+    monkeypatch.setattr(snapshot, "_dump", dumped)
+    all_through(pipeline, after={"schema_sync": "backfill", "swap": "verify"}[when])
+
+
+def test_a_session_with_an_old_snapshot_does_not_escape(make: Make) -> None:
+    """It has no transaction id yet, so no list of running transactions shows it."""
+    pipeline = make()
+    with psycopg.connect(pipeline.source) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("SELECT count(*) FROM public.orders")
+        pipeline.run_all(until="replay")
+        old.execute("CREATE VIEW public.escaped AS SELECT 1 AS x")
+        old.execute("ALTER TABLE public.orders ADD CHECK (id > 0)")
+        old.commit()
+    if pipeline.content["capture"]["ddl"] == "queue":
+        all_through(pipeline, after="schema_sync")
+    else:
+        pipeline.run("replay")
+        told = pipeline.journal("SELECT event ->> 'tag' FROM pgddl.ddl_events WHERE status = 'unhandled' ORDER BY 1")
+        assert told == [("ALTER TABLE",), ("CREATE VIEW",)]
+
+
+# --- after the cut-over --------------------------------------------------------------------------------------------
+
+
+def test_ddl_behind_the_cut_over_is_not_swallowed(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="swap")
+    execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN too_late int")
+    error = pipeline.refused("cleanup")
+    assert "after the cut-over" in str(error)
+    number = one(pipeline.target, "SELECT id FROM pgddl.ddl_events WHERE status = 'unhandled'")
+    execute(pipeline.target, f"UPDATE pgddl.ddl_events SET status = 'skipped' WHERE id = {number}")
+    pipeline.run("cleanup")
+    assert left_behind(pipeline.source) == []
+
+
+# --- meaning of values ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["", "domain", "array", "composite"])
+def test_rows_of_a_type_whose_ddl_waits_do_not_go_on(make: Make, through: str) -> None:
+    column = {"": "public.mood", "domain": "public.feeling", "array": "public.mood[]", "composite": "public.pair"}
+    value = {"": "{}", "domain": "{}", "array": "{{{}}}", "composite": "({},1)"}[through]
+    pipeline = make(
+        f"""CREATE TYPE public.mood AS ENUM ('good', 'bad');
+        CREATE DOMAIN public.feeling AS public.mood;
+        CREATE TYPE public.pair AS (m public.mood, n int);
+        CREATE TABLE public.people (id int PRIMARY KEY, m {column[through]});
+        INSERT INTO public.people SELECT i, '{value.format("good")}' FROM generate_series(1, 20) i""",
+        ddl={"approval": "required"},
+    )
+    pipeline.run_all(until="replay")
+    each(pipeline.source, f"""
+        ALTER TYPE public.mood RENAME VALUE 'good' TO 'fine'
+        ALTER TYPE public.mood RENAME VALUE 'bad' TO 'good'
+        INSERT INTO public.people VALUES (100, '{value.format("good")}')""")  # fmt: skip
+    for _ in range(2):
+        pipeline.run("replay")
+        execute(pipeline.target, "UPDATE pgddl.ddl_events SET status = 'pending' WHERE status = 'awaiting_approval'")
+    gate(pipeline.job("replay").pipeline, pipeline.source, pipeline.target)
+    pipeline.run("replay")
+    assert differences(pipeline.source, pipeline.target) == []
