@@ -157,8 +157,11 @@ class Context:
         return [t for t in tables if t.qualified not in mismatches and (not states or t.state in states)]
 
     def result(self, state: str, tables: Mapping[str, Mapping[str, Any]] | None = None, **figures: Any) -> StageResult:
-        """The stage's result; every blocked table among those that the job is about is named in it."""
+        """The stage's result; every blocked table among those that the job is about is named in it, and so is whatever
+        else DDL that waits for a person is about, in a job for the whole pipeline."""
         mine = {t.qualified for t in self.tables()}
+        if self.job.tables is None:
+            mine |= self.journal.stuck_tables().keys()
         blocked = [
             {"table": table, "reason": "; ".join(findings)}
             for table, findings in self.journal.mismatches().items()
