@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import psycopg
@@ -16,10 +17,23 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import Retry
 from tests.conftest import drop_database
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.scenarios import GROUPS, Scenario, lines, objects, scopes, strings, tables
+from tests.integration.scenarios import (
+    GROUPS,
+    INCLUDE,
+    TABLES,
+    WITH_ROWS,
+    Scenario,
+    lines,
+    objects,
+    rows,
+    scopes,
+    strings,
+    tables,
+    targets,
+)
 
 SCENARIOS: dict[str, Scenario] = {}
-for module in (tables, objects, strings, scopes):
+for module in (tables, objects, strings, scopes, targets, rows):
     for name, scenario in module.SCENARIOS.items():
         assert name not in SCENARIOS
         SCENARIOS[name] = scenario
@@ -38,11 +52,25 @@ class World:
     target: str
     life: Lifecycle
     unread: bool = False
+    different: list[str] = field(default_factory=list)
+    """What earlier scenarios left different, with rows."""
+    stopped: set[str] = field(default_factory=set)
+    """And the tables that they left stopped."""
+    blocked: dict[str, str] = field(default_factory=dict)
 
     def clean(self) -> None:
         """Both sides empty but for a few schemas, unseen by the pipeline, which forgets what it knew."""
         if self.unread:  # an earlier scenario has failed in the middle
             self.life.run("replay")
+        if self.group in WITH_ROWS:
+            self.life.journal(
+                "UPDATE pgddl.ddl_events SET status = 'resolved'"
+                " WHERE status IN ('unhandled', 'failed', 'pending', 'awaiting_approval')"
+            )
+            self.different = []
+            self.different = self.compared({})
+            self.stopped = set(self.blocked)
+            return
         for dsn in (self.source, self.target):
             with psycopg.connect(dsn) as conn:
                 conn.execute("SET LOCAL pgddl.skip = on")
@@ -67,10 +95,12 @@ class World:
         sides = [catalog_lines(dsn, None if schemas is None else sorted(schemas)) for dsn in (self.source, self.target)]
         for old, new in renames.items():
             sides[0] = [line.replace(old, new) for line in sides[0]]
-        return diff_catalogs(*sides)
+        return list((Counter(diff_catalogs(*sides)) - Counter(self.different)).elements())
 
-    def replay(self, scenario: Scenario) -> None:
+    def replay(self, scenario: Scenario | None = None) -> list[str]:
+        """What the stage says is stopped."""
         with ExitStack() as stack:
+            scenario = scenario or Scenario([])
             if scenario.holding:
                 other = stack.enter_context(psycopg.connect(self.target))
                 other.execute(scenario.holding.encode())
@@ -78,7 +108,9 @@ class World:
             changed = {"ddl": {**self.life.content["ddl"], **scenario.ddl}} if scenario.ddl else {}
             ends = stack.enter_context(pytest.raises(Retry, match=scenario.stops) if scenario.stops else nullcontext())
             del ends
-            self.life.run("replay", **changed)
+            self.blocked = {entry["table"]: entry["reason"] for entry in self.life.run("replay", **changed).blocked}
+            return [why for name, why in self.blocked.items() if name not in self.stopped]
+        return []
 
     def events(self, behind: int) -> tuple[list[str], list[str]]:
         """(what became of each event of later transactions, all that was noted with them)."""
@@ -103,7 +135,7 @@ def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]
 
         @cache
         def world(group: str, transport: str) -> World:
-            name = f"scenarios_{group}_{transport}"
+            name = f"scenarios_{group.split(maxsplit=1)[0]}_{transport}"
             for cluster, absent in ((pg16, OTHER), (pg18, GONE)):
                 with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
                     there = {role for (role,) in admin.execute("SELECT rolname FROM pg_roles")}
@@ -113,12 +145,13 @@ def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]
                     stack.callback(drop_database, cluster, name)
                     admin.execute(f"GRANT CREATE ON DATABASE {name} TO {ROLES[0]}")
             source, target = pg16.conninfo(name), pg18.conninfo(name)
+            rows = group in WITH_ROWS
             life = Lifecycle(
-                patch, source, target, tables={"include": ["base.*"]}, capture={"ddl": transport},
-                ddl={"ddl_only": True, **GROUPS[group]},
+                patch, source, target, tables={"include": INCLUDE if rows else ["base.*"]}, capture={"ddl": transport},
+                ddl={"ddl_only": not rows, **GROUPS[group]},
             )  # fmt: skip
-            _send(source, "CREATE SCHEMA base; CREATE TABLE base.kept (id int PRIMARY KEY)")
-            life.run_all(until="snapshot")
+            _send(source, TABLES if rows else "CREATE SCHEMA base; CREATE TABLE base.kept (id int PRIMARY KEY)")
+            life.run_all(until="replay" if rows else "snapshot")
             return World(group, source, target, life)
 
         yield world
@@ -137,6 +170,10 @@ def _send(dsn: str, strings: str | Sequence[str]) -> int:
         return int(row[0])
 
 
+def _waits(told: str) -> bool:
+    return told.startswith(("failed", "unhandled", "awaiting_approval"))
+
+
 def _each_with_words(found: Sequence[str], words: Sequence[str]) -> bool:
     return len(found) == len(words) and all(word in line for line, word in zip(found, words, strict=True))
 
@@ -153,20 +190,25 @@ def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str
         world.life.run("replay")
         _send(world.target, scenario.target)
     _send(world.source, scenario.run)
-    world.replay(scenario)
+    blocked = world.replay(scenario)
     world.unread = False
     told, notes = world.events(behind)
     expected = lines(scenario.expect)
     assert _each_with_words(told, expected), f"{told} {notes}"
+    if scenario.blocked is None:
+        assert bool(blocked) == (not scenario.stops and any(map(_waits, told))), blocked
+    else:
+        assert bool(blocked) == bool(scenario.blocked) and scenario.blocked in "".join(blocked), blocked
     earlier = world.events(0)[0]
     assert not [each for each in earlier[: len(earlier) - len(told)] if each.startswith(("failed", "unhandled"))]
     for words in lines(scenario.notes):
         assert any(words in note for note in notes), notes
     if scenario.then:
         _send(world.target, scenario.by_hand)
-        world.life.run("replay")
+        blocked = world.replay()
         told, notes = world.events(behind)
         assert _each_with_words(told, lines(scenario.then)), f"{told} {notes}"
+        assert bool(blocked) == any(map(_waits, told)), blocked
     found = world.compared(scenario.renames)
     if isinstance(scenario.differs, str):
         assert found and all(scenario.differs in line for line in found), found

@@ -37,6 +37,8 @@ GROUPS: Mapping[str, Mapping[str, Any]] = {
         "out_of_scope_references": "unhandled",
         "missing_role": "fail",
     },
+    "rows": APP,
+    "replicated tables": {"scope": "replicated_tables"},
     "approval": {**APP, "approval": "required"},
     "single": {
         **APP,
@@ -46,6 +48,25 @@ GROUPS: Mapping[str, Mapping[str, Any]] = {
         "on_failure": "queue",
     },
 }  # fmt: skip
+
+# These two move rows. Copying them again for each scenario takes too long: a scenario has tables of its own.
+WITH_ROWS = {"rows", "replicated tables"}
+TABLES = """
+CREATE SCHEMA app; CREATE SCHEMA app_two; CREATE SCHEMA app_three; CREATE SCHEMA other;
+CREATE TABLE app.our_orders (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_customers (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_renamed (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_moved (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_dropped (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_leaving (id int PRIMARY KEY, note text);
+CREATE TABLE app.our_events (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
+CREATE TABLE app.our_events_1 PARTITION OF app.our_events FOR VALUES FROM (0) TO (100);
+CREATE TABLE app.unlisted (id int PRIMARY KEY);
+CREATE TABLE app_three.alone (id int PRIMARY KEY);
+CREATE TABLE other.orders (id int PRIMARY KEY);
+INSERT INTO app.our_orders SELECT i, 'n' FROM generate_series(1, 100) i;
+"""
+INCLUDE = ["app.our_*", "app_three.*"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,8 @@ class Scenario:
     """A transaction of somebody else on the target, open while the pipeline applies."""
     ddl: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the pipeline that may change while it runs."""
+    blocked: str | None = None
+    """Words of what the stage reports as stopped; '' for nothing. None: whatever event waits for a person."""
     stops: str = ""
     """Words of the error with which the stage ends."""
     by_hand: str | Sequence[str] = ()
