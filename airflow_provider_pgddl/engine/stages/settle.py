@@ -23,7 +23,6 @@ from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capt
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.gate import KEYLESS, judge
 
-
 LEFT_BEHIND = (
     "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
     " they were: drop it there"
