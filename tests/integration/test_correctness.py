@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.rows import chunks, windows
+from airflow_provider_pgddl.engine.stages import ddl as following
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for, waits
@@ -543,6 +544,28 @@ def test_c11_a_commit_that_can_still_be_lost_is_not_copied(
         monkeypatch.setattr(windows, "flush", lambda *_: None)
     with without_wal_writer(items.source):
         do(items.source, "SET synchronous_commit = off; UPDATE items SET code = 'asynchronous' WHERE id = 1")
+        lsn = one(items.source, "SELECT pg_current_wal_insert_lsn()::text")
+        items.run("replay")
+    assert flushed[:1] == [guarded]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_c11_ddl_that_can_still_be_lost_is_not_followed(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    items.run_all(until="schema_sync")
+    flushed: list[bool] = []
+    decide = following.decide
+
+    def look_and_decide(*args: Any) -> Any:
+        flushed.append(one(items.source, "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", lsn))
+        return decide(*args)
+
+    monkeypatch.setattr(following, "decide", look_and_decide)
+    if not guarded:
+        monkeypatch.setattr(following, "flush", lambda *_: None)
+    with without_wal_writer(items.source):
+        do(items.source, "SET synchronous_commit = off; ALTER TABLE items ALTER filler SET DEFAULT 'asynchronous'")
         lsn = one(items.source, "SELECT pg_current_wal_insert_lsn()::text")
         items.run("replay")
     assert flushed[:1] == [guarded]

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -89,7 +90,8 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
             seen = _Seen(catalog.describe(source, mine, context.trigger_names), names)
     if news:
         record(context, ddl, read)
-    ddl_log.confirm(other, context.name, read)  # also of nothing: the slot lets go of its WAL
+    if news or read.confirm_lsn is not None:  # also of nothing: the slot lets go of its WAL
+        ddl_log.confirm(other, context.name, read)
     return seen if news or look else None
 
 
@@ -167,6 +169,8 @@ def note_late(context: Context) -> None:
 def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False, late: bool = False) -> None:
     """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
     taken at, so there is nothing left to do for it."""
+    if read.events:
+        flush(context.session_once("source", "ddl marker"), read.lsn)  # a commit that can still be lost is not followed
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
