@@ -42,6 +42,7 @@ from airflow_provider_pgddl.demo.compare import (
     diff_sequences,
     sequence_positions,
 )
+from airflow_provider_pgddl.demo.developer import Developer
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from airflow_provider_pgddl.engine import spark
 
@@ -68,6 +69,8 @@ class Outcome:
     window_keys: int | None = None
     stall_ms: float | None = None
     writes: int = 0
+    changes: int | None = None
+    """Of the schema, by the developer."""
     seconds: float = 0.0
 
 
@@ -193,7 +196,15 @@ def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Scr
     screen.title(f"Migrate: Postgres 16 → 18, DAG {MIGRATE}")
     outcome = Outcome("migrate 16 → 18")
     started, before = time.monotonic(), writers.notes.committed.total()
-    airflow.test(MIGRATE, screen)
+
+    def say(change: str) -> None:
+        screen.say("developer", change, "magenta")
+
+    with Developer(crossing.source, crossing.target, MIGRATE, say) as developer:
+        airflow.test(MIGRATE, screen)
+    outcome.changes = developer.done
+    if developer.error is not None:
+        outcome.differences.append(f"the developer met an error: {developer.error}")
     outcome.seconds = time.monotonic() - started
     if not writers.cut_over:
         outcome.differences.append("the DAG ended, but the writers were not sent to the target")
@@ -483,6 +494,7 @@ def _report(screen: Screen, outcomes: Sequence[Outcome], writers: Writers) -> No
     line("windows", [o.windows for o in outcomes])
     line("changed rows caught up with", [o.window_keys for o in outcomes])
     line("transactions of the writers meanwhile", [o.writes for o in outcomes])
+    line("changes of the schema meanwhile", [o.changes for o in outcomes])
     line("longest write stall at the swap, ms", [o.stall_ms and round(o.stall_ms) for o in outcomes], "bold")
     line("seconds", [round(o.seconds) for o in outcomes])
     screen.console.print()
