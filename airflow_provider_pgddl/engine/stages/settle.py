@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.pipeline import matches, table_name
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_track
@@ -35,9 +35,13 @@ def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> Non
     `applied`: some DDL has just been applied, so a copy that refused a row (a label that its enum lacked) may take it.
     """
     stuck, blocked = context.journal.stuck_tables(), context.journal.mismatches()
+    # What a run is not about is left to the run that holds its lease; windows stop it until then.
+    limited = {table_name(t) for t in context.job.tables} if context.job.tables is not None else None
     parts = {leaf.oid: root for root in seen.values() for leaf in root.leaves if root.kind == "p"}
     for table in context.journal.tables(context.row().run):
         if table.state in ("swapped", "cleaned") or table.qualified in stuck:
+            continue
+        if limited is not None and (table.schema, table.name) not in limited:
             continue
         now = seen.get(table.oid)
         if now is None:
@@ -190,12 +194,16 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
 
     run_no = context.row().run
     known = {t.oid: t for t in context.journal.tables(run_no)}
+    copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
+    stuck = context.journal.stuck_tables()
     keyless: set[Name] = set()
     for name in matches(context.pipeline, names, strict=False).rows:
         oid = names[name]
         late, then = known.get(oid), seen.get(oid)
         if then is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
             continue
+        if f"{name[0]}.{name[1]}" in stuck or copies.get(name, oid) != oid:
+            continue  # what bears its name on the target is another table's copy
         if then.key is None:
             keyless.add(name)
             continue
