@@ -323,6 +323,60 @@ EIGHTEEN = (
 )
 
 
+# Nothing of these is in a rebuilt statement: half a command is none.
+NOT_REBUILT = {
+    "ALTER TABLE t ADD COLUMN {} int, ALTER note SET STORAGE EXTERNAL": "column note: storage e",
+    "ALTER TABLE t ADD COLUMN {} int, ALTER note SET COMPRESSION pglz": "column note: compression p",
+    "ALTER TABLE t ADD COLUMN {} int, ALTER id SET STATISTICS 0, ALTER id SET (n_distinct = 3)":
+        "column id: options {{n_distinct=3}}, column id: statistics 0",
+    "ALTER TABLE t ADD COLUMN {} int, ENABLE ROW LEVEL SECURITY": "row security",
+    "ALTER TABLE t ADD COLUMN {} int, FORCE ROW LEVEL SECURITY": "forced row security",
+    "ALTER TABLE t ADD COLUMN {} int, DISABLE TRIGGER tg": "disabled trigger tg",
+    "ALTER TABLE t ADD COLUMN {} int, DISABLE TRIGGER ALL": "disabled trigger t_ref_fkey",
+    "ALTER TABLE t ADD COLUMN {} int, DISABLE RULE ru": "disabled rule ru",
+    "ALTER TABLE t ADD COLUMN {} int, SET (toast.autovacuum_enabled = off)": "toast {{autovacuum_enabled=off}}",
+    "ALTER TABLE t ADD COLUMN {} int, CLUSTER ON t_pkey": "clustered on t_pkey",
+    "CREATE TABLE {} (LIKE t INCLUDING STORAGE)": "column note: storage e",
+}  # fmt: skip
+
+
+def test_what_versions_tell_but_no_statement_says_is_refused_as_a_whole(pair: Pair) -> None:
+    pair.both(
+        "CREATE TABLE ref (id int PRIMARY KEY)",
+        "CREATE TABLE t (id int PRIMARY KEY, note text, ref int REFERENCES ref, at numeric, ip inet)",
+        "CREATE FUNCTION tg() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER tg AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION tg()",
+        "CREATE RULE ru AS ON DELETE TO ref DO ALSO NOTHING", "CREATE RULE ru AS ON DELETE TO t DO ALSO NOTHING",
+    )  # fmt: skip
+    do(
+        pair.source,
+        "CREATE FUNCTION pgddl.captures() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER pgddl_row_p AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION pgddl.captures()",
+        "ALTER TABLE t ENABLE ALWAYS TRIGGER pgddl_row_p",
+    )
+    assert [m.get("rest") for m in versions(pair.source).values()] == [None, None]
+    assert {c.get("rest") for m in versions(pair.source).values() for c in m["columns"]} == {None}
+    for number, (statement, reason) in enumerate(NOT_REBUILT.items()):
+        body = f"CREATE OR REPLACE FUNCTION f() RETURNS void LANGUAGE sql AS '{statement.format(f'c{number}')}'"
+        do(pair.source, body)
+        pair.captured()
+        with pytest.raises(CannotRebuild) as refused:
+            pair.follow("SELECT f()")
+        assert (
+            refused.value.what.startswith("it changed what is not rebuilt (") and reason.format() in refused.value.what
+        )
+        do(pair.target, statement.format(f"c{number}"))  # as a person would
+        assert pair.differences(ignore=["f()"]) == []
+    for statement in (
+        "ADD last int",
+        "ALTER note TYPE varchar(9)",
+        "RENAME CONSTRAINT t_pkey TO k",
+        "DROP CONSTRAINT k",
+    ):
+        pair.follow(f"ALTER TABLE t {statement}")
+        assert pair.differences(ignore=["f()"]) == [], pair.statements
+
+
 def test_what_only_postgres_18_has(pg18: Cluster, database: Callable[..., str]) -> None:
     pair = Pair(database(pg18), database(pg18))
     pair.both(BASE)

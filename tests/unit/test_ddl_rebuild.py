@@ -177,12 +177,57 @@ def test_a_drop(kind: str, identity: str, name: str | None, statement: str) -> N
     parse(statement)
 
 
+def with_rest(what: CapturedEvent, rest: str) -> CapturedEvent:
+    what["tables"]["100"]["rest"] = rest
+    return what
+
+
+NEW = table(9, "s", "n", [column(1, "a", "text", rest="compression pglz")], rest="row security; tablespace fast")
+NEW_SETTINGS = {"default_tablespace": "fast", "default_table_access_method": "heap"}
+
+
+def test_what_the_server_does_by_itself_is_no_reason_to_refuse() -> None:
+    inherited = table(8, "s", "p", [column(1, "a", rest="storage m; statistics 5")], kind="p", rest="tablespace slow")
+    part = table(9, "s", "n", [column(1, "a", rest="storage m", local=False)], parents=[["s", "p"]], bound="DEFAULT",
+                 rest="tablespace slow")  # fmt: skip
+    made = event("CREATE TABLE", "", [of_table(part, "CREATE TABLE")], tables=[part])
+    assert rebuild(made, {8: inherited}) == ('CREATE TABLE "s"."n" PARTITION OF "s"."p" DEFAULT',)
+
+    plain = changed(NEW, columns=[column(1, "a")], rest="tablespace fast")
+    made = event("CREATE TABLE", "", [of_table(plain, "CREATE TABLE")], tables=[plain], settings=NEW_SETTINGS)
+    assert rebuild(made, {}) == ('CREATE TABLE "s"."n" ("a" integer)',)
+
+    before = with_columns(ITEMS["columns"][0], column(2, "b", "text", type_oid=25, rest="storage m; statistics 5"))
+    before["rest"] = "clustered on gone"
+    after = with_columns(ITEMS["columns"][0], column(2, "b", "varchar", type_oid=1043, rest="statistics 5"))
+    assert rebuild(altered(after, dropped=[gone("index", "shop", "gone")]), {100: before}) == (
+        'ALTER TABLE "shop"."Items" ALTER COLUMN "b" TYPE varchar USING "b"::varchar',
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
         (altered(ITEMS), "nothing in the metadata of this ALTER TABLE shows what it changed"),
         (altered(table(9, "s", "unheard_of")), "its version before this command is not known"),
         (altered(changed(ITEMS, kind="p")), "became another kind of relation"),
+        (
+            with_rest(altered(with_columns(*ITEMS["columns"], column(3, "c"))), "row security; disabled trigger tg"),
+            "it changed what is not rebuilt (disabled trigger tg, row security)",
+        ),
+        (
+            altered(with_columns(ITEMS["columns"][0], column(2, 'n"ote', "text", type_oid=25, rest="storage e"))),
+            '(column n"ote: storage e)',
+        ),
+        (altered(with_columns(*ITEMS["columns"], column(3, "c", rest="statistics 5"))), "(column c: statistics 5)"),
+        (
+            altered(with_columns(ITEMS["columns"][0], column(2, 'n"ote', "varchar", type_oid=1043, rest="storage m"))),
+            "storage m",
+        ),
+        (
+            event("CREATE TABLE", "", [of_table(NEW, "CREATE TABLE")], tables=[NEW]),
+            "(row security, tablespace fast, column a: compression pglz)",
+        ),
         (event("DROP OWNED", "", dropped=[gone("table", "s", "t")]), "revokes rights"),
         (event("GRANT", "", [thing("GRANT", "table")]), "GRANT cannot be told"),
         (event("ALTER FUNCTION", "", [thing("ALTER FUNCTION", "function", definition="…")]), "ALTER FUNCTION cannot"),

@@ -70,6 +70,7 @@ def filled(change: TableDiff) -> dict[str, Any]:
         (changed(replica_identity="i", replica_index="x"), "replica_identity", (["d", None], ["i", "x"])),
         (changed(key=None), "key", ({"index": "orders_pkey", "columns": [1]}, None)),
         (changed(definition="SELECT 1"), "definition", (None, "SELECT 1")),
+        (changed(rest="row security; clustered on i"), "rest", (None, "row security; clustered on i")),
     ],
 )
 def test_a_property_of_the_table(after: TableMeta, field: str, before_and_after: tuple[Any, Any]) -> None:
@@ -91,6 +92,7 @@ def test_a_property_of_the_table(after: TableMeta, field: str, before_and_after:
         (with_column(4, default="(price * (3)::numeric)"), {"default"}),
         (with_column(1, identity="a"), {"identity"}),
         (with_column(1, local=False), {"local"}),
+        (with_column(3, rest="storage e"), {"rest"}),
     ],
 )
 def test_a_property_of_a_column(after: TableMeta, what: set[str]) -> None:
@@ -166,6 +168,16 @@ def test_an_index_that_stayed() -> None:
         name="i", definition="CREATE INDEX i ON shop.orders USING btree (price) WITH (fillfactor='5')"
     )
     assert [set(i.changed) for i in diff(ORDERS, after).indexes] == [{"name", "options"}]
+
+
+def test_a_new_name_of_an_index_or_a_constraint_changes_nothing_in_what_tells_of_it() -> None:
+    before = changed(rest="clustered on by_price; disabled trigger positive")
+    after = deepcopy(before)
+    after["indexes"][0]["name"], after["constraints"][1]["name"] = "by price", "above"
+    after["rest"] = "clustered on by price; disabled trigger above"
+    assert diff(before, after).rest is None
+    after["rest"] = "clustered on by price; always trigger above"
+    assert diff(before, after).rest is not None
 
 
 def test_a_table_that_came_or_went_has_all_that_is_in_it() -> None:

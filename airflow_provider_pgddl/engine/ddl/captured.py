@@ -27,6 +27,9 @@ class ColumnMeta(TypedDict):
     """As text, what rows older than the column show (attmissingval)."""
     local: bool
     """Defined here, not only inherited."""
+    rest: NotRequired[str | None]
+    """What no field holds, where it is not the type's own: storage, compression, statistics target, options; parts with
+    ``; `` between."""
     id: NotRequired[str | None]
     """The injector's identity."""
 
@@ -87,6 +90,10 @@ class TableMeta(TypedDict):
     """A view's query (pg_get_viewdef)."""
     options: list[str]
     """pg_class.reloptions."""
+    rest: NotRequired[str | None]
+    """What no field holds, where it is not the server's own: row security, triggers and rules that are not enabled as
+    usual (those of capture left out), tablespace, access method, options of its TOAST table, CLUSTER's index, the type
+    it is OF, a foreign table's server and options. Parts with ``; `` between, as in columns."""
     id: NotRequired[str | None]
     """The injector's identity."""
 

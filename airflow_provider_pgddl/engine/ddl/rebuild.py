@@ -3,8 +3,8 @@
 Tables and views come from two versions of their metadata, whatever was done to them; other objects from the CREATE
 statement that the server prints; what was dropped from the list of what went. The rest cannot be rebuilt, and says so.
 
-Known to be missing: what no version holds (see `tables`). A command that did such a thing beside others is rebuilt
-without it; one that did nothing else is refused.
+What versions hold but no statement here says (`rest`: storage, row security, triggers switched off …) is refused, so
+that nothing is done by half. Known to be missing: what no version holds (see `tables`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMet
 from airflow_provider_pgddl.engine.ddl.dropping import taken_along
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
 from airflow_provider_pgddl.engine.ddl.keys import index_statement
+from airflow_provider_pgddl.engine.ddl.rest import refuse_changed, refuse_made
 from airflow_provider_pgddl.engine.ddl.sequences import type_of_identity
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
 from airflow_provider_pgddl.engine.ddl.tables import World, column, create_table, create_view, replica_identity
@@ -53,6 +54,7 @@ class _Event:
         for o in event["objects"]:
             if (oid := self._subject(o)) is not None:
                 self._subjects.setdefault(oid, o)  # CREATE TABLE's foreign keys are reported as ALTER TABLE behind it
+        self._gone = {d["name"] for d in event["dropped"] if d["type"] in _NAMED_IN_REST and d["name"] is not None}
         self._world = World(
             before=versions,
             after=self._after,
@@ -95,12 +97,14 @@ class _Event:
     def _table(self, oid: int) -> Iterator[sql.Composable]:
         before, after = self._before.get(oid), self._after[oid]
         if before is not None:
+            refuse_changed(before, after, self._world, self._subjects, self._gone)
             yield from alter_table(before, after, self._world, self._subjects)
         elif not self._subjects[oid]["tag"].startswith(("CREATE", "SELECT")):
             raise CannotRebuild("its version before this command is not known", table=".".join(name_of(after)))
         elif after["kind"] == "f":
             raise CannotRebuild("a foreign table's server and options are not recorded", table=".".join(name_of(after)))
         else:
+            refuse_made(after, self._world, self._event["settings"])
             yield from self._created(after)
 
     def _created(self, meta: TableMeta) -> Iterator[sql.Composable]:
@@ -202,6 +206,7 @@ class _Event:
         return o["definition"].rstrip().removesuffix(";")
 
 
+_NAMED_IN_REST = {"index", "trigger", "rule", "table constraint"}
 _PARTS = {"index", "table column", "table constraint", "default value", "foreign table column", "view column"}
 
 

@@ -1,7 +1,6 @@
 """A table as statements, from its metadata: made as it is, or brought from one version to the next. Pure.
 
-What a version does not hold cannot be made: storage and compression of columns, tablespace and access method, row
-security, which triggers are enabled, names of NOT NULL constraints.
+What is in `rest` is not said here (see `rest`), and what no version holds cannot be: names of NOT NULL constraints.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -29,7 +29,7 @@ class Changed(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class ColumnDiff:
     """A column that both versions have. `changed` names what differs: name, type, typmod, collation, default, not_null,
-    generated, identity, local; and type_name, where its type is the same one under another name."""
+    generated, identity, local, rest; and type_name, where its type is the same one under another name."""
 
     before: ColumnMeta
     after: ColumnMeta
@@ -94,6 +94,7 @@ class TableDiff:
     definition: Changed[str | None] | None = None
     """A view's query."""
     descendants: Changed[list[int]] | None = None
+    rest: Changed[str | None] | None = None
 
     @property
     def created(self) -> bool:
@@ -184,6 +185,7 @@ def diff(before: TableMeta | None, after: TableMeta | None) -> TableDiff:
         kind=_changed(before["kind"], after["kind"]),
         definition=_changed(before["definition"], after["definition"]),
         descendants=_changed(before["descendants"], after["descendants"]),
+        rest=_rest(before, after, [*constraints, *indexes]),
     )
 
 
@@ -248,6 +250,8 @@ def _column(before: ColumnMeta, after: ColumnMeta, renamed: Mapping[str, str], s
         changed.add("type_name")
     if not _same_default(before, after, renamed):
         changed.add("default")
+    if before.get("rest") != after.get("rest"):
+        changed.add("rest")
     return frozenset(changed)
 
 
@@ -306,6 +310,22 @@ def _index(before: IndexMeta, after: IndexMeta, renamed: Mapping[str, str]) -> I
         elif index_options(before["definition"]) != index_options(after["definition"]):
             changed.add("options")
     return IndexDiff(before, after, frozenset(changed))
+
+
+def rest_of(meta: TableMeta | ColumnMeta) -> frozenset[str]:
+    """The parts of its `rest`."""
+    rest = meta.get("rest")
+    return frozenset(rest.split("; ")) if rest else frozenset()
+
+
+def _rest(before: TableMeta, after: TableMeta, pairs: Iterable[tuple[Any, Any]]) -> Changed[str | None] | None:
+    """But for the new names of the indexes and constraints in it."""
+    names = {f" {was['name']}": f" {is_['name']}" for was, is_ in pairs if was["name"] != is_["name"]}
+    renamed = {
+        next((part.removesuffix(old) + new for old, new in names.items() if part.endswith(old)), part)
+        for part in rest_of(before)
+    }
+    return None if renamed == rest_of(after) else Changed(before.get("rest"), after.get("rest"))
 
 
 def _partition_key(before: str | None, after: str | None, renamed: Mapping[str, str]) -> Changed[str | None] | None:

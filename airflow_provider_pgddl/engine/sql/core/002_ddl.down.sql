@@ -23,6 +23,7 @@ DROP FUNCTION pgddl.words(text);
 DROP FUNCTION pgddl.define_type(oid);
 DROP FUNCTION pgddl.describe_object(oid, oid, int);
 DROP FUNCTION pgddl.describe_relations(oid[]);
+DROP FUNCTION pgddl.relation_rest(oid, name);
 DROP FUNCTION pgddl.replica_index(oid);
 DROP FUNCTION pgddl.own_collation(oid, oid);
 DROP FUNCTION pgddl.missing_value(oid, text);

@@ -125,6 +125,37 @@ BEGIN
 END
 $function$;
 
+-- TableMeta.rest: one part for each fact that no other field holds, where it is not the server's own choice. The triggers that
+-- capture rows are left out, for no other database has them. A foreign key's triggers go by its name.
+CREATE FUNCTION pgddl.relation_rest(relation oid, clustered name) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+#variable_conflict use_column
+DECLARE
+    rest    text;
+BEGIN
+    SELECT concat_ws('; ',
+        CASE WHEN c.relrowsecurity THEN 'row security' END,
+        CASE WHEN c.relforcerowsecurity THEN 'forced row security' END,
+        'tablespace ' || (SELECT spcname FROM pg_tablespace WHERE oid = c.reltablespace),
+        CASE WHEN c.relam NOT IN (0, 2) THEN 'access method ' || (SELECT amname FROM pg_am WHERE oid = c.relam) END,
+        'type ' || nullif(c.reloftype, 0)::regtype,
+        'toast ' || (SELECT t.reloptions::text FROM pg_class t WHERE t.oid = c.reltoastrelid),
+        'clustered on ' || $2,
+        CASE WHEN c.relkind = 'f' THEN (SELECT 'foreign ' || f.ftserver || coalesce(' ' || f.ftoptions::text, '')
+                                        FROM pg_foreign_table f WHERE f.ftrelid = c.oid) END)
+    INTO rest FROM pg_class c WHERE c.oid = $1;
+    RETURN nullif(concat_ws('; ', nullif(rest, ''),
+        (SELECT string_agg(x.part, '; ' ORDER BY x.part COLLATE "C")
+         FROM (SELECT DISTINCT format('%s trigger %s', CASE t.tgenabled WHEN 'D' THEN 'disabled' WHEN 'A' THEN 'always' ELSE 'replica' END,
+                      coalesce((SELECT k.conname FROM pg_constraint k WHERE k.oid = t.tgconstraint AND t.tgisinternal), t.tgname))
+               FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+               WHERE t.tgrelid = $1 AND t.tgenabled <> 'O' AND p.pronamespace <> 'pgddl'::regnamespace) x(part)),
+        (SELECT string_agg(format('%s rule %s', CASE r.ev_enabled WHEN 'D' THEN 'disabled' WHEN 'A' THEN 'always' ELSE 'replica' END,
+                                  r.rulename), '; ' ORDER BY r.rulename COLLATE "C")
+         FROM pg_rewrite r WHERE r.ev_class = $1 AND r.ev_enabled <> 'O')), '');
+END
+$function$;
+
 -- Relations as a whole: oid as text → TableMeta (see ddl/captured.py). Expressions, types and values are printed as the caller's
 -- settings say: record_command below and our own sessions pin the same ones. From 14 to 18. Many small statements: a session plans
 -- only what a relation needs, where one large statement took 10 ms of a client's first command.
@@ -143,10 +174,14 @@ DECLARE
     indexes     jsonb;
     constraints jsonb;
     parents     jsonb;
+    clustered   name;
 BEGIN
     FOREACH relation IN ARRAY relations LOOP
         SELECT n.nspname, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident, c.relhasindex, c.relhassubclass,
                c.relispartition, c.reloptions,
+               c.relrowsecurity OR c.relforcerowsecurity OR c.relhastriggers OR c.relhasrules AND c.relkind <> 'v'
+               OR c.relkind = 'f' OR c.reltablespace <> 0 OR c.relam NOT IN (0, 2) OR c.reloftype <> 0
+               OR c.reltoastrelid <> 0 AND (SELECT t.reloptions FROM pg_class t WHERE t.oid = c.reltoastrelid) IS NOT NULL AS has_rest,
                CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, 0) END AS bound
         INTO r
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -167,7 +202,14 @@ BEGIN
             'generated', a.attgenerated::text,
             'identity', a.attidentity::text,
             'missing', CASE WHEN a.atthasmissing THEN pgddl.missing_value(a.atttypid, a.attmissingval::text) END,
-            'local', a.attislocal
+            'local', a.attislocal,
+            'rest', nullif(concat_ws('; ',
+                CASE WHEN a.attlen < 0 AND a.attstorage <> (SELECT t.typstorage FROM pg_type t WHERE t.oid = a.atttypid)
+                     THEN 'storage ' || a.attstorage::text END,
+                'compression ' || nullif(a.attcompression::text, ''),
+                'statistics ' || nullif(a.attstattarget, -1),
+                'options ' || a.attoptions::text,
+                'foreign options ' || a.attfdwoptions::text), '')
         ) ORDER BY a.attnum), '[]'), array_agg(a.attnum) FILTER (WHERE a.attnotnull)
         INTO columns, not_null
         FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -175,10 +217,11 @@ BEGIN
 
         key := NULL;
         indexes := '[]';
+        clustered := NULL;
         IF r.relhasindex THEN
             FOR i IN
                 SELECT i.indexrelid, i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-                       AS may_be_key, (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns, ic.relname,
+                       AS may_be_key, (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns, ic.relname, i.indisclustered,
                        EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = i.indrelid AND k.conindid = i.indexrelid
                                AND k.contype IN ('p', 'u', 'x')) AS of_constraint
                 FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
@@ -187,6 +230,9 @@ BEGIN
             LOOP
                 IF key IS NULL AND i.may_be_key AND i.columns <@ not_null THEN
                     key := jsonb_build_object('index', i.relname, 'columns', i.columns);
+                END IF;
+                IF i.indisclustered THEN
+                    clustered := i.relname;
                 END IF;
                 IF NOT i.of_constraint THEN
                     indexes := indexes || jsonb_build_object(
@@ -233,7 +279,8 @@ BEGIN
             'descendants', CASE WHEN r.relhassubclass
                                 THEN to_jsonb((pgddl.with_descendants(ARRAY[relation]))[2:]::bigint[]) ELSE '[]' END,
             'definition', CASE WHEN r.relkind IN ('v', 'm') THEN pg_get_viewdef(relation) END,
-            'options', coalesce(to_jsonb(r.reloptions), '[]')));
+            'options', coalesce(to_jsonb(r.reloptions), '[]'),
+            'rest', CASE WHEN r.has_rest OR clustered IS NOT NULL THEN pgddl.relation_rest(relation, clustered) END));
     END LOOP;
     described := (SELECT coalesce(jsonb_object_agg(m ->> 'oid', m), '{}') FROM unnest(metas) m);
     IF to_regproc('pgddl.with_identities') IS NOT NULL THEN
