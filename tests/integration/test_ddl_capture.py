@@ -226,6 +226,24 @@ def test_words_are_looked_up_as_the_command_did(source18: Source) -> None:
     assert event["functions"] == {"f": "s2"}
 
 
+def test_words_of_a_nested_command_are_looked_up_though_the_long_string_was_told_before(source18: Source) -> None:
+    do(
+        source18.dsn,
+        "CREATE SCHEMA s", "CREATE TABLE s.there (id int)",
+        "CREATE FUNCTION s.g() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE FUNCTION public.f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+        " EXECUTE 'CREATE VIEW v AS SELECT g() + id AS id FROM there'; GRANT SELECT ON there TO PUBLIC; END $$",
+    )  # fmt: skip
+    source18.events()
+    with psycopg.connect(source18.dsn, autocommit=True) as conn:
+        conn.execute("SET search_path = s")
+        conn.execute(f"CREATE TABLE first (id int); SELECT public.f() /* {'long ' * 1000} */".encode())
+    first, view, grant = source18.events()
+    assert first["names"] == {"first": "s"} and first["statement"] == view["statement"] == grant["statement"]
+    assert view["names"] == {"first": "s", "v": "s", "there": "s"} and view["functions"] == {"g": "s"}
+    assert grant["names"]["there"] == "s"
+
+
 def test_a_statement_of_a_megabyte(source: Source) -> None:
     columns = ", ".join(f"{'c' * 50}{n} text DEFAULT '{'x' * 900}'" for n in range(1000))
     statement = f'CREATE TABLE big ({columns}, "{"q" * 62}" int) -- {"word " * 1000}'
@@ -257,6 +275,7 @@ def test_commands_inside_functions_are_events_with_their_own_text(source: Source
         ("DO $$ BEGIN ", 'CREATE TABLE four (id int,\n "x""y" int)'),
     ]
     assert all(e["nested"] for e in events)
+    assert (events[1]["names"], events[3]["names"]) == ({"two": "public"}, {"four": "public"})
     assert events[0]["batch"] == events[1]["batch"] and events[0]["xid"] != events[1]["xid"]
 
 

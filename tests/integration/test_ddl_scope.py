@@ -117,6 +117,33 @@ def test_catalogs_end_equal(cluster: Cluster, database: Database, strings: list[
     assert compare_catalogs(source, target, SCHEMAS) == []
 
 
+def test_commands_in_functions_are_applied_by_their_own_text(cluster: Cluster, database: Database) -> None:
+    """Their names are in no text that the client sent. In the last one nobody tells the text."""
+    strings = [
+        """create function app.views() returns void language plpgsql as $$ begin
+               execute 'create view w as select f(u.id) as n, t.a from u join t on t.id = u.t_id';
+               grant select (a), insert on t to public; grant usage on type mood to public;
+               revoke execute on function f(int) from public;
+           end $$;
+           create function app.silent() returns void language sql
+               as 'alter table t add column b int, alter a set storage external'""",
+        "select views()",
+        "do $$ begin execute 'create view x as select id from w' || ', u'; grant select on x to public; end$$",
+        "select silent()",
+    ]
+    tags = [*CREATE_TAGS, "GRANT", "REVOKE"]
+    decisions, source, target = follow(cluster, database, strings, rules(create_tags=tags))
+    *done, silent = decisions
+    assert [(d.event["tag"], d.verdict, d.rule, d.rebuilt) for d in done] == [
+        (tag, "apply", "in scope", False)
+        for tag in [*["CREATE FUNCTION"] * 2, "CREATE VIEW", "GRANT", "GRANT", "REVOKE", "CREATE VIEW", "GRANT"]
+    ]
+    assert (silent.event["tag"], silent.verdict) == ("ALTER TABLE", "unhandled")
+    assert "it changed what is not rebuilt (column a: storage e)" in silent.rule
+    do(target, "ALTER TABLE app.t ADD COLUMN b int, ALTER a SET STORAGE EXTERNAL")
+    assert compare_catalogs(source, target, SCHEMAS) == []
+
+
 def test_what_is_out_of_scope_never_arrives(cluster: Cluster, database: Database) -> None:
     decisions, source, target = follow(cluster, database, OUT_OF_SCOPE, rules(schemas="^app$"))
     assert {d.verdict for d in decisions} == {"apply", "skip"}

@@ -255,7 +255,7 @@ def _inherit(event: CapturedEvent, before: CapturedEvent | None) -> None:
                 continue
             if path[schema] <= path.get(words.get(name, ""), len(path)):
                 words[name] = schema
-        event[key] = words  # type: ignore[literal-required]
+        event[key] = words | event[key]  # type: ignore[literal-required]  # a nested command's own were looked up
 
 
 def _lost(source: Session, position: str | None) -> list[dict[str, Any]]:

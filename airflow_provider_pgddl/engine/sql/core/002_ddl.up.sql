@@ -831,6 +831,13 @@ BEGIN
             JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d -> 'table' ->> 1);
     END IF;
 
+    -- The frame around us, where it is a statement of a PL/pgSQL function: its text reaches to the next frame's line.
+    IF starts_with(context, 'SQL statement "') THEN
+        inner_text := substr(context, 16);
+        inner_text := left(inner_text, coalesce(nullif(strpos(inner_text, E'"\nPL/pgSQL function '), 0),
+                                                nullif(strpos(inner_text, E'"\nSQL '), 0), length(inner_text)) - 1);
+    END IF;
+
     -- What the text's words mean, for the path as it is now.
     SELECT array_agg(s.oid ORDER BY n) INTO namespaces
     FROM jsonb_array_elements_text(client -> 'path') WITH ORDINALITY t(p, n) JOIN pg_namespace s ON s.nspname = p::name;
@@ -844,7 +851,9 @@ BEGIN
             PERFORM set_config('pgddl.batch', batch, true);
         END IF;
     END IF;
-    words := CASE WHEN statement IS NULL THEN '{}' ELSE pgddl.words(statement) END;
+    -- A nested command's names are in its own text, which the client's string may only call for.
+    words := CASE WHEN statement IS NULL AND inner_text IS NULL THEN '{}'
+                  ELSE pgddl.words(concat_ws(' ', statement, inner_text)) END;
     -- DETACH PARTITION tells of the parent only: the partition is what we have locked, and, where there is a text, what it names.
     IF tag = 'ALTER TABLE' AND EXISTS (SELECT FROM pg_class WHERE oid = ANY(relations) AND relkind = 'p') THEN
         relations := relations || ARRAY(
@@ -873,13 +882,6 @@ BEGIN
           GROUP BY proname HAVING min(pronamespace) = max(pronamespace)) f
     JOIN pg_namespace n ON n.oid = f.namespace
     WHERE n.nspname <> 'pg_catalog' AND NOT starts_with(n.nspname, 'pg_temp_');
-
-    -- The frame around us, where it is a statement of a PL/pgSQL function: its text reaches to the next frame's line.
-    IF starts_with(context, 'SQL statement "') THEN
-        inner_text := substr(context, 16);
-        inner_text := left(inner_text, coalesce(nullif(strpos(inner_text, E'"\nPL/pgSQL function '), 0),
-                                                nullif(strpos(inner_text, E'"\nSQL '), 0), length(inner_text)) - 1);
-    END IF;
 
     number := nextval('pgddl.ddl_queue_id_seq');
     xid := pg_current_xact_id();
