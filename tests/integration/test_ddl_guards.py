@@ -110,6 +110,21 @@ def test_a_name_that_is_taken_again_while_its_rename_waits(make: Make) -> None:
     all_through(pipeline, after="schema_sync")
 
 
+@pytest.mark.parametrize("when", ["setup", "snapshot", "backfill"])
+def test_names_that_are_taken_again_before_their_indexes_are_built(make: Make, when: str) -> None:
+    pipeline = make()
+    execute(pipeline.source, "CREATE INDEX by_text ON public.lines (text)")
+    pipeline.run_all(until=when)
+    each(pipeline.source, """
+        DROP TABLE public.orders
+        CREATE TABLE public.orders (id int PRIMARY KEY, note text, more int)
+        INSERT INTO public.orders VALUES (1, 'new')
+        ALTER TABLE public.lines RENAME TO rows
+        CREATE TABLE public.lines (id int CONSTRAINT another PRIMARY KEY, text text)
+        INSERT INTO public.lines VALUES (1, 'new')""")  # fmt: skip
+    all_through(pipeline, after=when)
+
+
 # --- runs beside each other -----------------------------------------------------------------------------------------
 
 

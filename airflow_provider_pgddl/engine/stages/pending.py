@@ -39,7 +39,8 @@ def replace_pending(
     waiting = [
         (event_id, statement)
         for event_id, table_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
-        if table_id not in kept and DdlEvent.from_json(event).table not in but_not
+        # By its table, whose name may be another one's by now.
+        if (table_id not in kept if table_id is not None else DdlEvent.from_json(event).table not in but_not)
     ]
     before = Counter(statement for _, statement in waiting)
     now = Counter(s.statement for s in steps if s.status == "pending")
