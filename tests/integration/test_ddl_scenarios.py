@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import psycopg
 import pytest
@@ -32,13 +33,10 @@ from tests.integration.scenarios import (
     targets,
 )
 
-SCENARIOS: dict[str, Scenario] = {}
-for module in (tables, objects, strings, scopes, targets, rows):
-    for name, scenario in module.SCENARIOS.items():
-        assert name not in SCENARIOS
-        SCENARIOS[name] = scenario
+MODULES = (tables, objects, strings, scopes, targets, rows)
+SCENARIOS = {name: scenario for module in MODULES for name, scenario in module.SCENARIOS.items()}
 
-# Both clusters have the first; the source alone has the second, the target alone the third.
+# Both clusters have the first two; the source alone has the third, the target alone the fourth.
 ROLES, GONE, OTHER = ("pgddl_app", "pgddl_weak"), "pgddl_gone", "pgddl_other"
 OURS = "nspname !~ '^(pg_|pgddl)' AND nspname NOT IN ('information_schema', 'public', 'base')"
 
@@ -51,6 +49,8 @@ class World:
     source: str
     target: str
     life: Lifecycle
+    here: psycopg.Connection[tuple[Any, ...]]
+    there: psycopg.Connection[tuple[Any, ...]]
     unread: bool = False
     different: list[str] = field(default_factory=list)
     """What earlier scenarios left different, with rows."""
@@ -63,7 +63,7 @@ class World:
         if self.unread:  # an earlier scenario has failed in the middle
             self.life.run("replay")
         if self.group in WITH_ROWS:
-            self.life.journal(
+            self.there.execute(
                 "UPDATE pgddl.ddl_events SET status = 'resolved'"
                 " WHERE status IN ('unhandled', 'failed', 'pending', 'awaiting_approval')"
             )
@@ -71,8 +71,8 @@ class World:
             self.different = self.compared({})
             self.stopped = set(self.blocked)
             return
-        for dsn in (self.source, self.target):
-            with psycopg.connect(dsn) as conn:
+        for conn in (self.here, self.there):
+            with conn.transaction():
                 conn.execute("SET LOCAL pgddl.skip = on")
                 conn.execute("SET LOCAL client_min_messages = warning")
                 conn.execute("DROP EXTENSION IF EXISTS vector CASCADE")
@@ -82,16 +82,15 @@ class World:
                 conn.execute("CREATE SCHEMA app; CREATE SCHEMA app_two; CREATE SCHEMA other")
                 for role in ROLES:
                     conn.execute(f"GRANT ALL ON SCHEMA app, other TO {role}")
-        with psycopg.connect(self.target) as conn:
-            conn.execute("DELETE FROM pgddl.ddl_events WHERE pipeline = %s", [self.life.name])
-            conn.execute("DELETE FROM pgddl.schema_versions WHERE pipeline = %s", [self.life.name])
-            conn.execute("DELETE FROM pgddl.killed_blockers WHERE pipeline = %s", [self.life.name])
+        self.there.execute(
+            "DELETE FROM pgddl.ddl_events; DELETE FROM pgddl.schema_versions; DELETE FROM pgddl.killed_blockers"
+        )
 
     def compared(self, renames: Mapping[str, str]) -> list[str]:
         schemas: set[str] | None = None
         if GROUPS[self.group].get("scope") != "everything":
             query = "SELECT nspname FROM pg_namespace WHERE nspname ~* '^app'"
-            schemas = {name for side in (self.life.on_source, self.life.journal) for (name,) in side(query)}
+            schemas = {name for conn in (self.here, self.there) for (name,) in conn.execute(query)}
         sides = [catalog_lines(dsn, None if schemas is None else sorted(schemas)) for dsn in (self.source, self.target)]
         for old, new in renames.items():
             sides[0] = [line.replace(old, new) for line in sides[0]]
@@ -106,17 +105,18 @@ class World:
                 other.execute(scenario.holding.encode())
                 stack.callback(other.close)
             changed = {"ddl": {**self.life.content["ddl"], **scenario.ddl}} if scenario.ddl else {}
-            ends = stack.enter_context(pytest.raises(Retry, match=scenario.stops) if scenario.stops else nullcontext())
-            del ends
+            if scenario.stops:
+                stack.enter_context(pytest.raises(Retry, match=scenario.stops))
             self.blocked = {entry["table"]: entry["reason"] for entry in self.life.run("replay", **changed).blocked}
             return [why for name, why in self.blocked.items() if name not in self.stopped]
         return []
 
     def events(self, behind: int) -> tuple[list[str], list[str]]:
         """(what became of each event of later transactions, all that was noted with them)."""
-        rows = self.life.journal(
+        rows = self.there.execute(
             "SELECT status, rebuilt, rule, note, notes FROM pgddl.ddl_events WHERE captured_id IS NOT NULL"
-            f" AND split_part(captured_id, '.', 1)::bigint > {behind} ORDER BY seq"
+            " AND split_part(captured_id, '.', 1)::bigint > %s ORDER BY seq",
+            [behind],
         )
         told, notes = [], []
         for status, rebuilt, rule, note, noted in rows:
@@ -132,15 +132,17 @@ def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]
     """``worlds(group, transport)``: made when first asked for, and kept for the module."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for cluster, absent in ((pg16, OTHER), (pg18, GONE)):
+            with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+                for role in {*ROLES, OTHER, GONE} - {absent}:
+                    admin.execute(f"CREATE ROLE {role}")
+                    stack.callback(_drop_role, cluster, role)
 
         @cache
         def world(group: str, transport: str) -> World:
             name = f"scenarios_{group.split(maxsplit=1)[0]}_{transport}"
-            for cluster, absent in ((pg16, OTHER), (pg18, GONE)):
+            for cluster in (pg16, pg18):
                 with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
-                    there = {role for (role,) in admin.execute("SELECT rolname FROM pg_roles")}
-                    for role in {*ROLES, OTHER, GONE} - {absent} - there:
-                        admin.execute(f"CREATE ROLE {role}")
                     admin.execute(f"CREATE DATABASE {name}")
                     stack.callback(drop_database, cluster, name)
                     admin.execute(f"GRANT CREATE ON DATABASE {name} TO {ROLES[0]}")
@@ -152,9 +154,15 @@ def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]
             )  # fmt: skip
             _send(source, TABLES if rows else "CREATE SCHEMA base; CREATE TABLE base.kept (id int PRIMARY KEY)")
             life.run_all(until="replay" if rows else "snapshot")
-            return World(group, source, target, life)
+            here, there = (stack.enter_context(psycopg.connect(dsn, autocommit=True)) for dsn in (source, target))
+            return World(group, source, target, life, here, there)
 
         yield world
+
+
+def _drop_role(cluster: Cluster, role: str) -> None:
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        admin.execute(f"DROP ROLE {role}")
 
 
 def _send(dsn: str, strings: str | Sequence[str]) -> int:
@@ -172,6 +180,14 @@ def _send(dsn: str, strings: str | Sequence[str]) -> int:
 
 def _waits(told: str) -> bool:
     return told.startswith(("failed", "unhandled", "awaiting_approval"))
+
+
+def _as_expected(told: Sequence[str], expected: Sequence[str]) -> bool:
+    """The same status in each place, and the words of why in what is told."""
+    pairs = [(one.split(": ", 1), other.split(": ", 1)) for one, other in zip(told, expected, strict=False)]
+    return len(told) == len(expected) and all(
+        one[0] == other[0] and other[-1] in one[-1 if len(other) > 1 else 0] for one, other in pairs
+    )
 
 
 def _each_with_words(found: Sequence[str], words: Sequence[str]) -> bool:
@@ -194,7 +210,7 @@ def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str
     world.unread = False
     told, notes = world.events(behind)
     expected = lines(scenario.expect)
-    assert _each_with_words(told, expected), f"{told} {notes}"
+    assert _as_expected(told, expected), f"{told} {notes}"
     if scenario.blocked is None:
         assert bool(blocked) == (not scenario.stops and any(map(_waits, told))), blocked
     else:
@@ -207,7 +223,7 @@ def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str
         _send(world.target, scenario.by_hand)
         blocked = world.replay()
         told, notes = world.events(behind)
-        assert _each_with_words(told, lines(scenario.then)), f"{told} {notes}"
+        assert _as_expected(told, lines(scenario.then)), f"{told} {notes}"
         assert bool(blocked) == any(map(_waits, told)), blocked
     found = world.compared(scenario.renames)
     if isinstance(scenario.differs, str):
@@ -218,3 +234,7 @@ def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str
         query, value = scenario.check
         assert world.life.journal(query) == [(value,)]
     assert world.life.on_source("SELECT what, statement FROM pgddl.exceptions WHERE resolved_at IS NULL") == []
+
+
+def test_no_name_is_taken_twice() -> None:
+    assert len(SCENARIOS) == sum(len(module.SCENARIOS) for module in MODULES)

@@ -26,7 +26,9 @@ SCENARIOS = {
         " SELECT o.id, other.note, (SELECT count(*) FROM orders) AS orders FROM orders o JOIN other ON o.id = other.id",
         before=ORDERS,
     ),
-    "a recursive view": Scenario("CREATE RECURSIVE VIEW app.r (n) AS SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 9"),
+    "a recursive view": Scenario(
+        "CREATE RECURSIVE VIEW app.r (n) AS SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 9"
+    ),
     "a view that may be written through": Scenario(
         "CREATE VIEW app.v AS SELECT * FROM app.orders WHERE id > 5 WITH CASCADED CHECK OPTION", before=ORDERS
     ),
@@ -156,7 +158,7 @@ SCENARIOS = {
     "indexes concurrently": Scenario(
         ["CREATE INDEX CONCURRENTLY named ON app.orders (note)", "REINDEX INDEX CONCURRENTLY app.named",
          "CREATE INDEX CONCURRENTLY ON app.orders (total)", "DROP INDEX CONCURRENTLY app.named"],
-        expect=["applied"] * 3,  # REINDEX fires event triggers from 17 on before=ORDERS,
+        before=ORDERS, expect=["applied"] * 3,  # REINDEX fires event triggers from 17 on
     ),
     "indexes of one name made twice": Scenario(
         ["CREATE INDEX ON app.orders (note)", "CREATE INDEX ON app.orders (note)", "DROP INDEX app.orders_note_idx"],
