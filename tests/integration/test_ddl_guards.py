@@ -330,6 +330,24 @@ def test_a_session_with_an_old_snapshot_does_not_escape(make: Make) -> None:
         assert told == [("ALTER TABLE",), ("CREATE VIEW",)]
 
 
+def test_what_an_old_snapshot_does_not_show_is_not_taken_back(make: Make) -> None:
+    """A command whose text is not known is rebuilt from its tables, as its transaction saw them."""
+    pipeline = make()
+    add = "ALTER TABLE public.orders ADD COLUMN z int DEFAULT 5"
+    execute(pipeline.source, f"CREATE FUNCTION public.f() RETURNS void LANGUAGE sql AS '{add}'")
+    pipeline.run_all(until="replay")
+    with psycopg.connect(pipeline.source) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("SELECT count(*) FROM public.lines")
+        execute(pipeline.source, "ALTER TABLE public.orders ADD CONSTRAINT c1 CHECK (id > -1)")
+        old.execute("SELECT public.f()")
+        old.commit()
+    assert "snapshot" in pipeline.run("replay").blocked[0]["reason"]
+    execute(pipeline.target, add)
+    execute(pipeline.target, "UPDATE pgddl.ddl_events SET status = 'resolved' WHERE status = 'unhandled'")
+    all_through(pipeline, after="schema_sync")
+
+
 # --- after the cut-over --------------------------------------------------------------------------------------------
 
 

@@ -184,6 +184,8 @@ class CapturedEvent(TypedDict):
     rewritten: list[Rewrite]
     tables: dict[str, TableMeta]
     """By oid as text: every relation that is among the objects or owns one, and its descendants."""
+    kept_snapshot: NotRequired[bool]
+    """Its transaction kept one snapshot: what others changed since is not in `tables`."""
     disabled_for: list[str]
     """Pipelines that had DDL switched off (`pgddl ddl disable`)."""
 

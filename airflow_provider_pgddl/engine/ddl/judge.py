@@ -41,6 +41,12 @@ class Texts:
     """Or why it cannot be told."""
 
 
+OLD_SNAPSHOT = (
+    "its transaction kept one snapshot (REPEATABLE READ), so what others have changed of its tables meanwhile would be"
+    " taken back if it was rebuilt from what it saw of them"
+)
+
+
 class Judge:
     """One event's: `decision` first, then `advance`."""
 
@@ -273,6 +279,8 @@ class Judge:
 
     def _rebuilt(self, reason: str) -> list[str]:
         """Statements from the metadata, judged like any other."""
+        if self.event.get("kept_snapshot") and any(int(oid) in self.versions for oid in self.event["tables"]):
+            raise Stop("unhandled", f"{reason}; {OLD_SNAPSHOT}")
         try:
             rebuilt = rebuild(self.event, self.versions)
         except CannotRebuild as error:

@@ -927,6 +927,7 @@ BEGIN
         'dropped', coalesce(stash -> 'dropped', '[]'),
         'rewritten', coalesce(stash -> 'rewritten', '[]'),
         'tables', tables,
+        'kept_snapshot', current_setting('transaction_isolation') IN ('repeatable read', 'serializable'),
         'disabled_for', wanted.disabled_for);
     IF wanted.queue THEN
         INSERT INTO pgddl.ddl_queue (id, xid, event) VALUES (number, xid, event);
