@@ -193,6 +193,23 @@ SCENARIOS = {
         "CREATE FUNCTION app.g() RETURNS void LANGUAGE sql AS 'GRANT SELECT ON app.orders TO pgddl_app'"],
         differs=["- grant SELECT on app.orders to pgddl_app"],
     ),
+    "a block within a block": Scenario(
+        """DO $a$ BEGIN
+            EXECUTE $b$ DO $c$ BEGIN CREATE TABLE app.a (id int); PERFORM app.makes(); END $c$ $b$;
+            EXECUTE 'ALTER TABLE app.made ADD x int; ALTER TABLE app.made ADD y int';
+        END $a$""",
+        expect=["applied"] * 3 + ["rebuilt"] * 2, before=[ORDERS, MAKES],
+    ),
+    "one command in a loop": Scenario(
+        "DO $$ BEGIN FOR n IN 1..2 LOOP ALTER TABLE app.orders ADD COLUMN IF NOT EXISTS a int;"
+        " ALTER TABLE app.orders DROP COLUMN a; END LOOP; END $$",
+        expect=["applied"] * 4, before=ORDERS,
+    ),
+    "a block under a path that it changes": Scenario(
+        "DO $$ BEGIN SET LOCAL search_path = app; CREATE TABLE t (id int); PERFORM set_config('search_path', 'app_two',"
+        " true); CREATE TABLE t (id int); ALTER TABLE t ADD b int; END $$",
+        expect=["applied"] * 3,
+    ),
     # --- search_path -------------------------------------------------------------------------------------------------
     "search_path": Scenario(
         ["SET search_path = app, other", "CREATE TABLE t (id int PRIMARY KEY, m mood)", "ALTER TABLE t ADD o mood",
@@ -276,6 +293,13 @@ SCENARIOS = {
         ["SET session_replication_role = replica", "ALTER TABLE app.orders ADD a int",
          "RESET session_replication_role"],
         expect=[], before=ORDERS, differs=["- app.orders column 4 a"],
+    ),
+    "a table made by EXPLAIN ANALYZE has no event": Scenario(
+        "EXPLAIN ANALYZE CREATE TABLE app.made AS SELECT 1 AS a", expect=[], differs="app.made"
+    ),
+    "REASSIGN OWNED has no event": Scenario(
+        ["SET ROLE pgddl_app", "CREATE TABLE app.mine ()", "RESET ROLE", "REASSIGN OWNED BY pgddl_app TO pgddl_weak"],
+        differs="app.mine",
     ),
     "what has no event": Scenario(
         ["TRUNCATE app.orders", "ANALYZE app.orders", "VACUUM app.orders", "CLUSTER app.orders USING orders_pkey"],
