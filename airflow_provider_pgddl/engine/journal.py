@@ -68,6 +68,11 @@ class TableRow:
     def qualified(self) -> str:
         return f"{self.schema}.{self.name}"
 
+    @property
+    def has_user_types(self) -> bool:
+        """Whether a column's type is not built in: those are named with their schemas."""
+        return any("." in column["type"] for column in self.version["columns"].values())
+
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
@@ -316,11 +321,7 @@ class Journal:
     def _with_user_types(self) -> set[str]:
         """Tables that hold values of types which are not built in. A label or an attribute that has another name means
         something else in a row, also within a domain, an array or a composite of the altered type."""
-        return {
-            t.qualified
-            for t in self.tables(self.row().run)
-            if any("." in column["type"] for column in t.version["columns"].values())
-        }
+        return {t.qualified for t in self.tables(self.row().run) if t.has_user_types}
 
     def passes_over(self, status: str, kind: str | None) -> bool:
         """Whether rows and later DDL may go on past a failed event: views and functions, where the pipeline says so."""

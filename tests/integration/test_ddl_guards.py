@@ -389,3 +389,33 @@ def test_rows_of_a_type_whose_ddl_waits_do_not_go_on(make: Make, through: str) -
     gate(pipeline.job("replay").pipeline, pipeline.source, pipeline.target)
     pipeline.run("replay")
     assert differences(pipeline.source, pipeline.target) == []
+
+
+def test_a_label_that_changes_its_meaning_just_before_a_window(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the queue only: the other transport cannot tell a window what its snapshot shows."""
+    from airflow_provider_pgddl.engine.stages import replay
+
+    execute(
+        source_dsn,
+        """CREATE TYPE public.mood AS ENUM ('good', 'bad');
+        CREATE TABLE public.people (id int PRIMARY KEY, m public.mood);
+        INSERT INTO public.people SELECT i, 'good' FROM generate_series(1, 20) i""",
+    )
+    pipeline = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "queue"})
+    pipeline.run_all(until="replay")
+    before, done = replay.one_window, []
+
+    def window(*args: Any, **options: Any) -> Any:
+        if not done:
+            done.append(1)
+            each(source_dsn, """
+                ALTER TYPE public.mood RENAME VALUE 'good' TO 'fine'
+                ALTER TYPE public.mood RENAME VALUE 'bad' TO 'good'
+                INSERT INTO public.people VALUES (100, 'good')""")  # fmt: skip
+        return before(*args, **options)
+
+    monkeypatch.setattr(replay, "one_window", window)
+    assert not pipeline.run("replay").blocked
+    all_through(pipeline, after="schema_sync")

@@ -1,6 +1,12 @@
 -- name: take_snapshot
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
 
+-- name: type_altered
+SELECT EXISTS (SELECT FROM pgddl.ddl_queue q
+               WHERE q.event ->> 'tag' = 'ALTER TYPE'
+                 AND NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot))
+       AND EXISTS (SELECT FROM pgddl.captures WHERE pipeline = %(pipeline)s AND ddl = 'queue')
+
 -- name: log_summary
 SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')
