@@ -86,7 +86,8 @@ class RandomDdl:
             f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
             f"ALTER COLUMN {at} DROP DEFAULT",
             f"ALTER COLUMN {at} SET NOT NULL",
-            f"ALTER COLUMN {at} DROP NOT NULL",
+            # 18 keeps a child as strict as its parent, where older servers did not.
+            f"ALTER COLUMN {at} {'SET' if table['parents'] else 'DROP'} NOT NULL",
             (f"ALTER COLUMN {at} SET NOT NULL, ALTER COLUMN {at} DROP DEFAULT, "
             f"ALTER COLUMN {at} ADD GENERATED {pick(['ALWAYS', 'BY DEFAULT'])} AS IDENTITY (START 3 CYCLE)"),
             f"ALTER COLUMN {at} SET GENERATED {pick(['ALWAYS', 'BY DEFAULT'])}",

@@ -61,7 +61,8 @@ def follow(context: Context, *, look: bool = False) -> None:
             seen = _read(context, look=True)
             applied += _apply(context)  # no plan may be ahead of what its copy has become
         if seen is not None and context.moves_rows:
-            settle(context, seen.tables, applied=applied > 0)
+            settle(context, seen.tables, again=applied > 0 or not context.looked)
+            context.looked = True
             if context.job.tables is None and not context.in_place:
                 take_in_late_tables(context, seen.names, seen.tables)
 
@@ -143,7 +144,7 @@ def record_shown(context: Context, shown: Shown) -> None:
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
-    settle(context, shown.tables, applied=False)
+    settle(context, shown.tables, again=False)
 
 
 def transport(context: Context) -> ddl_log.Transport:

@@ -29,10 +29,10 @@ LEFT_BEHIND = (
 )
 
 
-def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> None:
+def settle(context: Context, seen: Mapping[int, Table], *, again: bool) -> None:
     """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches.
 
-    `applied`: some DDL has just been applied, so a copy that refused a row (a label that its enum lacked) may take it.
+    `again`: a copy that refused a row may take it now (the label that its enum lacked, a partition made by hand).
     """
     stuck, blocked = context.journal.stuck_tables(), context.journal.mismatches()
     # What a run is not about is left to the run that holds its lease; windows stop it until then.
@@ -48,12 +48,20 @@ def settle(context: Context, seen: Mapping[int, Table], *, applied: bool) -> Non
             _forget_dropped(context, table)
         elif table.oid in parts:
             _forget_attached(context, table, parts[table.oid])
-        elif (applied and table.qualified in blocked) or _differs(context, table, now):
+        elif _differs(context, table, now):
             _settle(context, table, now)
+        elif again and table.qualified in blocked:
+            _look_again(context, table, now)
 
 
 def _differs(context: Context, table: TableRow, now: Table) -> bool:
     return bool(drift(table.version, table.physical, now)) or lost_track(context.source, table)
+
+
+def _look_again(context: Context, table: TableRow, now: Table) -> None:
+    findings = _misfits(context, table, now)
+    with context.fenced(table):
+        context.journal.set_status(table, "mismatch" if findings else "compatible", findings)
 
 
 def _forget_dropped(context: Context, table: TableRow) -> None:
