@@ -159,6 +159,8 @@ def test_c25_the_events_role_is_the_clients_and_not_the_functions_owner(
         ("ALTER TABLE public.orders ADD seen text DEFAULT 'no'", False),
         ("ALTER TABLE public.orders RENAME note TO remark", False),
         ("ALTER TABLE public.orders ADD seen uuid DEFAULT gen_random_uuid()", True),
+        # Needs what was written just before it.
+        ("UPDATE public.orders SET note = id; ALTER TABLE public.orders ADD CHECK (note ~ '^[0-9]+$')", False),
     ],
 )
 def test_c26_a_backfill_goes_on_behind_ddl_and_a_rewrite_starts_it_again(
@@ -173,7 +175,7 @@ def test_c26_a_backfill_goes_on_behind_ddl_and_a_rewrite_starts_it_again(
             wait_for(lambda: pipeline.journal(done)[0][0] > 3, backfill)
             holder.execute("LOCK TABLE public.orders IN SHARE MODE")
             did, of = pipeline.journal(done)[0]
-            do(source_dsn, change, "UPDATE public.orders SET id = id + 10000 WHERE id % 7 = 0")
+            do(source_dsn, *change.split("; "), "UPDATE public.orders SET id = id + 10000 WHERE id % 7 = 0")
             holder.commit()
             result = backfill.finish()
     assert did < of
@@ -217,3 +219,27 @@ def test_c26_a_table_that_was_put_right_by_hand_goes_on(lifecycle: Pipelines, so
     do(target_dsn, "CREATE TABLE public.e_2 PARTITION OF public.e FOR VALUES FROM (9) TO (99)")
     assert not pipeline.run("replay").blocked
     assert differences(source_dsn, target_dsn) == []
+
+
+@pytest.mark.parametrize("until", ["snapshot", "backfill", "schema_sync", "replay"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["ADD x int", "UPDATE public.orders SET x = id", "ALTER x SET NOT NULL", "ADD UNIQUE (x)"],
+        ["ADD x int", "UPDATE public.orders SET x = 7", "ADD CHECK (x = 7)", "RENAME x TO y"],
+        ["RENAME note TO body", "UPDATE public.orders SET body = id", "ALTER body TYPE int USING body::int"],
+        ["RENAME id TO number", "UPDATE public.orders SET note = number", "ADD UNIQUE (note)", "RENAME TO purchases"],
+    ],
+    ids=["not null", "check", "retype", "renamed"],
+)
+def test_c26_ddl_that_needs_rows_written_just_before_it(
+    lifecycle: Pipelines, source_dsn: str, target_dsn: str, changes: list[str], until: str
+) -> None:
+    """The usual migration: add a column, fill it, make it strict. The copy has not seen the rows in between."""
+    pipeline = migrating(lifecycle, source_dsn, target_dsn, until)
+    for change in changes:
+        do(source_dsn, change if change.startswith("UPDATE") else f"ALTER TABLE public.orders {change}")
+    pipeline.run_all(after=until, until="verify")
+    assert differences(source_dsn, target_dsn) == []
+    pipeline.run("swap")
+    assert compare_catalogs(source_dsn, target_dsn, ["public"]) == []

@@ -28,6 +28,10 @@ CHANGES = {
     "add": """
         ALTER TABLE public.orders ADD COLUMN state text DEFAULT 'new'
         UPDATE public.orders SET state = 'old' WHERE id < 100""",
+    "make strict": """
+        ALTER TABLE public.orders ADD COLUMN filled int
+        UPDATE public.orders SET filled = id
+        ALTER TABLE public.orders ALTER filled SET NOT NULL""",
     "add volatile": """
         ALTER TABLE public.orders ADD COLUMN code uuid DEFAULT gen_random_uuid()
         INSERT INTO public.orders (id) VALUES (9001)""",

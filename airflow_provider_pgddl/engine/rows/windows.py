@@ -222,14 +222,90 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
         if count == 0:
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        copy_between(
-            replica.source, replica.target,
-            read_statement(_log_keys(table), table.plan.key_binary),
-            write_statement(staging, table.plan.key_list(), table.plan.key_binary),
-        )  # fmt: skip
+        _stage_keys(replica, table, staging)
         done.keys += ingest_keys(replica.target, table, staging, truncated)
         changed.append(table)
     return changed
+
+
+def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
+    """Ingest alone, before DDL is applied: every row that has changed leaves its copy and becomes pending.
+
+    What is left has not changed since the last window, so it was there when the source ran the statement and checked
+    it: SET NOT NULL, ADD UNIQUE, ATTACH succeed on it as they did there. Also of tables that DDL has changed by now,
+    since log and copy still are what the plan says. One whose log does not know its keys is emptied: it is read again.
+
+    Where blocks are still being copied the keys stay in the log: a block can bring such a row once more.
+    """
+    copying = [t for t in tables if t.state == "created"]
+    tables = [t for t in tables if t.state != "created"]
+    others = () if replica.in_place else (replica.target,)
+    with replica.source.transaction():
+        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with Watch(replica.source, replica.watcher, *others) as watch:
+            lock_tables(replica, [*tables, *copying])
+            _forget_changed(replica, copying)
+            if replica.in_place:
+                for table in tables:
+                    try:
+                        with replica.source.transaction():
+                            drain(replica.source, table, 0)
+                    except LostTrack:
+                        _empty(replica, table)
+            else:
+                _clear_across(replica, tables)
+        watch.check()
+        if replica.in_place:
+            lease.check(replica.source, replica.fence)
+
+
+def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
+    if not tables:
+        return
+    with replica.target.transaction():
+        for table in tables:
+            count, lost_track, _ = _log_summaries(replica.source, [table])[table.id]
+            if lost_track:
+                _empty(replica, table)
+            elif count:
+                staging = staging_table(replica.target, "ingest", table.plan, table.id)
+                _stage_keys(replica, table, staging)
+                delete_from_copy(replica.target, table.plan, staging)
+                replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
+        lease.check(replica.target, replica.fence)
+
+
+def _stage_keys(replica: Replica, table: TableRow, staging: sql.Identifier) -> None:
+    """The keys that the log shows."""
+    keys, names = _log_keys(table), table.plan.key_list()
+    if replica.in_place:
+        replica.target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys))
+        return
+    read = read_statement(keys, table.plan.key_binary)
+    copy_between(replica.source, replica.target, read, write_statement(staging, names, table.plan.key_binary))
+
+
+def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
+    source, target = replica.source, replica.target
+    row = source.execute(_Q["take_snapshot"]).fetchone()
+    assert row is not None
+    _, lsn, taken_at = row
+    acknowledged = change_log.window_no(source, replica.pipeline) or 0
+    done = Window(taken_at)
+    with target.transaction():
+        changed = _ingest_across(replica, tables, done)
+        for table in tables:
+            if table.id in done.stopped:
+                _empty(replica, table)
+        flush(replica.watcher, lsn)
+        journal = Journal(target, replica.pipeline)
+        done.number = journal.add_window(acknowledged, replica.run, done.keys, 0, done.keys, taken_at)
+        lease.check(target, replica.fence)
+    change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
+
+
+def _empty(replica: Replica, table: TableRow) -> None:
+    replica.target.execute(sql.SQL("TRUNCATE {}, {}").format(table.plan.copy_only, pending_table(table.id)))
 
 
 def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> tuple[int, int]:
@@ -409,14 +485,19 @@ def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, trunc
         # known.
         leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there)
         target.execute(sql.SQL("TRUNCATE {}").format(leaves))
-    target.execute(sql.SQL("ANALYZE {}").format(staging))
-    target.execute(
-        sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
-    )
+    delete_from_copy(target, plan, staging)
     parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
     target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
     row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
     return int(row[0]) if row else 0
+
+
+def delete_from_copy(target: Session, plan: Plan, staging: sql.Identifier) -> None:
+    """The rows of the staged keys."""
+    target.execute(sql.SQL("ANALYZE {}").format(staging))
+    target.execute(
+        sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
+    )
 
 
 def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:

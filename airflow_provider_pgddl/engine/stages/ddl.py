@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
@@ -21,13 +22,15 @@ from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.flush import flush
+from airflow_provider_pgddl.engine.rows.windows import clear_changed
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
 
 LATE = "it was run on the source after the cut-over: do it on the target and resolve it here, or skip it"
@@ -261,7 +264,10 @@ def _apply(context: Context) -> int:
     """In commit order, each event by itself, up to the first that cannot be applied; returns how many were."""
     applied = 0
     ddl = DdlJournal(context.target, context.name, context.row().run)
-    for row in ddl.waiting():
+    waiting = ddl.waiting()
+    if context.moves_rows:
+        _make_room(context, [row for row in waiting if row.status != "unhandled" and row.id not in context.tried])
+    for row in waiting:
         done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
         if not done:
             context.tried.add(row.id)
@@ -277,6 +283,17 @@ def _apply(context: Context) -> int:
         if not context.journal.passes_over(status, row.object_kind):
             break
     return applied
+
+
+def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
+    """What these are about is left with rows that the source has seen fit for them."""
+    names = {name for row in rows for name in row.touches}
+    tables = [t for t in context.journal.tables(context.row().run) if (t.schema, t.name) in names]
+    known = [t for t in tables if t.state in ("created", "backfilled", "indexed")]
+    if known:
+        # A run that died between an event and the plan that follows from it has left names that are no more.
+        with suppress(pg.UndefinedTable, pg.UndefinedColumn):
+            patiently(context, lambda: clear_changed(context.replica, known))
 
 
 def _why(message: str | None) -> str:
