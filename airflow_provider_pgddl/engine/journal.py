@@ -155,6 +155,11 @@ class Journal:
         row = self.conn.execute(_Q["stage_done"], [self.pipeline, run, stage]).fetchone()
         return bool(row and row[0])
 
+    def stage_finished(self, run: int, stage: str) -> bool:
+        """Whether it has come to its end, also where an earlier run that was killed had left it nothing to do."""
+        row = self.conn.execute(_Q["stage_finished"], [self.pipeline, run, stage]).fetchone()
+        return bool(row and row[0])
+
     def last_done(self, run: int, stage: str) -> dict[str, Any] | None:
         """The result of the last time that a stage had something to do and did it."""
         row = self.conn.execute(_Q["last_done"], [self.pipeline, run, stage]).fetchone()

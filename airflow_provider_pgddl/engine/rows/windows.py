@@ -237,14 +237,14 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
 
     Where blocks are still being copied the keys stay in the log: a block can bring such a row once more.
     """
-    copying = [t for t in tables if t.state == "created"]
-    tables = [t for t in tables if t.state != "created"]
     others = () if replica.in_place else (replica.target,)
     with replica.source.transaction():
         replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with Watch(replica.source, replica.watcher, *others) as watch:
-            lock_tables(replica, [*tables, *copying])
-            _forget_changed(replica, copying)
+            lock_tables(replica, tables)
+            tables = _emptied_where_captured_anew(replica, tables)
+            _forget_changed(replica, [t for t in tables if t.state == "created"])
+            tables = [t for t in tables if t.state != "created"]
             if replica.in_place:
                 for table in tables:
                     try:
@@ -257,6 +257,22 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
         watch.check()
         if replica.in_place:
             lease.check(replica.source, replica.fence)
+
+
+def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
+    """The tables without those that are gone, and those whose log is no longer the one that the plan was made for: these
+    are going to be read as a whole."""
+    now = catalog.describe(replica.source, [t.oid for t in tables], change_log.trigger_names(replica.pipeline))
+    left = []
+    for table in tables:
+        leaves = now[table.oid].leaves if table.oid in now else ()
+        if any(x.triggers != table.physical[str(x.oid)][2] for x in leaves if str(x.oid) in table.physical):
+            with replica.target.transaction():
+                _empty(replica, table)
+                lease.check(replica.target, replica.fence)
+        elif leaves:
+            left.append(table)
+    return left
 
 
 def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -522,9 +538,12 @@ def lost_track(source: Session, table: TableRow) -> bool:
 
 
 def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
-    """Table id → (log rows, whether one says 'X', leaves that were truncated)."""
-    found: dict[int, tuple[int, bool, list[int]]] = {}
-    for batch in _batches(tables):
+    """Table id → (log rows, whether one says 'X', leaves that were truncated). A log that is not there, since a run
+    died while it made a new one, does not know anything."""
+    rows = source.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall()
+    there = {row[0] for row in rows}
+    found: dict[int, tuple[int, bool, list[int]]] = {t.id: (0, True, []) for t in tables if t.log_table not in there}
+    for batch in _batches([t for t in tables if t.log_table in there]):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table))
             for t in batch

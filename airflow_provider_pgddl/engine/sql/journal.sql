@@ -55,6 +55,9 @@ SELECT result FROM pgddl.stage_runs WHERE job_id = %s
 SELECT EXISTS (SELECT FROM pgddl.stage_runs
                WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done')
 
+-- name: stage_finished
+SELECT EXISTS (SELECT FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL)
+
 -- name: last_done
 SELECT result FROM pgddl.stage_runs
 WHERE pipeline = %s AND run = %s AND stage = %s AND finished_at IS NOT NULL AND result ->> 'state' = 'done'

@@ -7,6 +7,10 @@ SELECT EXISTS (SELECT FROM pgddl.ddl_queue q
                  AND NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot))
        AND EXISTS (SELECT FROM pgddl.captures WHERE pipeline = %(pipeline)s AND ddl = 'queue')
 
+-- name: logs_there
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
+
 -- name: log_summary
 SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')

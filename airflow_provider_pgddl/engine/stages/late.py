@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 
+LATE_TRIES = 5  # for a new table that DDL changes again and again before it can be taken in
 _BEFORE = {"backfill": ("created",), "schema_sync": ("created", "backfilled")}
 
 
@@ -30,6 +34,19 @@ def bring_late(context: Context, *stages: str) -> None:
     run_no = context.row().run
     for stage in stages:
         behind = context.healthy(context.tables(), *_BEFORE[stage])
-        if behind and captures_ddl(context) and context.journal.stage_done(run_no, stage):
+        if behind and captures_ddl(context) and context.journal.stage_finished(run_no, stage):
             context.say(f"{', '.join(t.qualified for t in behind)}: {stage} first")
             import_module(f"airflow_provider_pgddl.engine.stages.{stage}").run(context)
+
+
+def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, what: str) -> NoReturn:
+    """UsageError where a stage was left out, and Retry where it was not, but DDL comes faster than we follow it."""
+    first = next((t for t in waiting if t.state == "captured"), waiting[0])
+    stage = "snapshot" if first.state == "captured" else before
+    if (
+        first.state != "captured"
+        and captures_ddl(context)
+        and context.journal.stage_finished(context.row().run, before)
+    ):
+        raise Retry(f"{what}: DDL has changed it again and again", table=first.qualified, todo="run the stage again")
+    raise UsageError(f"{first.qualified} {what}", todo=f"run stage {stage} first")

@@ -22,12 +22,11 @@ from airflow_provider_pgddl.engine.rows.windows import (
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow
-from airflow_provider_pgddl.engine.stages.late import bring_late, late, not_yet
+from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
 WINDOWS_TO_SEE_A_TREND = 4
-LATE_TRIES = 5  # for a new table that DDL changes again and again before it can be taken in
 
 
 def run(context: Context) -> StageResult:
@@ -51,17 +50,16 @@ def run(context: Context) -> StageResult:
 
 def ready(context: Context) -> list[TableRow]:
     """The tables that windows can run over; UsageError while there is none or some are on their way."""
-    bring_late(context, "schema_sync")
     for _ in range(LATE_TRIES):
-        if not late(context):
+        bring_late(context, "schema_sync")
+        if not late(context) and not not_yet(context, "captured", "created", "backfilled"):
             break
         follow(context, look=True)
     tables = context.tables()
-    waiting = not_yet(context, "captured", "created", "backfilled")
-    if waiting or not tables:
-        table = f"{waiting[0].qualified} is not indexed yet" if waiting else "there is no table"
-        stage = "snapshot" if any(t.state == "captured" for t in waiting) else "schema_sync"
-        raise UsageError(table, todo=f"run stage {stage} first")
+    if waiting := not_yet(context, "captured", "created", "backfilled"):
+        refuse_waiting(context, waiting, "schema_sync", "is not indexed yet")
+    if not tables:
+        raise UsageError("there is no table", todo="run stage schema_sync first")
     note_lost_windows(context)
     return context.healthy(tables, "indexed")
 

@@ -10,14 +10,13 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.build import TableBuild, build
-from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
 from airflow_provider_pgddl.engine.stages.gate import judge
-from airflow_provider_pgddl.engine.stages.late import bring_late, not_yet
+from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
@@ -26,15 +25,17 @@ from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 def run(context: Context) -> StageResult:
     if not context.moves_rows:
         return context.result("nothing_to_do")
-    follow(context, look=True)
-    bring_late(context, "backfill")
+    for _ in range(LATE_TRIES):
+        follow(context, look=True)
+        bring_late(context, "backfill")
+        if not not_yet(context, "captured", "created"):
+            break
     tables = context.healthy(context.tables(), "backfilled")
     waiting = not_yet(context, "captured", "created")
     if not tables and not waiting:
         return context.result("nothing_to_do")
     if waiting:
-        stage = "snapshot" if waiting[0].state == "captured" else "backfill"
-        raise UsageError(f"{waiting[0].qualified} is not backfilled yet", todo=f"run stage {stage} first")
+        refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
     ingested = _ingest(context, tables)
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.captured_touches(context.row().run)[0]:
