@@ -221,6 +221,22 @@ def test_c26_a_table_that_was_put_right_by_hand_goes_on(lifecycle: Pipelines, so
     assert differences(source_dsn, target_dsn) == []
 
 
+def test_c11_a_target_restored_to_an_older_state_does_not_go_on_without_the_ddl_between(
+    lifecycle: Pipelines, source_dsn: str, target_dsn: str
+) -> None:
+    """The queue holds it no longer, and a view shows in no table's structure."""
+    pipeline = migrating(lifecycle, source_dsn, target_dsn, "replay")
+    ((then, lsn),) = pipeline.journal("SELECT ddl_position, ddl_lsn::text FROM pgddl.pipelines")
+    do(source_dsn, "CREATE VIEW public.v AS SELECT 1 AS one")
+    pipeline.run("replay")
+    assert one(target_dsn, "SELECT one FROM public.v") == 1
+    with psycopg.connect(target_dsn) as conn:
+        conn.execute("DROP VIEW public.v")
+        conn.execute("DELETE FROM pgddl.ddl_events WHERE captured_id IS NOT NULL")
+        conn.execute("UPDATE pgddl.pipelines SET ddl_position = %s, ddl_lsn = %s::pg_lsn", [then, lsn])
+    assert "failed over to an older state" in str(pipeline.refused("replay"))
+
+
 @pytest.mark.parametrize("until", ["snapshot", "backfill", "schema_sync", "replay"])
 @pytest.mark.parametrize(
     "changes",

@@ -273,6 +273,13 @@ def confirm(other: Session, pipeline: str, read: Read) -> None:
         other.execute(_Q["forget_passed"])
 
 
+def is_confirmed_beyond(source: Session, pipeline: str, position: str | None) -> bool:
+    """Whether a journal has confirmed a later position of the queue than this one (C11). Positions are confirmed only
+    where there was something to read, and in the journal first."""
+    row = source.execute(_Q["confirmed_beyond"], {"pipeline": pipeline, "position": position}).fetchone()
+    return bool(row and row[0])
+
+
 def set_enabled(source: Session, pipeline: str, enabled: bool) -> None:
     """Whether the pipeline's events are to be applied. They are recorded all the same, and say that it was off."""
     if source.execute(_Q["set_enabled"], [enabled, pipeline]).rowcount == 0:

@@ -260,8 +260,8 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
 
 
 def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
-    """The tables without those that are gone, and those whose log is no longer the one that the plan was made for: these
-    are going to be read as a whole."""
+    """The tables without those that are gone, and those whose log is no longer the one that the plan was made for:
+    these are going to be read as a whole."""
     now = catalog.describe(replica.source, [t.oid for t in tables], change_log.trigger_names(replica.pipeline))
     left = []
     for table in tables:

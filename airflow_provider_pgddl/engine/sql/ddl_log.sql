@@ -51,6 +51,12 @@ ORDER BY e.id
 -- name: confirm
 UPDATE pgddl.captures SET ddl_position = %s::pg_catalog.pg_snapshot WHERE pipeline = %s
 
+-- name: confirmed_beyond
+SELECT ddl_position IS NOT NULL
+   AND pg_catalog.pg_snapshot_xmax(ddl_position)
+       > coalesce(pg_catalog.pg_snapshot_xmax(%(position)s::pg_catalog.pg_snapshot), '0'::pg_catalog.xid8)
+FROM pgddl.captures WHERE pipeline = %(pipeline)s
+
 -- name: forget_passed
 -- What every pipeline that reads the queue has passed; one that has confirmed nothing yet keeps everything.
 DELETE FROM pgddl.ddl_queue q

@@ -84,6 +84,12 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
     source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if transport(context) == "queue" and ddl_log.is_confirmed_beyond(source, context.name, ddl.position()):
+            raise StageFailed(
+                "the source has let go of DDL that the target's journal does not know: the target was failed over to "
+                "an older state",
+                todo="compare the schemas of both, then `pgddl reset` the pipeline and start again",
+            )
         read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
         news = bool(read.events or read.lost)
         if news or look:
