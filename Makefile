@@ -1,5 +1,5 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
-#   make demo    two embedded Postgres servers, a shop, writers that never stop, a migration and a rewrite
+#   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
 #   make bench   the copy's speed, and what the event triggers add to a CREATE TABLE; make bench ROWS=1000000
 
