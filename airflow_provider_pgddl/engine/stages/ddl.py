@@ -294,7 +294,8 @@ def _apply(context: Context) -> int:
 def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
     """What these are about is left with rows that the source has seen fit for them."""
     names = {name for row in rows for name in row.touches}
-    tables = [t for t in context.journal.tables(context.row().run) if (t.schema, t.name) in names]
+    # Of the job's tables only: the others' rows are in the hands of the run that holds their lease.
+    tables = [t for t in context.tables() if (t.schema, t.name) in names]
     known = [t for t in tables if t.state in ("created", "backfilled", "indexed")]
     if known:
         # A run that died between an event and the plan that follows from it has left names that are no more.
