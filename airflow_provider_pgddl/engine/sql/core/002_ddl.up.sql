@@ -765,6 +765,7 @@ DECLARE
     number      bigint;
     xid         xid8;
     event       jsonb;
+    secret      text;
 BEGIN
     -- Printing an expression or a view locks the tables in it, which the command has not always done: that wait is short, and ends in
     -- a definition that is left out. Writing gets longer, for there a second is better than an event that is lost.
@@ -933,9 +934,10 @@ BEGIN
         INSERT INTO pgddl.ddl_queue (id, xid, event) VALUES (number, xid, event);
     END IF;
     IF wanted.wal THEN
-        PERFORM pg_logical_emit_message(true, 'pgddl', token || event::text) FROM pgddl.ddl_token;
-        IF NOT EXISTS (SELECT FROM pgddl.ddl_token)
-           AND EXISTS (SELECT FROM pg_replication_slots WHERE database = current_database() AND starts_with(slot_name, 'pgddl_')) THEN
+        SELECT t.token INTO secret FROM pgddl.ddl_token t;
+        IF secret IS NOT NULL THEN
+            PERFORM pg_logical_emit_message(true, 'pgddl', secret || event::text);
+        ELSIF EXISTS (SELECT FROM pg_replication_slots WHERE database = current_database() AND starts_with(slot_name, 'pgddl_')) THEN
             PERFORM pgddl.record_exception('a command of a transaction that is older than schema pgddl could not be sent',
                                            '25001', tag, NULL);
         END IF;
