@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("catalog")
@@ -188,10 +189,11 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
             )
         )
     names = {(relid, c.attnum): c.name for relid, cs in columns.items() for c in cs}
-    keys = {
-        relid: Key(index, tuple(names[relid, n] for n in attnums), tuple(operators))
-        for relid, index, attnums, operators in conn.execute(_Q["keys"], args)
-    }
+    keys = {}
+    for relid, index, attnums, operators in conn.execute(_Q["keys"], args):
+        if any((relid, n) not in names for n in attnums):
+            raise Retry("a table was altered while it was looked at", todo="run it again")
+        keys[relid] = Key(index, tuple(names[relid, n] for n in attnums), tuple(operators))
     leaves: dict[int, list[Leaf]] = {}
     for root, *leaf in conn.execute(_Q["leaves"], args):
         leaves.setdefault(root, []).append(Leaf(*leaf))

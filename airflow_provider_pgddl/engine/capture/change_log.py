@@ -96,6 +96,7 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
     """Makes the log and the trigger functions of one table, in one transaction and without a lock that writers meet;
     returns the table as they were made for, and its log."""
     with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # root and leaves of one moment
         described = catalog.describe(source, [oid])
         if oid not in described:
             raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")

@@ -272,7 +272,7 @@ def _apply(context: Context) -> int:
     ddl = DdlJournal(context.target, context.name, context.row().run)
     waiting = ddl.waiting()
     if context.moves_rows:
-        _make_room(context, [row for row in waiting if row.status != "unhandled" and row.id not in context.tried])
+        _make_room(context, _to_be_tried(context, waiting))
     for row in waiting:
         done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
         if not done:
@@ -289,6 +289,17 @@ def _apply(context: Context) -> int:
         if not context.journal.passes_over(status, row.object_kind):
             break
     return applied
+
+
+def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:
+    """Up to the first that waits for a person: what is behind it comes another time."""
+    rows = []
+    for row in waiting:
+        if row.status not in ("unhandled", "awaiting_approval") and row.id not in context.tried:
+            rows.append(row)
+        elif not context.journal.passes_over(row.status, row.object_kind):
+            break
+    return rows
 
 
 def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
