@@ -8,6 +8,7 @@ matters."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -565,7 +566,9 @@ def _log_keys(table: TableRow) -> sql.Composed:
 
 def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
     """A session's temporary table of keys, empty at the start of each transaction."""
-    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}")
+    # A session outlives a change of the key, and IF NOT EXISTS would find the one for its old types.
+    types = hashlib.sha256(",".join(plan.key_types).encode()).hexdigest()[:8]
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{types}")
     conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))
     return staging
 
