@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from psycopg import sql
@@ -18,7 +18,12 @@ class Plan:
 
     `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains
     resolved and no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and
-    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side."""
+    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side.
+
+    `keep` are columns of the copy that nobody writes and whose values stay, with their types in `keep_types`.
+    `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
+    of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
+    `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked."""
 
     schema: str
     name: str
@@ -35,6 +40,11 @@ class Plan:
     key_domains: tuple[bool, ...]
     key_binary: bool
     copies: dict[str, tuple[str, str]]
+    keep: tuple[str, ...] = ()
+    keep_types: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+    pairs: dict[str, list[Any]] = field(default_factory=dict)
+    copy_attributes: str = ""
 
     @property
     def qualified(self) -> str:
@@ -96,8 +106,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains")
-        fields = dict(value) | {name: tuple(value[name]) for name in tuples}
+        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types")
+        fields = dict(value) | {name: tuple(value[name]) for name in tuples if name in value}
         return cls(**fields | {"copies": {k: tuple(v) for k, v in value["copies"].items()}})
 
 
@@ -107,13 +117,23 @@ def make_plan(
     copy_schema: str,
     skip: Iterable[str] = (),
     using: Mapping[str, str] | None = None,
+    casts: Mapping[str, str] | None = None,
     dropped: Iterable[str] = (),
     retyped: Iterable[str] = (),
+    nulls: Iterable[str] = (),
+    taken: Iterable[str] = (),
+    keep: Iterable[str] = (),
+    keep_types: Iterable[str] = (),
+    left_out: Mapping[str, str] | None = None,
+    pairs: Mapping[str, list[Any]] | None = None,
+    copy_attributes: str = "",
 ) -> Plan:
     """The plan for a table as the catalog shows it.
 
     `skip` are columns that are not replicated, `dropped` columns that the copy does not have, `using` expressions from
-    rewrite.alter, `retyped` columns whose type on the copy differs (they cannot travel in binary).
+    rewrite.alter, `casts` those of the schema policy, `retyped` columns whose type on the copy differs (they cannot
+    travel in binary), `nulls` columns of the copy alone that are written as NULL, `taken` generated columns whose
+    values are copied. The rest is recorded as Plan says.
     """
     if table.key is None:
         raise PreflightRefused(
@@ -122,19 +142,21 @@ def make_plan(
             todo="give it a primary key, or leave it out under tables.exclude",
             sql=f'ALTER TABLE "{table.schema}"."{table.name}" ADD PRIMARY KEY (…);',
         )
-    left_out = {*skip, *dropped}
+    without = {*skip, *dropped}
     by_name = {c.name: c for c in table.columns}
-    missing = [k for k in table.key.columns if k in left_out]
+    missing = [k for k in table.key.columns if k in without]
     if missing:
         raise PreflightRefused(
             f"key column {missing[0]!r} cannot be left out",
             table=table.qualified,
             todo="remove it from skip_columns or rewrite.alter",
         )
-    columns = [c for c in table.columns if not c.generated and c.name not in left_out]
+    copied = set(taken)
+    columns = [c for c in table.columns if (not c.generated or c.name in copied) and c.name not in without]
     key = [by_name[k] for k in table.key.columns]
-    expressions = [(using or {}).get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
-    retyped = set(retyped)
+    made = {**(using or {}), **(casts or {})}
+    expressions = [made.get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
+    nulls, as_text = tuple(nulls), {*retyped, *made}
     return Plan(
         schema=table.schema,
         name=table.name,
@@ -142,13 +164,18 @@ def make_plan(
         partitioned=table.kind == "p",
         copy_schema=copy_schema,
         copy_name=table.name,
-        columns=tuple(c.name for c in columns),
-        expressions=tuple(expressions),
-        binary=all(c.binary and c.name not in retyped for c in columns),
+        columns=(*(c.name for c in columns), *nulls),
+        expressions=(*expressions, *("NULL" for _ in nulls)),
+        binary=not nulls and all(c.binary and c.name not in as_text for c in columns),
         key=table.key.columns,
         key_types=tuple(c.base_type for c in key),
         key_operators=table.key.operators,
         key_domains=tuple(c.domain for c in key),
         key_binary=all(c.binary for c in key),
         copies={str(leaf.oid): (copy_schema if table.kind != "p" else leaf.schema, leaf.name) for leaf in table.leaves},
+        keep=tuple(keep),
+        keep_types=tuple(keep_types),
+        left_out=dict(left_out or {}),
+        pairs=dict(pairs or {}),
+        copy_attributes=copy_attributes,
     )
