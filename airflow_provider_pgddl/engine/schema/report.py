@@ -1,0 +1,534 @@
+"""How a verdict is told: the box of a stopped table, lines of a log, the validation report, a diff, a migration. Pure.
+
+Everything comes from findings, so that the sensor, the command line and the stages tell the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells
+
+from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel
+from airflow_provider_pgddl.engine.schema.verdict import Finding, Kind, Reason, Severity, Status, TableReport, Verdict
+
+WIDTH = 66
+"""Columns of a terminal that a box takes, where nothing in it needs more."""
+OR = "-- OR --"
+"""Between two statements of a fix of which one is enough."""
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is said of a kind of finding beside its own sentences. `heading` completes "… on TABLE", `problem` is said
+    in a log and `boxed` in a box (its own sentence where they are empty), `fix` says what the SQL does, `ask` stands
+    above the ways out, `loss` what the alternatives cost."""
+
+    heading: str = "Schema mismatch"
+    problem: tuple[str, ...] = ()
+    boxed: tuple[str, ...] = ()
+    stop: str | None = None
+    ask: str = "Fix"
+    fix: str = "Change the target database"
+    boxed_fix: str = "Change the target database"
+    loss: str = ""
+
+
+_WORDS: Mapping[Kind, _Words] = {
+    "source_added_column": _Words(
+        heading="Schema mismatch detected",
+        problem=("Source has new column: '{column}' (type: {source})", "Target does not have this column"),
+        boxed=("Source database has new column '{column}' ({source})", "Target database does not have this column"),
+        stop="Sync STOPPED to prevent data loss.",
+        ask="Actions",
+        fix="Add column to target (RECOMMENDED)",
+        boxed_fix="Add column to target database",
+        loss=" (NOT RECOMMENDED - DATA LOSS)",
+    ),
+    "type_mismatch": _Words(
+        heading="Type mismatch",
+        problem=("Source: {source}", "Target: {target}"),
+        boxed=("Source: {source}", "Target: {target}"),
+        fix="Match types (RECOMMENDED)",
+        boxed_fix="Match target type to source",
+        loss=" (DATA LOSS)",
+    ),
+    "source_removed_column": _Words(
+        ask="Decide what to do with target column",
+        fix="Remove from target",
+        boxed_fix="Remove column from target database",
+    ),
+    "target_added_column": _Words(
+        fix="Let the target do without a value", boxed_fix="Let the target do without a value"
+    ),
+    "stopped": _Words(heading="Table stopped"),
+}
+_PLAIN = _Words()
+_REASONS: Mapping[Reason, str] = {
+    "data_loss_risk": "Source has columns not in target (data loss risk)",
+    "type_mismatch": "Types differ (values would be changed or refused)",
+    "target_not_null": "Target requires values that source does not have",
+    "source_removed": "Target has columns that no longer exist in source",
+    "target_constraint": "Target has constraints that source does not have",
+    "missing_table": "There is no table on both sides",
+    "privileges": "Our role lacks rights on the target",
+    "ddl": "DDL waits for a person",
+    "stopped": "The table was stopped",
+}
+_LEVELS: Mapping[Severity, str] = {"mismatch": "ERROR", "warning": "WARN", "info": "INFO"}
+_VERDICTS: Mapping[Status, str] = {"compatible": "✓ OK", "warning": "⚠ WARNING", "mismatch": "❌ ERROR"}
+_SUMMARY: Mapping[Status, str] = {
+    "compatible": "✓ {} fully compatible",
+    "warning": "⚠ {} compatible with warnings",
+    "mismatch": "❌ {} INCOMPATIBLE",
+}
+_STYLES: Mapping[str, str] = {"bold": "1", "mismatch": "31", "warning": "33", "compatible": "32"}
+
+
+def words(finding: Finding) -> _Words:
+    return _WORDS.get(finding.kind, _PLAIN)
+
+
+def _filled(lines: Sequence[str], finding: Finding) -> list[str]:
+    sides = {"column": finding.column, "source": finding.source, "target": finding.target}
+    return [line.format_map(sides) for line in lines]
+
+
+def _problem(finding: Finding, lines: Sequence[str]) -> list[str]:
+    """The prescribed sentences of a kind where the finding stops its table and knows both sides; else its own."""
+    asked = "".join(lines)
+    known = all(getattr(finding, part) for part in ("column", "source", "target") if f"{{{part}}}" in asked)
+    if lines and known and finding.severity == "mismatch":
+        return _filled(lines, finding)
+    return finding.what.splitlines()
+
+
+def resolution(findings: Iterable[Finding]) -> str | None:
+    """A short sentence that says how to get on: the first mismatch's fix or flags; None where there is none."""
+    for finding in findings:
+        if finding.severity == "mismatch":
+            flags = dict.fromkeys(choice.flag.split("=")[0].split()[0] for choice in finding.choices)
+            ways = [words(finding).fix.removesuffix(" (RECOMMENDED)")] if finding.fix else []
+            if flags:
+                ways.append(f"use {' or '.join(flags)}")
+            if ways:
+                return " or ".join(ways)
+    return None
+
+
+# --- one table ------------------------------------------------------------------------------------------------------
+
+
+def lines(report: TableReport, *, pipeline_file: str | None = None) -> list[str]:
+    """A table's findings as a log tells them: each begins with [ERROR], [WARN] or [INFO], and goes on indented."""
+    told: list[str] = []
+    for finding in report.findings:
+        told += _told(report.table, finding, pipeline_file)
+    return [printable(line) for line in told]
+
+
+def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[str]:
+    said, stops = words(finding), finding.severity == "mismatch"
+    about = f"{table}.{finding.column}" if finding.kind in ("type_mismatch", "safe_cast") else table
+    difference = "Type difference" if finding.kind in ("type_mismatch", "safe_cast") else "Schema difference"
+    yield f"[{_LEVELS[finding.severity]}] {said.heading if stops else difference} on {about}"
+    if finding.kind == "safe_cast" and finding.source and finding.target:
+        yield f"  Source: {finding.source}"
+        yield f"  Target: {finding.target}"
+    yield from (f"  {line}" for line in _problem(finding, said.problem))
+    if outcome := said.stop if stops and said.stop else finding.impact:
+        yield ""
+        yield from (f"  {line}" for line in outcome.splitlines())
+    if stops and (finding.fix or finding.choices):
+        yield ""
+        yield f"  {said.ask}:"
+        yield from _ways(finding, said, pipeline_file)
+
+
+def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
+    """The fix alone as it stands; numbered where there is more than one way out."""
+    if not finding.choices:
+        yield from (f"    {line}" for statement in finding.fix for line in statement.splitlines())
+        return
+    ways = [(said.fix, list(finding.fix))] if finding.fix else []
+    ways += [(choice.label, [_command(choice.flag, pipeline_file)]) for choice in finding.choices]
+    for number, (label, does) in enumerate(ways, 1):
+        yield f"    {number}. {label.rstrip(':')}:"
+        yield from (f"       {line}" for statement in does for line in statement.splitlines())
+
+
+def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool = False, width: int = WIDTH) -> str:
+    """What stops one table, in a frame. `width` is what the frame takes at least: names in SQL are never broken.
+
+    `pipeline_file` is named in the commands; `colour` puts terminal colours in (see `coloured`)."""
+    stops = [f for f in report.findings if f.severity == "mismatch"]
+    frame = _Frame(width, colour)
+    frame.title(_title(stops), report.status)
+    frame.text(f"Table: {report.table}")
+    shown = stops or list(report.findings)
+    for number, finding in enumerate(shown, 1):
+        said = words(finding)
+        if number > 1:
+            frame.rule()
+        if finding.column and finding.kind == "type_mismatch":
+            frame.text(f"Column: {finding.column}")
+        frame.blank()
+        frame.text(f"Problem {number} of {len(shown)}:" if len(shown) > 1 else "Problem:", "bold")
+        for line in _sides(finding) or _problem(finding, said.boxed):
+            frame.text(line, indent=2)
+        _impact(frame, finding, report.held_back if number == 1 else None)
+        if finding.fix:
+            frame.blank()
+            frame.text("Fix (RECOMMENDED):", "bold")
+            frame.text(f"{said.boxed_fix}:", indent=2)
+            frame.blank()
+            for statement in finding.fix:
+                frame.sql(statement, indent=2)
+        for choice in finding.choices:
+            frame.blank()
+            frame.text(f"Alternative{said.loss}:", "bold")
+            frame.text(f"{choice.label.rstrip(':')}:", indent=2)
+            frame.blank()
+            frame.command(_command(choice.flag, pipeline_file), indent=2)
+    if len(shown) > 1:
+        frame.rule()
+    else:
+        frame.blank()
+    frame.text("More info:", "bold")
+    frame.command(_pgddl("schema diff", pipeline_file, "--table", report.table), indent=2)
+    return frame.drawn()
+
+
+def _title(stops: Sequence[Finding]) -> str:
+    kinds = {finding.kind for finding in stops}
+    if not kinds:
+        return "Schema Difference"
+    if kinds == {"stopped"}:
+        return "SYNC STOPPED"
+    return f"SYNC STOPPED: {'Type' if kinds == {'type_mismatch'} else 'Schema'} Mismatch"
+
+
+_EXAMPLE = re.compile(r"\((?P<source>[^()]+) → (?P<target>[^()]+)\)")
+
+
+def _sides(finding: Finding) -> list[str]:
+    """Both types below each other, with the example that the impact gives."""
+    if finding.kind != "type_mismatch" or not (finding.source and finding.target):
+        return []
+    example = _EXAMPLE.search(finding.impact or "")
+    if example is None:
+        return []
+    wide = max(cell_len(finding.source), cell_len(finding.target))
+    return [
+        f"{side.title()}: {padded(text, wide)} - e.g., {example[side]}"
+        for side, text in (("source", finding.source), ("target", finding.target))
+    ]
+
+
+def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
+    if finding.impact is None and held_back is None:
+        return
+    frame.blank()
+    frame.text("Impact:", "bold")
+    for line in (finding.impact or "").splitlines():
+        frame.text(line, indent=2)
+    if held_back is not None:
+        frame.text(f"Rows inserted/updated since schema change: ~{held_back:,}", indent=2)
+
+
+def _command(flag: str, pipeline_file: str | None) -> str:
+    return _pgddl("run replay", pipeline_file, *_FLAG.split(flag))
+
+
+_FLAG = re.compile(r' (?=--)(?=(?:[^"]*"[^"]*")*[^"]*$)')  # before a flag, and not within a quoted name
+
+
+def _pgddl(command: str, pipeline_file: str | None, *args: str) -> str:
+    return f"pgddl {command} -p {shlex.join([pipeline_file or 'FILE', *args])}"
+
+
+# --- all tables -----------------------------------------------------------------------------------------------------
+
+
+def validation(reports: Sequence[TableReport], *, colour: bool = False, width: int = WIDTH) -> str:
+    """The report of `pgddl schema validate`: each table with its verdict, a summary, and what to do."""
+    frame = _Frame(width, colour)
+    frame.title("Schema Validation Report", "bold")
+    for number, report in enumerate(reports):
+        if number:
+            frame.blank()
+        frame.sides(report.table, _VERDICTS[report.status], report.status)
+        for line in _noted(report):
+            frame.text(line, indent=2)
+    if not reports:
+        frame.text("no tables")
+    found = Counter(report.status for report in reports)
+    summary = ["", "Summary:"]
+    for status, said in _SUMMARY.items():
+        if number := found[status]:
+            summary.append(coloured(f"  {said.format(_count(number, 'table'))}", status, colour))
+    if found["mismatch"]:
+        summary += ["", "Recommendation: Fix issues before running sync"]
+    elif found["warning"]:
+        summary += ["", "Recommendation: Look at the warnings; sync goes on"]
+    return "\n".join([frame.drawn(), *summary])
+
+
+def _noted(report: TableReport) -> Iterator[str]:
+    if not report.findings and report.source_columns == report.target_columns:
+        yield f"All {_count(report.source_columns, 'column')} match perfectly"
+        return
+    yield f"{_count(report.source_columns, 'source column')}, {_count(report.target_columns, 'target column')}"
+    for finding in report.findings:
+        yield from _note(finding)
+    if report.resolution and report.status == "mismatch":
+        yield f"Action: {report.resolution}"
+
+
+def _note(finding: Finding) -> Iterator[str]:
+    stops = " - WILL STOP SYNC" if finding.severity == "mismatch" else ""
+    if finding.kind == "source_added_column" and stops:
+        yield f"⚠  Source has '{finding.column}' (not in target){stops}"
+    elif finding.kind == "type_mismatch" and finding.source and finding.target:
+        yield f"Type mismatch: {finding.column} ({finding.source} vs {finding.target}){stops}"
+    else:
+        sign = "✓" if finding.severity == "info" else "⚠"
+        first, *more = finding.what.splitlines()
+        yield f"{sign}  {first}{stops}"
+        yield from (f"   {line}" for line in more)
+
+
+# --- a diff ---------------------------------------------------------------------------------------------------------
+
+
+def diff(
+    table: str, source: TableModel | None, target: TableModel | None, verdict: Verdict, *, colour: bool = False
+) -> str:
+    """Both sides of one table, column by column, with what the policy makes of each difference. A side that is not
+    there has no columns."""
+    ours = source.columns if source else ()
+    theirs = target.columns if target else ()
+    common = [(c, b) for c in ours if (b := target.column(c.name) if target else None)]
+    only_source = [c for c in ours if target is None or target.column(c.name) is None]
+    only_target = [c for c in theirs if source is None or source.column(c.name) is None]
+    retyped = [(a, b) for a, b in common if a.type.text != b.type.text]
+    told = [f"Table: {table}", "", f"Columns in common: {len(common)}"]
+    told += [f"  ✓ {a.name} ({a.type.text}) - types match" for a, b in common if a.type.text == b.type.text]
+    told += ["", f"Source only: {_count(len(only_source), 'column')}"]
+    told += _beside([(column, _fate(column.name, verdict, "⚠ Data loss risk")) for column in only_source])
+    told += ["", f"Target only: {_count(len(only_target), 'column')}"]
+    told += _beside([(column, _fate(column.name, verdict, _harmless(column))) for column in only_target])
+    told += ["", f"Type mismatches: {len(retyped)}"]
+    told += [f"  {_retyped(a, b, verdict)}" for a, b in retyped]
+    columns = {c.name for c in (*only_source, *only_target)} | {a.name for a, _ in retyped}
+    others = [f for f in verdict.findings if f.column not in columns]
+    if others:
+        told += ["", f"Other differences: {len(others)}"]
+        told += [f"  {_SIGNS[f.severity]} {' '.join(f.what.splitlines())}" for f in others]
+    told += ["", f"Sync status: {_STATUS_WORDS[verdict.status]}"]
+    status = len(told) - 1
+    reasons = list(dict.fromkeys(_reason(f) for f in verdict.mismatches))
+    if reasons:
+        told.append(f"Reason: {'; '.join(reasons)}")
+    fixes = [line for f in verdict.mismatches for statement in f.fix for line in statement.splitlines()]
+    if fixes:
+        told += ["", "Fix:", *(f"  {line}" for line in fixes)]
+    told = [printable(line) for line in told]
+    told[status] = coloured(told[status], verdict.status, colour)
+    return "\n".join(told)
+
+
+_SIGNS: Mapping[Severity, str] = {"mismatch": "❌", "warning": "⚠", "info": "✓"}
+_STATUS_WORDS: Mapping[Status, str] = {
+    "compatible": "COMPATIBLE", "warning": "COMPATIBLE WITH WARNINGS", "mismatch": "INCOMPATIBLE"
+}  # fmt: skip
+
+
+def _reason(finding: Finding) -> str:
+    if finding.reason == "data_loss_risk" and finding.kind != "source_added_column":
+        return finding.what.splitlines()[0]
+    return _REASONS[finding.reason]
+
+
+def _fate(column: str, verdict: Verdict, otherwise: str) -> str:
+    """What becomes of a column that only one side has."""
+    found = [f for f in verdict.findings if f.column == column]
+    if any(f.kind == "source_removed_column" and f.severity == "mismatch" for f in found):
+        return "❌ No longer in source"
+    if any(f.kind == "target_added_column" and f.severity == "mismatch" for f in found):
+        return "❌ NOT NULL, no DEFAULT" if otherwise.startswith("❌") else "❌ Not allowed by the policy"
+    if column in verdict.skip:
+        return "✓ Left out by the policy"
+    if column in verdict.nulls:
+        return "⚠ Set to NULL on all synced rows"
+    if any(f.kind == "source_removed_column" for f in found):
+        return "✓ Kept as it is"
+    return otherwise
+
+
+def _harmless(column: ColumnModel) -> str:
+    if column.generated:
+        return "✓ Safe (generated)"
+    if column.identity:
+        return "✓ Safe (identity)"
+    if column.default is not None:
+        return "✓ Safe (has default)"
+    return "❌ NOT NULL, no DEFAULT" if column.not_null else "✓ Safe (nullable)"
+
+
+def _beside(columns: Sequence[tuple[ColumnModel, str]]) -> list[str]:
+    shown = [(c.name, c.type.text + (f" DEFAULT {c.default}" if c.default and not c.generated else ""), fate)
+             for c, fate in columns]  # fmt: skip
+    names = max((cell_len(name) for name, _, _ in shown), default=0)
+    types = max((cell_len(type_) for _, type_, _ in shown), default=0)
+    return [f"  + {padded(name, names)}  {padded(type_, types)}  {fate}" for name, type_, fate in shown]
+
+
+def _retyped(source: ColumnModel, target: ColumnModel, verdict: Verdict) -> str:
+    found = [f for f in verdict.findings if f.column == source.name and f.kind in ("type_mismatch", "safe_cast")]
+    severity: Severity = found[0].severity if found else "info"
+    fate = {"mismatch": "WILL STOP SYNC", "warning": "cast, values may change", "info": "safe cast"}[severity]
+    if source.name in verdict.skip:
+        fate = "left out by the policy"
+    return f"{_SIGNS[severity]} {source.name} ({source.type.text} vs {target.type.text}) - {fate}"
+
+
+# --- a migration ----------------------------------------------------------------------------------------------------
+
+
+def migration(
+    statements: Mapping[str, Sequence[str]],
+    left_out: Mapping[str, Sequence[str]] | None = None,
+    *,
+    pipeline_file: str | None = None,
+) -> str:
+    """What `pgddl schema sync --apply` would execute, by table, and why something of a table is `left_out`."""
+    told = ["[DRY RUN] Would execute on target:"] if any(statements.values()) else ["[DRY RUN] Nothing to execute"]
+    for table in dict.fromkeys([*statements, *(left_out or ())]):
+        told += ["", f"-- Table: {table}"]
+        told += [line for statement in statements.get(table, ()) for line in statement.splitlines()]
+        told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.splitlines()]
+    if any(statements.values()):
+        told += ["", "-- Apply with:", _pgddl("schema sync", pipeline_file, "--apply")]
+    return "\n".join(map(printable, told))
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a box, with what stands at its right end."""
+
+    text: str
+    right: str = ""
+    style: str = ""
+    rule: bool = False
+
+
+class _Frame:
+    """A box that is as wide as asked, or as its longest piece that must not be broken."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self._inner, self._colour = max(width, 20) - 4, colour
+        self._rows: list[_Row] = []
+        self._title = _Row("")
+
+    def title(self, text: str, style: str) -> None:
+        self._title = _Row(text, style=style)
+
+    def text(self, text: str, style: str = "", indent: int = 0) -> None:
+        for line in printable(text).splitlines():
+            for piece in _wrapped(line, self._inner - indent):
+                self._rows.append(_Row(" " * indent + piece, style=style))
+
+    def sides(self, left: str, right: str, style: str) -> None:
+        """`right` in a column of its own, 10 wide, as the verdicts of tables stand."""
+        *above, last = _wrapped(printable(left), self._inner - 11)
+        self._rows += [_Row(line) for line in above]
+        self._rows.append(_Row(last, right, style))
+
+    def blank(self) -> None:
+        self._rows.append(_Row(""))
+
+    def rule(self) -> None:
+        self._rows.append(_Row("", rule=True))
+
+    def sql(self, statement: str, indent: int) -> None:
+        """A statement in lines that can be copied as they stand: broken before its action and outside of names."""
+        for line in printable(statement).splitlines():
+            for part in _ACTION.sub(r"\1\n", line, count=1).splitlines():
+                self._whole(_WORD.findall(part), "", indent)
+
+    def command(self, line: str, indent: int) -> None:
+        """A shell's line, continued by backslashes."""
+        self._whole(_WORD.findall(printable(line)), " \\", indent)
+
+    def _whole(self, parts: Sequence[str], continued: str, indent: int) -> None:
+        lines: list[str] = []
+        room = self._inner - indent - cell_len(continued)
+        for part in parts:
+            if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= room:
+                lines[-1] += f" {part}"
+            else:
+                lines.append(part)
+        self._rows += [_Row(" " * indent + line + continued) for line in lines[:-1]]
+        self._rows += [_Row(" " * indent + line) for line in lines[-1:]]
+
+    def drawn(self) -> str:
+        wide = max(self._inner, *(cell_len(row.text) for row in (self._title, *self._rows)))
+        drawn = [f"╔{'═' * (wide + 2)}╗", self._drawn(self._title, wide), f"╠{'═' * (wide + 2)}╣"]
+        drawn += [f"╟{'─' * (wide + 2)}╢" if row.rule else self._drawn(row, wide) for row in self._rows]
+        return "\n".join([*drawn, f"╚{'═' * (wide + 2)}╝"])
+
+    def _drawn(self, row: _Row, wide: int) -> str:
+        if row.right:
+            right = padded(row.right, 10)
+            return f"║ {padded(row.text, wide - 10)}{coloured(right, row.style, self._colour)} ║"
+        return f"║ {coloured(padded(row.text, wide), row.style, self._colour)} ║"
+
+
+_ACTION = re.compile(r"^(ALTER TABLE (?:ONLY )?(?:\"(?:[^\"]|\"\")*\"|[^\s\"])+) (?=\S)")
+# Up to a blank outside of a quoted name or literal: a piece that stays whole.
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"']|["'])+""")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns, broken at blanks, and within a word only where it is longer than a line."""
+    if cell_len(text) <= width:
+        return [text]
+    indent = len(text) - len(text.lstrip(" "))
+    lines: list[str] = []
+    for word in text.split():
+        for piece in chop_cells(word, width - indent) if cell_len(word) > width - indent else [word]:
+            if lines and cell_len(lines[-1]) + 1 + cell_len(piece) <= width:
+                lines[-1] += f" {piece}"
+            else:
+                lines.append(" " * indent + piece)
+    return lines or [""]
+
+
+def padded(text: str, width: int) -> str:
+    """Filled with blanks to so many columns of a terminal."""
+    return text + " " * (width - cell_len(text))
+
+
+def printable(text: str) -> str:
+    """Control characters spelled out, so that a name can neither break a frame nor speak to a terminal; line breaks
+    stay."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def coloured(text: str, style: str, colour: bool) -> str:
+    """In the colour of a status, or bold; as it is where `colour` is off."""
+    code = _STYLES.get(style)
+    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
