@@ -31,8 +31,9 @@ from pydantic import (
     ValidationError,
 )
 
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, without_locations
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
-from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
+from airflow_provider_pgddl.engine.errors import PgddlError, PipelineFileError, UsageError
 
 Table: TypeAlias = tuple[str, str]
 Path_: TypeAlias = tuple[str | int, ...]
@@ -115,6 +116,11 @@ def table_column_name(text: str) -> tuple[Table, str]:
     return (schema, table), column
 
 
+def exact_columns(listed: Mapping[str, Iterable[str]]) -> dict[Table, tuple[str, ...]]:
+    """Lists of columns as the file writes them, by exact (schema, table)."""
+    return {table_name(name): tuple(map(column_name, columns)) for name, columns in listed.items()}
+
+
 def table_pattern(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """`schema.table` with `*` and `?`, as one regular expression for each part; in quotes they are plain characters."""
     parts = _parts(text)
@@ -143,6 +149,25 @@ def written(*names: str) -> str:
     return ".".join(map(one, names))
 
 
+def sql_type(text: str) -> tuple[str, ...]:
+    """A type as the file or the server writes it, so that what means the same is equal: ``int4`` and ``integer``,
+    ``decimal(10, 2)`` and ``numeric(10,2)``. ValueError where it is no type.
+
+    Schema ("" where none is written, or the system's), name, each modifier as a syntax tree's text, [] of an array."""
+    try:
+        tree = without_locations(parse(f"SELECT CAST(NULL AS {text})"))
+        value = unwrap(unwrap(statement_node(tree).target_list[0]).val)
+        if kind_of(value) != "TypeCast":
+            raise ValueError
+    except (PgddlError, ValueError):
+        raise ValueError(f"{text}: not a type; write it as in SQL, such as integer or numeric(10,2)") from None
+    node = value.type_name
+    *schema, name = texts(node.names)
+    modifiers = [str(unwrap(modifier)) for modifier in node.typmods]
+    array = ["[]"] if node.array_bounds else []
+    return ("".join(part for part in schema if part != "pg_catalog"), name, *modifiers, *array)
+
+
 def _checked(parse: Any) -> AfterValidator:
     def check(text: str) -> str:
         parse(text)
@@ -155,6 +180,7 @@ Pattern = Annotated[str, _checked(table_pattern)]
 TableName = Annotated[str, _checked(table_name)]
 TableColumnName = Annotated[str, _checked(table_column_name)]
 ColumnName = Annotated[str, _checked(column_name)]
+SqlType = Annotated[str, Field(strict=True, min_length=1), _checked(sql_type)]
 
 # ---------------------------------------------------------------------------------------------------------------
 # Durations, sizes, words
@@ -415,6 +441,8 @@ SourceAdded = Literal["stop", "skip", "add"]
 TargetAdded = Literal["allow", "stop"]
 SourceRemoved = Annotated[Literal["stop", "preserve", "null", "drop"], _null]
 TypeMismatches = Literal["stop", "cast_if_safe", "cast_always"]
+TargetConstraints = Literal["stop", "allow"]
+Drift = Literal["source_superset", "target_superset", "type_casts", "all"]
 Validation = Annotated[
     Literal["strict", "warn_only", "disabled"],
     BeforeValidator(lambda value: "warn_only" if value == "permissive" else value),
@@ -429,7 +457,11 @@ class Overrides(Section):
     target_added_columns: TargetAdded | None = None
     # `null` is a value here, so "not overridden" cannot be None: it is the word of the default.
     source_removed_columns: Annotated[Literal["inherit", "stop", "preserve", "null", "drop"], _null] = "inherit"
+    target_added_constraints: TargetConstraints | None = None
     type_mismatches: TypeMismatches | None = None
+    safe_casts_allowed: Flag | None = None
+    allow_type_cast: dict[ColumnName, SqlType] | None = None
+    skip_columns: tuple[ColumnName, ...] | None = None
 
 
 class AutoMigrate(Section):
@@ -443,8 +475,15 @@ class SchemaPolicy(Section):
     source_added_columns: SourceAdded = "stop"
     target_added_columns: TargetAdded = "allow"
     source_removed_columns: SourceRemoved = "stop"
+    target_added_constraints: TargetConstraints = "stop"
     type_mismatches: TypeMismatches = "stop"
-    allow_type_cast: dict[TableColumnName, Text] = Field(default_factory=dict)
+    safe_casts_allowed: Flag = True
+    allow_type_cast: dict[TableColumnName, SqlType] = Field(default_factory=dict)
+    allow_schema_drift: Annotated[
+        tuple[Drift, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = ()
+    preserve_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
+    null_removed_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
     auto_migrate: AutoMigrate = Field(default_factory=AutoMigrate)
     overrides: dict[TableName, Overrides] = Field(default_factory=dict)
     force: Flag = False
@@ -537,11 +576,14 @@ class Pipeline(Section):
 
     @cached_property
     def skipped_columns(self) -> dict[Table, tuple[str, ...]]:
-        """`tables.skip_columns` by exact (schema, table)."""
-        return {
-            table_name(name): tuple(column_name(column) for column in columns)
-            for name, columns in self.tables.skip_columns.items()
-        }
+        """`tables.skip_columns` and what `schema.overrides` adds to it, by exact (schema, table)."""
+        skipped = exact_columns(self.tables.skip_columns)
+        for name, overrides in self.schema_.overrides.items():
+            if overrides.skip_columns:
+                table = table_name(name)
+                columns = map(column_name, overrides.skip_columns)
+                skipped[table] = tuple(dict.fromkeys((*skipped.get(table, ()), *columns)))
+        return skipped
 
     def where(self, *path: str | int) -> str:
         """Where a key stands, for messages: `pipeline.yaml, line 7: tables.include`."""
@@ -829,17 +871,34 @@ def _endpoints(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
 def _tables(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
     named: tuple[tuple[Path_, Iterable[str]], ...] = (
         (("rewrite",), pipeline.rewrite),
-        (("tables", "skip_columns"), pipeline.tables.skip_columns),
         (("schema", "overrides"), pipeline.schema_.overrides),
+        *((path, listed) for path, listed in _column_lists(pipeline)),
     )
     for path, names in named:
         seen: dict[Table, str] = {}
         for name in names:
             if (first := seen.setdefault(table_name(name), name)) != name:
                 yield (*path, name), f"is the same table as {first}"
-    for name, columns in pipeline.tables.skip_columns.items():
-        if not columns:
-            yield ("tables", "skip_columns", name), "names no column"
+    for path, listed in _column_lists(pipeline):
+        for name, columns in listed.items():
+            if not columns:
+                yield (*path, name), "names no column"
+    for name, overrides in pipeline.schema_.overrides.items():
+        if overrides.skip_columns == ():
+            yield ("schema", "overrides", name, "skip_columns"), "names no column"
+    preserved = exact_columns(pipeline.schema_.preserve_columns)
+    for name, columns in pipeline.schema_.null_removed_columns.items():
+        for number, column in enumerate(columns):
+            if column_name(column) in preserved.get(table_name(name), ()):
+                path = ("schema", "null_removed_columns", name, number)
+                yield path, f"{column} is in preserve_columns as well"
+
+
+def _column_lists(pipeline: Pipeline) -> Iterator[tuple[Path_, Mapping[str, tuple[str, ...]]]]:
+    """The keys that hold columns by their table."""
+    yield ("tables", "skip_columns"), pipeline.tables.skip_columns
+    yield ("schema", "preserve_columns"), pipeline.schema_.preserve_columns
+    yield ("schema", "null_removed_columns"), pipeline.schema_.null_removed_columns
 
 
 def _in_place(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
@@ -848,6 +907,10 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
     for key in ("exclude", "schema_only", "skip_columns"):
         if getattr(pipeline.tables, key):
             yield ("tables", key), "has no place in a rewrite in place: it takes exactly the tables under rewrite"
+    for name, overrides in pipeline.schema_.overrides.items():
+        if overrides.skip_columns:
+            path = ("schema", "overrides", name, "skip_columns")
+            yield path, "has no place in a rewrite in place: write DROP COLUMN under rewrite"
     if pipeline.tables.existing != "refuse":
         yield ("tables", "existing"), "has no place in a rewrite in place: give a target, or leave it out"
     if pipeline.tables.include and pipeline.rewrite:
@@ -915,13 +978,18 @@ def _lossy(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
     what = "can lose data and needs schema.force: true"
     if policy.validation == "disabled":
         yield ("schema", "validation"), f"disabled {what}"
-    if policy.allow_type_cast:
-        yield ("schema", "allow_type_cast"), what
+    for drift in policy.allow_schema_drift:
+        if drift != "target_superset":
+            yield ("schema", "allow_schema_drift"), f"{drift} {what}"
+    if policy.null_removed_columns:
+        yield ("schema", "null_removed_columns"), what
     places: list[tuple[Path_, SchemaPolicy | Overrides]] = [(("schema",), policy)]
     places += [(("schema", "overrides", name), overrides) for name, overrides in policy.overrides.items()]
     for path, place in places:
         if path != ("schema",) and place.validation == "disabled":
             yield (*path, "validation"), f"disabled {what}"
+        if place.allow_type_cast:
+            yield (*path, "allow_type_cast"), what
         if place.source_added_columns == "skip":
             yield (*path, "source_added_columns"), f"skip {what}"
         if place.source_removed_columns in ("null", "drop"):
@@ -991,8 +1059,9 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
 def _named_tables(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
     for name in pipeline.rewrite:
         yield ("rewrite", name), name
-    for name in pipeline.tables.skip_columns:
-        yield ("tables", "skip_columns", name), name
+    for path, listed in _column_lists(pipeline):
+        for name in listed:
+            yield (*path, name), name
     for name in pipeline.schema_.overrides:
         yield ("schema", "overrides", name), name
     for name in pipeline.schema_.allow_type_cast:
@@ -1029,6 +1098,12 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) 
             need(("tables", "skip_columns", name, number), table_name(name), column_name(column))
     for name in pipeline.schema_.allow_type_cast:
         need(("schema", "allow_type_cast", name), *table_column_name(name))
+    for name, overrides in pipeline.schema_.overrides.items():
+        path = ("schema", "overrides", name)
+        for column in overrides.allow_type_cast or ():
+            need((*path, "allow_type_cast", column), table_name(name), column_name(column))
+        for number, column in enumerate(overrides.skip_columns or ()):
+            need((*path, "skip_columns", number), table_name(name), column_name(column))
     for name, rewrite in pipeline.rewrite.items():
         for number, column in enumerate(rewrite.order_by):
             need(("rewrite", name, "order_by", number), table_name(name), column_name(column))
@@ -1042,7 +1117,8 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) 
 # ---------------------------------------------------------------------------------------------------------------
 # A file that changes after setup
 
-# Who works, how fast and how patiently: nothing of it is in what has been copied already.
+# Who works, how fast and how patiently: nothing of it is in what has been copied already. And what a person decides
+# when two schemas differ, which is never known at setup: columns that are new from then on are read again.
 FREE_KEYS = (
     "backfill.workers",
     "backfill.throttle",
@@ -1053,11 +1129,13 @@ FREE_KEYS = (
     "swap.lock_timeout",
     "swap.retries",
     "spark",
+    "schema",
+    "tables.skip_columns",
 )
 
 
 def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two pipelines (`to_json`) differ, other than workers, throttle and timeouts."""
+    """The dotted keys in which two pipelines (`to_json`) differ, other than those of FREE_KEYS."""
 
     def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
         try:

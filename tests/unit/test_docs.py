@@ -250,15 +250,24 @@ OTHER: dict[str, Any] = {
     "schema.source_added_columns": "add",
     "schema.target_added_columns": "stop",
     "schema.source_removed_columns": "preserve",
+    "schema.target_added_constraints": "allow",
     "schema.type_mismatches": "cast_if_safe",
+    "schema.safe_casts_allowed": False,
     "schema.allow_type_cast": {"shop.a.x": "text"},
+    "schema.allow_schema_drift": ["target_superset"],
+    "schema.preserve_columns": {"shop.a": ["x"]},
+    "schema.null_removed_columns": {"shop.a": ["x"]},
     "schema.auto_migrate.types": ["add_column"],
     "schema.auto_migrate.approval": "auto",
     "schema.overrides.<table>.validation": "warn_only",
     "schema.overrides.<table>.source_added_columns": "add",
     "schema.overrides.<table>.target_added_columns": "stop",
     "schema.overrides.<table>.source_removed_columns": "preserve",
+    "schema.overrides.<table>.target_added_constraints": "allow",
     "schema.overrides.<table>.type_mismatches": "cast_if_safe",
+    "schema.overrides.<table>.safe_casts_allowed": False,
+    "schema.overrides.<table>.allow_type_cast": {"x": "text"},
+    "schema.overrides.<table>.skip_columns": ["x"],
     "schema.force": True,
     "rewrite.<table>.alter": ["ALTER COLUMN id TYPE bigint"],
     "rewrite.<table>.partition_by.ahead": 4,
@@ -283,6 +292,11 @@ OTHER: dict[str, Any] = {
 }
 
 
+NEED_FORCE = (
+    "schema.allow_type_cast", "schema.null_removed_columns", "schema.overrides.<table>.allow_type_cast",
+)  # fmt: skip
+
+
 def plain(key: str) -> dict[str, Any]:
     """A short file in which the key may stand, and does not say anything yet."""
     here: dict[str, Any] = {"pipeline": "shop", "source": {"conn_id": "a"}}
@@ -293,7 +307,7 @@ def plain(key: str) -> dict[str, Any]:
         here |= {"target": {"conn_id": "b"}, "tables": {"include": ["shop.a"]}}
     if key == "capture.on_slot_lost":
         here["capture"] = {"rows": "wal"}
-    if key == "schema.allow_type_cast":
+    if key in NEED_FORCE:
         here["schema"] = {"force": True}
     return here
 
