@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.ddl_journal import Attempt, DdlJournal, DdlRo
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline import Ddl, Pipeline
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -105,6 +105,13 @@ def apply_events(
 # --- captured live ------------------------------------------------------------------------------------------------
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries
+
+
+def lock_timeout(ddl: Ddl) -> float:
+    """Seconds that whoever comes after us waits behind us, and while those before us are being signalled."""
+    if not ddl.lock_safe:
+        return ddl.retry_for
+    return ddl.lock_timeout + (PATIENCE if ddl.signal_blockers != "off" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +230,7 @@ class _Run:
         """Work and bookkeeping in one transaction: whatever ends it, either both are there or neither."""
         own = own_role(self.conn)
         with self.conn.transaction():
-            client.become(self.conn, self._lock_timeout(), local=True)
+            client.become(self.conn, lock_timeout(self.pipeline.ddl), local=True)
             with self.blockers.watch(self.conn):
                 for statement in statements:
                     self.conn.execute(statement)
@@ -235,13 +242,6 @@ class _Run:
                 notes += self._give_away(roles)
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
             lease.check(self.conn, self.fence)
-
-    def _lock_timeout(self) -> float:
-        """Whoever comes after us waits behind us for this long, and while those before us are being signalled."""
-        ddl = self.pipeline.ddl
-        if not ddl.lock_safe:
-            return ddl.retry_for
-        return ddl.lock_timeout + (PATIENCE if ddl.signal_blockers != "off" else 0)
 
     def _give_away(self, roles: Collection[str]) -> list[str]:
         """To its owner on the source what was made with our rights; returns what could not be given."""

@@ -48,13 +48,15 @@ class Blocker:
 
 
 class Blockers:
-    """For one event and all its tries: `with blockers.watch(conn): conn.execute(…)`.
+    """For one event (None: for statements of no event) and all its tries: `with blockers.watch(conn): …`.
 
     Signals are sent once somebody has been waited for `after` seconds: each session once for each of its transactions,
     recorded before it is sent. Our own pipeline's sessions are never signalled, and a prepared transaction cannot be.
     """
 
-    def __init__(self, connect: Callable[[], Session], pipeline: str, event_id: int, signal: Signal, after: float):
+    def __init__(
+        self, connect: Callable[[], Session], pipeline: str, event_id: int | None, signal: Signal, after: float
+    ):
         self.connect, self._pipeline, self._event_id = connect, pipeline, event_id
         self._signal, self._after = signal, after
         self._ours = application_name(pipeline, 0, "").removesuffix("0:")
