@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from rich.cells import cell_len, chop_cells
 
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Kind, Reason, Severity, Status, TableReport, Verdict
+from airflow_provider_pgddl.engine.schema.verdict import (
+    Choice,
+    Finding,
+    Kind,
+    Reason,
+    Severity,
+    Status,
+    TableReport,
+    Verdict,
+)
 
 WIDTH = 66
 """Columns of a terminal that a box takes, where nothing in it needs more."""
@@ -27,7 +36,7 @@ OR = "-- OR --"
 class _Words:
     """What is said of a kind of finding beside its own sentences. `heading` completes "… on TABLE", `problem` is said
     in a log and `boxed` in a box (its own sentence where they are empty), `fix` says what the SQL does, `ask` stands
-    above the ways out, `loss` what the alternatives cost."""
+    above the ways out, `short` is the fix in a word."""
 
     heading: str = "Schema mismatch"
     problem: tuple[str, ...] = ()
@@ -36,7 +45,7 @@ class _Words:
     ask: str = "Fix"
     fix: str = "Change the target database"
     boxed_fix: str = "Change the target database"
-    loss: str = ""
+    short: str = "Fix target schema"
 
 
 _WORDS: Mapping[Kind, _Words] = {
@@ -48,7 +57,7 @@ _WORDS: Mapping[Kind, _Words] = {
         ask="Actions",
         fix="Add column to target (RECOMMENDED)",
         boxed_fix="Add column to target database",
-        loss=" (NOT RECOMMENDED - DATA LOSS)",
+        short="Add column to target",
     ),
     "type_mismatch": _Words(
         heading="Type mismatch",
@@ -56,12 +65,12 @@ _WORDS: Mapping[Kind, _Words] = {
         boxed=("Source: {source}", "Target: {target}"),
         fix="Match types (RECOMMENDED)",
         boxed_fix="Match target type to source",
-        loss=" (DATA LOSS)",
     ),
     "source_removed_column": _Words(
         ask="Decide what to do with target column",
         fix="Remove from target",
         boxed_fix="Remove column from target database",
+        short="Remove from target",
     ),
     "target_added_column": _Words(
         fix="Let the target do without a value", boxed_fix="Let the target do without a value"
@@ -109,15 +118,12 @@ def _problem(finding: Finding, lines: Sequence[str]) -> list[str]:
 
 
 def resolution(findings: Iterable[Finding]) -> str | None:
-    """A short sentence that says how to get on: the first mismatch's fix or flags; None where there is none."""
+    """How to get on, in short: the first mismatch's fix, or its first flag; None where there is neither."""
     for finding in findings:
-        if finding.severity == "mismatch":
-            flags = dict.fromkeys(choice.flag.split("=")[0].split()[0] for choice in finding.choices)
-            ways = [words(finding).fix.removesuffix(" (RECOMMENDED)")] if finding.fix else []
-            if flags:
-                ways.append(f"use {' or '.join(flags)}")
-            if ways:
-                return " or ".join(ways)
+        if finding.severity == "mismatch" and (finding.fix or finding.choices):
+            ways = [words(finding).short] if finding.fix else []
+            ways += [f"use {choice.flag.partition('=')[0].split()[0]}" for choice in finding.choices[:1]]
+            return " or ".join(ways)
     return None
 
 
@@ -158,7 +164,7 @@ def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator
     ways = [(said.fix, list(finding.fix))] if finding.fix else []
     ways += [(choice.label, [_command(choice.flag, pipeline_file)]) for choice in finding.choices]
     for number, (label, does) in enumerate(ways, 1):
-        yield f"    {number}. {label.rstrip(':')}:"
+        yield f"    {number}. {label}:"
         yield from (f"       {line}" for statement in does for line in statement.splitlines())
 
 
@@ -191,8 +197,9 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
                 frame.sql(statement, indent=2)
         for choice in finding.choices:
             frame.blank()
-            frame.text(f"Alternative{said.loss}:", "bold")
-            frame.text(f"{choice.label.rstrip(':')}:", indent=2)
+            label, cost = _label(choice)
+            frame.text(f"Alternative{cost.upper()}:", "bold")
+            frame.text(f"{label}:", indent=2)
             frame.blank()
             frame.command(_command(choice.flag, pipeline_file), indent=2)
     if len(shown) > 1:
@@ -242,14 +249,19 @@ def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
 
 
 def _command(flag: str, pipeline_file: str | None) -> str:
-    return _pgddl("run replay", pipeline_file, *_FLAG.split(flag))
-
-
-_FLAG = re.compile(r' (?=--)(?=(?:[^"]*"[^"]*")*[^"]*$)')  # before a flag, and not within a quoted name
+    return f"{_pgddl('run replay', pipeline_file)} {flag}"
 
 
 def _pgddl(command: str, pipeline_file: str | None, *args: str) -> str:
     return f"pgddl {command} -p {shlex.join([pipeline_file or 'FILE', *args])}"
+
+
+def _label(choice: Choice) -> tuple[str, str]:
+    """What a choice does, and what it costs in its parentheses: as a box has them, apart."""
+    text = choice.label.removeprefix("Or ")
+    found = re.fullmatch(r"(.*?)( \([^()]*\))?", text)
+    assert found is not None
+    return found[1][:1].upper() + found[1][1:], found[2] or ""
 
 
 # --- all tables -----------------------------------------------------------------------------------------------------
