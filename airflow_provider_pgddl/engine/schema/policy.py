@@ -211,8 +211,11 @@ class _Judgement:
             "not_null": self.constraint,
             "target_constraint": self.constraint,
         }
-        # The rest stays as it is: a key or a collation by which rows would be taken for one another, a privilege.
-        by_kind.get(finding.kind, lambda d: self.findings.append(d.finding))(difference)
+        if finding.kind in by_kind:
+            by_kind[finding.kind](difference)
+        else:
+            # A key or a collation by which rows would be taken for one another, a privilege: no policy helps.
+            self.findings.append(finding)
 
     # What a finding becomes
 
