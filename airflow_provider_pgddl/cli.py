@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_pgddl.engine.schema import flags
+
 if TYPE_CHECKING:
+    from airflow_provider_pgddl.cli_ddl import Answer, Asked
     from airflow_provider_pgddl.engine.pipeline import Pipeline
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
@@ -127,12 +130,11 @@ def run(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.engine import job as jobs
     from airflow_provider_pgddl.engine import spark
     from airflow_provider_pgddl.engine.errors import UsageError
-    from airflow_provider_pgddl.engine.pipeline import load_pipeline
 
     if args.dry_run:
         # Refused rather than run: no stage looks at it yet, and a swap that was meant as a rehearsal cannot be undone.
         raise UsageError("--dry-run is not built yet", todo="leave it out; `pgddl check` changes nothing")
-    pipeline = load_pipeline(Path(args.pipeline))
+    pipeline = _pipeline(args)
     found = secrets(pipeline, _lookup(), os.environ)
     master = args.master or pipeline.spark.master or DEFAULT_MASTER
     env = os.environ | spark.launch_env(os.environ, local=spark.is_local(master)) | in_environment(found)
@@ -189,22 +191,81 @@ def demo(args: argparse.Namespace) -> int:
     return int(demo_run.main(["--json"] if args.json else []) or 0)
 
 
+def metrics(args: argparse.Namespace) -> int:
+    """Prometheus text of what the journal knows."""
+    from airflow_provider_pgddl.engine import metrics as prometheus
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+
+    print(prometheus.text(*_opened(args)), end="")
+    return EXIT_DONE
+
+
 def _ddl(name: str) -> Callable[[argparse.Namespace], int]:
     """A function of `cli_ddl` as a command; exit code 3 says that a person is still waited for."""
 
     def run(args: argparse.Namespace) -> int:
         from airflow_provider_pgddl import cli_ddl
-        from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE
 
-        answer = getattr(cli_ddl, name)(cli_ddl.Asked(*_opened(args), args))
-        if args.json:
-            _print_json(answer.found)
-        else:
-            print("\n".join(answer.lines()))
-        return EXIT_BLOCKED if answer.waits else EXIT_DONE
+        return _answered(getattr(cli_ddl, name), args)
 
     return run
 
+
+def _schema(name: str) -> Callable[[argparse.Namespace], int]:
+    """A function of `cli_schema` as a command; exit code 3 says that a mismatch stands."""
+
+    def run(args: argparse.Namespace) -> int:
+        from airflow_provider_pgddl import cli_schema
+
+        return _answered(getattr(cli_schema, name), args)
+
+    return run
+
+
+def _answered(ask: Callable[[Asked], Answer], args: argparse.Namespace) -> int:
+    from airflow_provider_pgddl.cli_ddl import Asked
+
+    answer = ask(Asked(*_opened(args), args))
+    if args.json:
+        _print_json(answer.found)
+    else:
+        print("\n".join(answer.lines()))
+    return answer.exit_code
+
+
+POLICY = tuple(Option(names, settings) for names, settings in flags.OPTIONS)
+SCHEMA = (
+    Command(
+        "validate",
+        "whether rows of the source fit into the target, table by table; needs no setup and changes nothing",
+        (PIPELINE, TABLES, *POLICY, JSON),
+        _schema("validate"),
+    ),
+    Command(
+        "diff",
+        "both sides of one table, column by column, and what puts them right",
+        (
+            PIPELINE,
+            Option(("--table",), {"required": True, "metavar": "SCHEMA.TABLE", "help": "this table"}),
+            *POLICY,
+            JSON,
+        ),
+        _schema("diff"),
+    ),
+    Command(
+        "sync",
+        "align the target with the source",
+        (
+            PIPELINE,
+            TABLES,
+            Option(("--dry-run",), {"action": "store_true", "help": "only say what would be executed"}),
+            Option(("--apply",), {"action": "store_true", "help": "execute it, each table in one transaction"}),
+            *POLICY,
+            JSON,
+        ),
+        _schema("sync"),
+    ),
+)
 
 STATUSES = (
     "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
@@ -277,6 +338,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             TABLES,
             Option(("--master",), {"default": None, "help": f"Spark master (spark.master, else {DEFAULT_MASTER})"}),
             Option(("--dry-run",), {"action": "store_true", "help": "not built yet: refused"}),
+            *POLICY,
             JSON,
         ),
         run,
@@ -288,6 +350,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
         reset,
     ),
+    Group("schema", "the schema gate: whether both sides fit, how they differ, and putting the target right", SCHEMA),
+    Command("metrics", "what Prometheus scrapes: verdicts, what is left, what was counted", (PIPELINE,), metrics),
     Group("ddl", "schema changes that follow from the source: look at them and decide", DDL),
     Command("demo", "a shop moved from Postgres 16 to 18 under its writers, then one table rewritten", (JSON,), demo),
 )
@@ -382,11 +446,18 @@ def airflow_commands() -> list[Any]:
 def _opened(args: argparse.Namespace) -> tuple[Pipeline, str, str]:
     """The pipeline and the connection strings of its source and target (in place: the same)."""
     from airflow_provider_pgddl.connections import secrets
+
+    pipeline = _pipeline(args)
+    found = secrets(pipeline, _lookup(), os.environ)
+    return pipeline, found["source"], found.get("target", found["source"])
+
+
+def _pipeline(args: argparse.Namespace) -> Pipeline:
+    """The pipeline file, with the flags of a command that takes the policy's."""
     from airflow_provider_pgddl.engine.pipeline import load_pipeline
 
     pipeline = load_pipeline(Path(args.pipeline))
-    found = secrets(pipeline, _lookup(), os.environ)
-    return pipeline, found["source"], found.get("target", found["source"])
+    return load_pipeline(flags.merged(pipeline.to_json(), args)) if hasattr(args, "force") else pipeline
 
 
 def _lookup() -> Callable[[str], Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.stages import ddl_commands
 
@@ -22,11 +22,19 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """`found` is what --json prints; `lines()` says it to people; `waits`: somebody has to do something."""
+    """`found` is what --json prints; `lines()` says it to people; `waits`: somebody has to do something; `errors` are
+    what went wrong with a part of it, told in both."""
 
     found: Found
     lines: Callable[[], Iterable[str]]
     waits: bool = False
+    errors: Sequence[PgddlError] = ()
+
+    @property
+    def exit_code(self) -> int:
+        if self.errors:
+            return self.errors[0].exit_code
+        return EXIT_BLOCKED if self.waits else EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -284,7 +292,7 @@ def _exceptions(found: Found) -> Iterator[str]:
 def _killed(found: Found) -> Iterator[str]:
     rows = [
         [str(row["id"]), age(row["signalled_at"]), str(row["pid"]), row["usename"] or "-",
-         row["signal"] + ("" if row["succeeded"] else " (had ended)"), str(row["event_id"]),
+         row["signal"] + ("" if row["succeeded"] else " (had ended)"), str(row["event_id"] or "-"),
          first_line(row["query"] or "")]
         for row in found["killed"]
     ]  # fmt: skip

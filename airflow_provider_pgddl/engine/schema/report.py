@@ -319,17 +319,18 @@ def _note(finding: Finding) -> Iterator[str]:
 
 
 def diff(
-    table: str, source: TableModel | None, target: TableModel | None, verdict: Verdict, *, colour: bool = False
+    report: TableReport, source: TableModel | None, target: TableModel | None, verdict: Verdict, *, colour: bool = False
 ) -> str:
     """Both sides of one table, column by column, with what the policy makes of each difference. A side that is not
-    there has no columns."""
+    there has no columns. The report may say more than the verdict, as that DDL waits."""
     ours = source.columns if source else ()
     theirs = target.columns if target else ()
     common = [(c, b) for c in ours if (b := target.column(c.name) if target else None)]
     only_source = [c for c in ours if target is None or target.column(c.name) is None]
     only_target = [c for c in theirs if source is None or source.column(c.name) is None]
+    stops = [f for f in report.findings if f.severity == "mismatch"]
     retyped = [(a, b) for a, b in common if a.type.text != b.type.text]
-    told = [f"Table: {table}", "", f"Columns in common: {len(common)}"]
+    told = [f"Table: {report.table}", "", f"Columns in common: {len(common)}"]
     told += [f"  ✓ {a.name} ({a.type.text}) - types match" for a, b in common if a.type.text == b.type.text]
     told += ["", f"Source only: {_count(len(only_source), 'column')}"]
     told += _beside([(column, _fate(column.name, verdict, "⚠ Data loss risk")) for column in only_source])
@@ -338,20 +339,20 @@ def diff(
     told += ["", f"Type mismatches: {len(retyped)}"]
     told += [f"  {_retyped(a, b, verdict)}" for a, b in retyped]
     columns = {c.name for c in (*only_source, *only_target)} | {a.name for a, _ in retyped}
-    others = [f for f in verdict.findings if f.column not in columns]
+    others = [f for f in report.findings if f.column not in columns]
     if others:
         told += ["", f"Other differences: {len(others)}"]
         told += [f"  {_SIGNS[f.severity]} {' '.join(f.what.splitlines())}" for f in others]
-    told += ["", f"Sync status: {_STATUS_WORDS[verdict.status]}"]
+    told += ["", f"Sync status: {_STATUS_WORDS[report.status]}"]
     status = len(told) - 1
-    reasons = list(dict.fromkeys(_reason(f) for f in verdict.mismatches))
+    reasons = list(dict.fromkeys(_reason(f) for f in stops))
     if reasons:
         told.append(f"Reason: {'; '.join(reasons)}")
-    fixes = [line for f in verdict.mismatches for statement in f.fix for line in statement.splitlines()]
+    fixes = [line for f in stops for statement in f.fix for line in statement.splitlines()]
     if fixes:
         told += ["", "Fix:", *(f"  {line}" for line in fixes)]
     told = [printable(line) for line in told]
-    told[status] = coloured(told[status], verdict.status, colour)
+    told[status] = coloured(told[status], report.status, colour)
     return "\n".join(told)
 
 
