@@ -89,7 +89,7 @@ def test_nothing_is_written_while_nothing_changes(journal: SchemaJournal) -> Non
     before = versions(journal)
     shuffled: dict[tuple[str, str], Recorded] = {
         name: (status, list(reversed(findings)), *rest) for name, (status, findings, *rest) in reversed(many.items())
-    }  # type: ignore[misc]
+    }
     assert journal.record_many(shuffled) == set()
     assert versions(journal) == before
     assert len(journal.history()) == 500
@@ -271,7 +271,7 @@ def test_sessions_that_record_many_tables_in_any_order_do_not_block_each_other_f
     def records(journal: SchemaJournal, order: list[tuple[str, str]], findings: list[Finding]) -> None:
         for _ in range(25):
             for status, found in (("mismatch", findings), ("compatible", [])):
-                journal.record_many(dict.fromkeys(order, (status, found, None, (None, None))))  # type: ignore[misc]
+                journal.record_many(dict.fromkeys(order, (status, found, None, (None, None))))
                 journal.touch(order)
                 journal.claim_new()
 
@@ -343,4 +343,4 @@ def test_a_journal_of_an_older_version_is_taken_over(target_dsn: str) -> None:
 
 def test_a_verdict_that_is_none_is_refused(journal: SchemaJournal) -> None:
     with pytest.raises(psycopg.errors.CheckViolation):
-        journal.record(USERS, "broken", [])  # type: ignore[arg-type]
+        journal.record(USERS, "broken", [])
