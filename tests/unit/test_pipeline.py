@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.pipeline import (
     matches,
     seconds,
     size_bytes,
+    sql_type,
     table_name,
     table_pattern,
     written,
@@ -141,9 +142,16 @@ def test_every_key_of_the_design_is_taken() -> None:
       target_added_columns: stop
       source_removed_columns: preserve
       type_mismatches: cast_if_safe
+      safe_casts_allowed: false
+      target_added_constraints: allow
       allow_type_cast: {public.products.price: integer}
+      allow_schema_drift: type_casts
+      preserve_columns: {public.users: [legacy_id]}
+      null_removed_columns: {public.users: [legacy_name]}
       auto_migrate: {types: [add_column, safe_type_change], approval: required}
-      overrides: {public.audit_logs: {source_added_columns: skip}}
+      overrides:
+        public.audit_logs: {source_added_columns: skip, skip_columns: [user_ip, user_agent]}
+        public.products: {allow_type_cast: {price: int}, safe_casts_allowed: true, target_added_constraints: stop}
       force: true
     backfill:
       chunk_bytes: 64MB
@@ -159,7 +167,8 @@ def test_every_key_of_the_design_is_taken() -> None:
     assert shop.ddl.create_tags == ("CREATE TABLE",)
     assert shop.ddl.missing_role == {"app": "app_v2"}
     assert shop.backfill.throttle.max_replica_lag == 10.0
-    assert shop.skipped_columns == {("public", "users"): ("ssn",)}
+    assert shop.skipped_columns == {("public", "users"): ("ssn",), ("public", "audit_logs"): ("user_ip", "user_agent")}
+    assert shop.schema_.allow_schema_drift == ("type_casts",)
 
     rewrite = load_pipeline(
         in_place(
@@ -238,6 +247,18 @@ def test_an_error_names_the_file_the_line_and_the_key(tmp_path: Path) -> None:
         ("? [a]\n: b", 5, "not valid YAML"),
         ("1: b", 5, "1: expected a key that is text"),
         ("schema: {allow_type_cast: {public.price: integer}}", 5, "write it as schema.table.column"),
+        ("schema: {allow_type_cast: {public.a.b: 'integer('}}", 5, "not a type; write it as in SQL"),
+        ("schema: {allow_type_cast: {public.a.b: 'integer + (1'}}", 5, "not a type; write it as in SQL"),
+        ("schema: {overrides: {public.a: {allow_type_cast: {b: ')'}}}}", 5, "allow_type_cast.b: ): not a type"),
+        ("schema: {allow_schema_drift: superset}", 5, "expected one of: source_superset, target_superset, type_casts"),
+        ("schema: {preserve_columns: {public.a: []}}", 5, "preserve_columns.public.a: names no column"),
+        ("schema: {overrides: {public.a: {skip_columns: []}}}", 5, "skip_columns: names no column"),
+        ("schema: {preserve_columns: {a.b: [c], A.b: [d]}}", 5, "is the same table as a.b"),
+        (
+            "schema: {force: true, preserve_columns: {a.b: [c]}, null_removed_columns: {a.B: [d, C]}}",
+            5,
+            "null_removed_columns.a.B[1]: C is in preserve_columns as well",
+        ),
         ("schema: {overrides: {'public.*': {validation: warn_only}}}", 5, "a pattern cannot stand here"),
         ("schema: {overrides: {public.audit: {force: true}}}", 5, "unknown key"),
     ],
@@ -401,6 +422,7 @@ def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
         (in_place(tables={"exclude": ["public.a"]}), "has no place in a rewrite in place"),
         (in_place(tables={"schema_only": ["public.a"]}), "has no place in a rewrite in place"),
         (in_place(tables={"skip_columns": {"public.orders": ["a"]}}), "has no place in a rewrite in place"),
+        (in_place(schema={"overrides": {"public.orders": {"skip_columns": ["a"]}}}), "write DROP COLUMN under rewrite"),
         (in_place(tables={"existing": "adopt"}), "has no place in a rewrite in place"),
         (in_place(capture={"rows": "none"}), "would lose what is written"),
         (in_place(ddl={"ddl_only": True}), "ddl.ddl_only: needs a target"),
@@ -422,6 +444,10 @@ def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
         (migrate(schema={"source_removed_columns": "drop"}), "drop can lose data"),
         (migrate(schema={"type_mismatches": "cast_always"}), "cast_always can lose data"),
         (migrate(schema={"allow_type_cast": {"public.products.price": "integer"}}), "allow_type_cast: can lose data"),
+        (migrate(schema={"null_removed_columns": {"public.a": ["b"]}}), "null_removed_columns: can lose data"),
+        (migrate(schema={"allow_schema_drift": "all"}), "allow_schema_drift: all can lose data"),
+        (migrate(schema={"allow_schema_drift": ["target_superset", "type_casts"]}), "type_casts can lose data"),
+        (migrate(schema={"overrides": {"public.a": {"allow_type_cast": {"b": "text"}}}}), "a.allow_type_cast: can"),
         (migrate(schema={"overrides": {"public.a": {"source_added_columns": "skip"}}}), "a.source_added_columns"),
         (migrate(schema={"overrides": {"public.a": {"validation": "disabled"}}}), "disabled can lose data"),
     ],
@@ -435,6 +461,13 @@ def test_settings_that_contradict_one_another_are_refused(pipeline: dict[str, An
 def test_force_allows_what_can_lose_data() -> None:
     policy = {"force": True, "source_added_columns": "skip", "source_removed_columns": None, "validation": "disabled"}
     assert load_pipeline(migrate(schema=policy)).schema_.force
+
+
+def test_what_loses_nothing_needs_no_force() -> None:
+    load_pipeline(migrate(schema={
+        "allow_schema_drift": "target_superset", "preserve_columns": {"public.a": ["b"]}, "safe_casts_allowed": False,
+        "target_added_constraints": "allow", "overrides": {"public.a": {"skip_columns": ["c"]}},
+    }))  # fmt: skip
 
 
 def test_in_place_include_may_repeat_the_tables() -> None:
@@ -560,6 +593,19 @@ def test_a_line_survives_the_job_file() -> None:
         matches(carried, TABLES)
 
 
+def test_tables_of_the_gate_must_exist_and_columns_that_the_source_has_lost_need_not() -> None:
+    def gate(**schema: Any) -> Pipeline:
+        return load_pipeline(migrate(schema={"force": True, **schema}))
+
+    for key in ("preserve_columns", "null_removed_columns"):
+        with pytest.raises(PipelineFileError, match=f"{key}.public.ordrs: there is no table public.ordrs"):
+            matches(gate(**{key: {"public.ordrs": ["a"]}}), TABLES)
+        check_columns(gate(**{key: {"public.orders": ["gone"]}}), {("public", "orders"): ["id"]})
+    for own in ({"skip_columns": ["ssn"]}, {"allow_type_cast": {"ssn": "text"}}):
+        with pytest.raises(PipelineFileError, match=r"public\.orders has no column ssn"):
+            check_columns(gate(overrides={"public.orders": own}), {("public", "orders"): ["id"]})
+
+
 def test_columns_that_do_not_exist_are_refused() -> None:
     columns = {("public", "orders"): ["id", "customer_id", "Total"]}
     pipeline = load_pipeline(
@@ -576,6 +622,26 @@ def test_columns_that_do_not_exist_are_refused() -> None:
     skip = load_pipeline(migrate(tables={"include": ["public.*"], "skip_columns": {"public.orders": ["total"]}}))
     with pytest.raises(PipelineFileError, match="no column total"):
         check_columns(skip, columns)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("integer", "int4"), ("INT", "integer"), ("decimal(10, 2)", "numeric(10,2)"), ("varchar", "character varying"),
+        ("timestamptz(3)", "timestamp(3) with time zone"), ("float", "double precision"), ("char", "character(1)"),
+        ("int[]", "integer[]"), ("bool", "pg_catalog.bool"), ("interval(3)", "interval (3)"),
+    ],
+)  # fmt: skip
+def test_types_that_are_written_in_two_ways_are_one(one: str, other: str) -> None:
+    assert sql_type(one) == sql_type(other)
+
+
+def test_types_differ_by_their_modifiers_and_schemas() -> None:
+    names = [
+        "integer", "integer[]", "numeric", "numeric(10)", "numeric(10,2)", "char", '"char"', "text", "public.text",
+        "public.geometry", "public.geometry(Point,4326)", "public.geometry(Line,4326)", "interval day", "interval hour",
+    ]  # fmt: skip
+    assert len({sql_type(name) for name in names}) == len(names)
 
 
 # --- quantities ---------------------------------------------------------------------------------------------------
@@ -637,13 +703,15 @@ def test_nothing_of_a_pipeline_changes_after_reading() -> None:
         load_pipeline(MIGRATE).pipeline = "other"
 
 
-def test_changed_keys_are_named_and_workers_throttle_and_timeouts_are_free() -> None:
+def test_changed_keys_are_named_and_the_gate_workers_throttle_and_timeouts_are_free() -> None:
     recorded = load_pipeline(MIGRATE).to_json()
     free = migrate(
         backfill={"workers": 9, "throttle": {"max_active_backends": 3}},
         swap={"lock_timeout": "10ms", "retries": 3},
         ddl={"lock_timeout": "1s", "retry_for": "1h"},
         spark={"master": "local[2]"},
+        schema={"validation": "warn_only", "preserve_columns": {"public.a": ["b"]}},
+        tables={"include": ["public.*"], "skip_columns": {"public.a": ["c"]}},
     )
     assert changed_keys(recorded, load_pipeline(free).to_json()) == []
     changed = migrate(
