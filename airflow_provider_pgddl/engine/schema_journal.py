@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -181,7 +180,7 @@ class SchemaJournal:
                 "names": [name[1] if name else None for name, _, _, _ in rows],
                 "counters": [counter for _, counter, _, _ in rows],
                 "labels": [label for _, _, label, _ in rows],
-                "values": [by for _, _, _, by in rows],
+                "values": [float(by) for _, _, _, by in rows],
             }
             self.conn.execute(_Q["count"], args)
 
@@ -214,10 +213,11 @@ def _findings(values: Sequence[Any]) -> tuple[Finding, ...]:
     return tuple(stopped(v) if isinstance(v, str) else Finding.from_json(v) for v in values)
 
 
-def _verdict(of: StatusRow | Recorded) -> tuple[Status, list[str]]:
+def _verdict(of: StatusRow | Recorded) -> tuple[Status, set[Finding]]:
     """What makes two verdicts the same one; in which order the findings were found does not matter."""
     status, findings = (of.status, of.findings) if isinstance(of, StatusRow) else of[:2]
-    return status, sorted(json.dumps(f.to_json(), sort_keys=True) for f in findings)
+    # Their JSON always has the metric.
+    return status, {f if f.metric else replace(f, metric=f.kind) for f in findings}
 
 
 def _differs(row: StatusRow, now: Recorded) -> bool:

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded, SchemaJournal
+from tests.conftest import Database
 from tests.integration.lifecycle import wait_until
 from tests.integration.sessions import Underway
 
@@ -39,13 +40,14 @@ def set_up(conn: Session, *pipelines: str) -> None:
         )
 
 
-@pytest.fixture
-def open_journal(target_dsn: str) -> Iterator[Callable[[], SchemaJournal]]:
-    """``open_journal()``: the journal of pipeline shop over another session each time."""
+@pytest.fixture(params=["pg16", "pg18"])
+def open_journal(request: pytest.FixtureRequest, database: Database) -> Iterator[Callable[[], SchemaJournal]]:
+    """``open_journal()``: the journal of pipeline shop over another session each time; in place it is on the source."""
+    dsn = database(request.getfixturevalue(request.param))
     sessions: list[Session] = []
 
     def another() -> SchemaJournal:
-        sessions.append(connect(target_dsn, purpose="test"))
+        sessions.append(connect(dsn, purpose="test"))
         return SchemaJournal(sessions[-1], "shop")
 
     first = another()
@@ -297,14 +299,14 @@ def test_those_who_count_wait_for_nobody_and_nothing_is_lost_by_folding(
         journal.count(USERS, "rows_skipped", "column_mismatch", 2)
     with journal.conn.transaction():
         journal.count(USERS, "rows_skipped", "column_mismatch", 5)
-        journal.validated("pass", 0.5)  # folds
+        journal.validated("pass", 1)  # folds
         other.count(USERS, "rows_skipped", "column_mismatch", 7)
         other.validated("pass", 0.25)
         assert reader.counters()[USERS, "rows_skipped", "column_mismatch"] == 167
     assert reader.counters() == {
         (USERS, "rows_skipped", "column_mismatch"): 172,
         (None, "validations", "pass"): 2,
-        (None, "validation_seconds", ""): 0.75,
+        (None, "validation_seconds", ""): 1.25,
     }
     assert one(reader, "SELECT count(*) FROM pgddl.schema_counters WHERE name = 'rows_skipped'") == 2
 
