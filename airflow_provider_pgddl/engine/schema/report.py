@@ -26,19 +26,18 @@ from airflow_provider_pgddl.engine.schema.verdict import (
 
 WIDTH = 66
 """Columns of a terminal that a box takes, where nothing in it needs more."""
-OR = "-- OR --"
-"""Between two statements of a fix of which one is enough."""
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What is said of a kind of finding beside its own sentences. `heading` completes "… on TABLE", `problem` is said
-    in a log and `boxed` in a box (its own sentence where they are empty), `fix` says what the SQL does, `ask` stands
-    above the ways out, `short` is the fix in a word."""
+    """What is said of a kind of finding beside its own sentences. `heading` completes "… on TABLE"; in place of `own`
+    within the finding's sentence, `problem` is said in a log and `boxed` in a box; `stop` in place of the impact, in a
+    log; `fix` says what the SQL does, `ask` stands above the ways out, `short` is the fix in a word."""
 
     heading: str = "Schema mismatch"
+    own: str = ""
     problem: tuple[str, ...] = ()
     boxed: tuple[str, ...] = ()
     stop: str | None = None
@@ -51,6 +50,7 @@ class _Words:
 _WORDS: Mapping[Kind, _Words] = {
     "source_added_column": _Words(
         heading="Schema mismatch detected",
+        own="Source has new column '{column}' not in target",
         problem=("Source has new column: '{column}' (type: {source})", "Target does not have this column"),
         boxed=("Source database has new column '{column}' ({source})", "Target database does not have this column"),
         stop="Sync STOPPED to prevent data loss.",
@@ -61,19 +61,34 @@ _WORDS: Mapping[Kind, _Words] = {
     ),
     "type_mismatch": _Words(
         heading="Type mismatch",
+        own="{source} on the source, {target} on the target",
         problem=("Source: {source}", "Target: {target}"),
         boxed=("Source: {source}", "Target: {target}"),
         fix="Match types (RECOMMENDED)",
         boxed_fix="Match target type to source",
     ),
+    "safe_cast": _Words(
+        heading="Type mismatch",
+        own="{source} on the source, {target} on the target",
+        problem=("Source: {source}", "Target: {target}"),
+        boxed=("Source: {source}", "Target: {target}"),
+    ),
     "source_removed_column": _Words(
+        stop="",
         ask="Decide what to do with target column",
         fix="Remove from target",
         boxed_fix="Remove column from target database",
         short="Remove from target",
     ),
     "target_added_column": _Words(
-        fix="Let the target do without a value", boxed_fix="Let the target do without a value"
+        own="Target has new column '{column}' (NOT NULL, no DEFAULT)",
+        problem=("Target has new column '{column}' (NOT NULL, no DEFAULT)", "Source does not have this column"),
+        boxed=(
+            "Target database has new column '{column}' (NOT NULL, no DEFAULT)",
+            "Source database does not have this column",
+        ),
+        fix="Let target do without a value",
+        boxed_fix="Let target database do without a value",
     ),
     "stopped": _Words(heading="Table stopped"),
 }
@@ -103,18 +118,14 @@ def words(finding: Finding) -> _Words:
     return _WORDS.get(finding.kind, _PLAIN)
 
 
-def _filled(lines: Sequence[str], finding: Finding) -> list[str]:
-    sides = {"column": finding.column, "source": finding.source, "target": finding.target}
-    return [line.format_map(sides) for line in lines]
-
-
 def _problem(finding: Finding, lines: Sequence[str]) -> list[str]:
-    """The prescribed sentences of a kind where the finding stops its table and knows both sides; else its own."""
-    asked = "".join(lines)
-    known = all(getattr(finding, part) for part in ("column", "source", "target") if f"{{{part}}}" in asked)
-    if lines and known and finding.severity == "mismatch":
-        return _filled(lines, finding)
-    return finding.what.splitlines()
+    """The finding's sentence, with the prescribed lines in place of what they tell; what a policy has added stays."""
+    sides = {"column": finding.column, "source": finding.source, "target": finding.target}
+    own = words(finding).own.format_map(sides)
+    if not (lines and own and own in finding.what):
+        return finding.what.split("\n")
+    more = finding.what.partition(own)[2].lstrip("., ")
+    return [line.format_map(sides) for line in lines] + ([more[:1].upper() + more[1:]] if more else [])
 
 
 def resolution(findings: Iterable[Finding]) -> str | None:
@@ -135,7 +146,7 @@ def lines(report: TableReport, *, pipeline_file: str | None = None) -> list[str]
     told: list[str] = []
     for finding in report.findings:
         told += _told(report.table, finding, pipeline_file)
-    return [printable(line) for line in told]
+    return [_one_line(line) for line in told]
 
 
 def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[str]:
@@ -143,13 +154,11 @@ def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[s
     about = f"{table}.{finding.column}" if finding.kind in ("type_mismatch", "safe_cast") else table
     difference = "Type difference" if finding.kind in ("type_mismatch", "safe_cast") else "Schema difference"
     yield f"[{_LEVELS[finding.severity]}] {said.heading if stops else difference} on {about}"
-    if finding.kind == "safe_cast" and finding.source and finding.target:
-        yield f"  Source: {finding.source}"
-        yield f"  Target: {finding.target}"
     yield from (f"  {line}" for line in _problem(finding, said.problem))
-    if outcome := said.stop if stops and said.stop else finding.impact:
-        yield ""
-        yield from (f"  {line}" for line in outcome.splitlines())
+    if outcome := said.stop if stops and said.stop is not None else finding.impact:
+        if stops:
+            yield ""
+        yield from (f"  {line}" for line in outcome.split("\n"))
     if stops and (finding.fix or finding.choices):
         yield ""
         yield f"  {said.ask}:"
@@ -159,13 +168,13 @@ def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[s
 def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
     """The fix alone as it stands; numbered where there is more than one way out."""
     if not finding.choices:
-        yield from (f"    {line}" for statement in finding.fix for line in statement.splitlines())
+        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
         return
     ways = [(said.fix, list(finding.fix))] if finding.fix else []
     ways += [(choice.label, [_command(choice.flag, pipeline_file)]) for choice in finding.choices]
     for number, (label, does) in enumerate(ways, 1):
         yield f"    {number}. {label}:"
-        yield from (f"       {line}" for statement in does for line in statement.splitlines())
+        yield from (f"       {line}" for statement in does for line in statement.split("\n"))
 
 
 def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool = False, width: int = WIDTH) -> str:
@@ -175,17 +184,17 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
     stops = [f for f in report.findings if f.severity == "mismatch"]
     frame = _Frame(width, colour)
     frame.title(_title(stops), report.status)
-    frame.text(f"Table: {report.table}")
+    frame.text(_one_line(f"Table: {report.table}"))
     shown = stops or list(report.findings)
     for number, finding in enumerate(shown, 1):
         said = words(finding)
         if number > 1:
             frame.rule()
         if finding.column and finding.kind == "type_mismatch":
-            frame.text(f"Column: {finding.column}")
+            frame.text(_one_line(f"Column: {finding.column}"))
         frame.blank()
         frame.text(f"Problem {number} of {len(shown)}:" if len(shown) > 1 else "Problem:", "bold")
-        for line in _sides(finding) or _problem(finding, said.boxed):
+        for line in _boxed(finding):
             frame.text(line, indent=2)
         _impact(frame, finding, report.held_back if number == 1 else None)
         if finding.fix:
@@ -220,21 +229,18 @@ def _title(stops: Sequence[Finding]) -> str:
     return f"SYNC STOPPED: {'Type' if kinds == {'type_mismatch'} else 'Schema'} Mismatch"
 
 
-_EXAMPLE = re.compile(r"\((?P<source>[^()]+) → (?P<target>[^()]+)\)")
+_EXAMPLE = re.compile(r"\(([^()]+) → ([^()]+)\)$")
 
 
-def _sides(finding: Finding) -> list[str]:
-    """Both types below each other, with the example that the impact gives."""
-    if finding.kind != "type_mismatch" or not (finding.source and finding.target):
-        return []
+def _boxed(finding: Finding) -> list[str]:
+    """The problem; both types below each other, with the example that the impact gives."""
+    told = _problem(finding, words(finding).boxed)
     example = _EXAMPLE.search(finding.impact or "")
-    if example is None:
-        return []
-    wide = max(cell_len(finding.source), cell_len(finding.target))
-    return [
-        f"{side.title()}: {padded(text, wide)} - e.g., {example[side]}"
-        for side, text in (("source", finding.source), ("target", finding.target))
-    ]
+    if finding.kind != "type_mismatch" or example is None or len(told) < 2:
+        return told
+    wide = max(map(cell_len, told[:2]))
+    beside = [f"{padded(line, wide)} - e.g., {value}" for line, value in zip(told, example.groups(), strict=False)]
+    return beside + told[2:]
 
 
 def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
@@ -242,7 +248,7 @@ def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
         return
     frame.blank()
     frame.text("Impact:", "bold")
-    for line in (finding.impact or "").splitlines():
+    for line in (finding.impact or "").split("\n"):
         frame.text(line, indent=2)
     if held_back is not None:
         frame.text(f"Rows inserted/updated since schema change: ~{held_back:,}", indent=2)
@@ -259,9 +265,8 @@ def _pgddl(command: str, pipeline_file: str | None, *args: str) -> str:
 def _label(choice: Choice) -> tuple[str, str]:
     """What a choice does, and what it costs in its parentheses: as a box has them, apart."""
     text = choice.label.removeprefix("Or ")
-    found = re.fullmatch(r"(.*?)( \([^()]*\))?", text)
-    assert found is not None
-    return found[1][:1].upper() + found[1][1:], found[2] or ""
+    does, parenthesis, cost = text.partition(" (")
+    return does[:1].upper() + does[1:], parenthesis + cost
 
 
 # --- all tables -----------------------------------------------------------------------------------------------------
@@ -310,7 +315,7 @@ def _note(finding: Finding) -> Iterator[str]:
         yield f"Type mismatch: {finding.column} ({finding.source} vs {finding.target}){stops}"
     else:
         sign = "✓" if finding.severity == "info" else "⚠"
-        first, *more = finding.what.splitlines()
+        first, *more = finding.what.split("\n")
         yield f"{sign}  {first}{stops}"
         yield from (f"   {line}" for line in more)
 
@@ -342,16 +347,16 @@ def diff(
     others = [f for f in report.findings if f.column not in columns]
     if others:
         told += ["", f"Other differences: {len(others)}"]
-        told += [f"  {_SIGNS[f.severity]} {' '.join(f.what.splitlines())}" for f in others]
+        told += [f"  {_SIGNS[f.severity]} {f.what}" for f in others]
     told += ["", f"Sync status: {_STATUS_WORDS[report.status]}"]
     status = len(told) - 1
     reasons = list(dict.fromkeys(_reason(f) for f in stops))
     if reasons:
         told.append(f"Reason: {'; '.join(reasons)}")
-    fixes = [line for f in stops for statement in f.fix for line in statement.splitlines()]
+    fixes = [line for f in stops for statement in f.fix for line in statement.split("\n")]
     if fixes:
         told += ["", "Fix:", *(f"  {line}" for line in fixes)]
-    told = [printable(line) for line in told]
+    told = [_one_line(line) for line in told]
     told[status] = coloured(told[status], report.status, colour)
     return "\n".join(told)
 
@@ -364,7 +369,7 @@ _STATUS_WORDS: Mapping[Status, str] = {
 
 def _reason(finding: Finding) -> str:
     if finding.reason == "data_loss_risk" and finding.kind != "source_added_column":
-        return finding.what.splitlines()[0]
+        return finding.what.split("\n")[0]
     return _REASONS[finding.reason]
 
 
@@ -424,11 +429,11 @@ def migration(
     told = ["[DRY RUN] Would execute on target:"] if any(statements.values()) else ["[DRY RUN] Nothing to execute"]
     for table in dict.fromkeys([*statements, *(left_out or ())]):
         told += ["", f"-- Table: {table}"]
-        told += [line for statement in statements.get(table, ()) for line in statement.splitlines()]
-        told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.splitlines()]
+        told += [line for statement in statements.get(table, ()) for line in statement.split("\n")]
+        told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.split("\n")]
     if any(statements.values()):
         told += ["", "-- Apply with:", _pgddl("schema sync", pipeline_file, "--apply")]
-    return "\n".join(map(printable, told))
+    return "\n".join(map(_one_line, told))
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------
@@ -456,13 +461,13 @@ class _Frame:
         self._title = _Row(text, style=style)
 
     def text(self, text: str, style: str = "", indent: int = 0) -> None:
-        for line in printable(text).splitlines():
+        for line in printable(text).split("\n"):
             for piece in _wrapped(line, self._inner - indent):
                 self._rows.append(_Row(" " * indent + piece, style=style))
 
     def sides(self, left: str, right: str, style: str) -> None:
         """`right` in a column of its own, 10 wide, as the verdicts of tables stand."""
-        *above, last = _wrapped(printable(left), self._inner - 11)
+        *above, last = _wrapped(_one_line(left), self._inner - 11)
         self._rows += [_Row(line) for line in above]
         self._rows.append(_Row(last, right, style))
 
@@ -474,13 +479,13 @@ class _Frame:
 
     def sql(self, statement: str, indent: int) -> None:
         """A statement in lines that can be copied as they stand: broken before its action and outside of names."""
-        for line in printable(statement).splitlines():
-            for part in _ACTION.sub(r"\1\n", line, count=1).splitlines():
+        for line in printable(statement).split("\n"):
+            for part in _ACTION.sub(r"\1\n", line, count=1).split("\n"):
                 self._whole(_WORD.findall(part), "", indent)
 
     def command(self, line: str, indent: int) -> None:
         """A shell's line, continued by backslashes."""
-        self._whole(_WORD.findall(printable(line)), " \\", indent)
+        self._whole(_WORD.findall(_one_line(line)), " \\", indent)
 
     def _whole(self, parts: Sequence[str], continued: str, indent: int) -> None:
         lines: list[str] = []
@@ -534,7 +539,11 @@ def padded(text: str, width: int) -> str:
 def printable(text: str) -> str:
     """Control characters spelled out, so that a name can neither break a frame nor speak to a terminal; line breaks
     stay."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "\n".join(map(_one_line, text.split("\n")))
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def coloured(text: str, style: str, colour: bool) -> str:

@@ -21,8 +21,9 @@ from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.pipeline import Pipeline, column_name, load_pipeline, matches, table_name
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.model import Name
-from airflow_provider_pgddl.engine.schema.report import OR, resolution
+from airflow_provider_pgddl.engine.schema.report import resolution
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Kind, TableReport, stopped
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
@@ -243,28 +244,28 @@ def _plan(pipeline: Pipeline, one: Compared) -> TablePlan:
 
 
 def _first_way(fix: Sequence[str]) -> tuple[str, ...]:
-    """The statements of the first of several ways, any of which is enough."""
+    """The statements of the first of several ways, any of which is enough; what only a person can do is a comment."""
     end = fix.index(OR) if OR in fix else len(fix)
-    return tuple(fix[:end])
+    return tuple(statement for statement in fix[:end] if not statement.startswith("--"))
 
 
 def _why_not(pipeline: Pipeline, both: Evaluated, finding: Finding) -> str | None:
     """Why the fix of a mismatch is not to be run by us; None where it is."""
     force = pipeline.schema_.force
-    if not finding.fix:
-        return "no statement on the target puts it right"
+    if not _first_way(finding.fix) or finding.kind == "not_a_table":
+        return "no statement on the target alone puts it right"
     if both.target is None:
         return "stage snapshot makes tables; `pgddl reset --tables` starts one over that is gone"
     if finding.kind == "source_removed_column":
         if any(m.kind == "drop_column" and m.column == finding.column for m in both.verdict.migrations):
             return None
         return "its values would be gone; schema.source_removed_columns: drop lets them go"
-    if finding.kind == "target_constraint" and not force:
-        return f"somebody made it on the target; --force drops it: {' '.join(finding.fix)}"
+    if finding.kind in ("target_constraint", "key") and not force:
+        return f"somebody made it so on the target; --force runs: {' '.join(finding.fix)}"
     if finding.kind == "type_mismatch" and not force and both.source is not None:
         source, target = both.source.column(finding.column or ""), both.target.column(finding.column or "")
         if source and target and (cast := judge_cast(target.type, source.type)).kind in ("lossy", "impossible"):
-            return f"values that the target has could change ({cast.why}); --force alters it: {' '.join(finding.fix)}"
+            return f"values that the target has could change ({cast.why}); --force runs: {' '.join(finding.fix)}"
     return None
 
 
