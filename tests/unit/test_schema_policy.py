@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
-from airflow_provider_pgddl.engine.schema.compatibility import Difference
+from airflow_provider_pgddl.engine.schema.compatibility import Difference, compare
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Migration, Verdict
@@ -477,3 +477,47 @@ def test_in_place_no_flag_is_offered() -> None:
 
 def test_two_tables_that_agree_are_compatible() -> None:
     assert judge(table(PRICE), table(PRICE), [], policy()) == Verdict("compatible")
+
+
+# --- with what compare finds ------------------------------------------------------------------------------------
+
+
+def found(source: TableModel, target: TableModel, asked: TablePolicy, **more: Any) -> Verdict:
+    return judge(source, target, compare(source, target, frozenset(), names=(USERS, USERS), **more), asked)
+
+
+def test_everything_at_once_stops_and_each_finding_is_of_its_kind() -> None:
+    source = table(column("phone"), PRICE, column("a"), column("Total"), column("now"), column("size", "integer"))
+    target = table(column("price", "integer"), column("a", not_null=True), column("total"), column("was"),
+                   column("size", "bigint"), column("note"), column("legacy_id"))  # fmt: skip
+    history = {"removed": ["legacy_id"], "renamed": {"was": "now"}}
+    strict = found(source, target, policy(), **history)
+    assert sorted((f.kind, f.severity) for f in strict.findings) == [
+        ("column_case", "mismatch"), ("not_null", "mismatch"), ("renamed_column", "mismatch"), ("safe_cast", "info"),
+        ("source_added_column", "mismatch"), ("source_removed_column", "mismatch"), ("target_added_column", "warning"),
+        ("type_mismatch", "mismatch"),
+    ]  # fmt: skip
+    lenient = found(source, target, policy(validation="warn_only"), **history)
+    assert lenient.status == "warning"
+    assert lenient.skip == {"phone", "Total", "now"}
+    assert lenient.keep == ("total", "was", "note", "legacy_id")
+    assert lenient.retyped == {"price", "size"}
+    assert "price" in lenient.casts
+
+
+def test_a_fix_quotes_words_that_sql_has_taken() -> None:
+    verdict = judge(table(column("order")), table(column("order", not_null=True)), [], policy(skip=["order"]))
+    assert only(verdict).fix == ('ALTER TABLE public.users ALTER COLUMN "order" DROP NOT NULL;',)
+
+
+def test_a_domain_that_is_not_null_needs_a_value_as_well() -> None:
+    domain = TypeModel("public.d", "public.d", "domain", builtin=False, base=type_of("text"), not_null=True)
+    there = replace(column("note"), type=domain)
+    verdict = found(table(), table(there), policy(source_removed_columns="preserve"), removed=["note"])
+    assert (verdict.status, only(verdict).reason, only(verdict).fix) == ("mismatch", "target_not_null", ())
+
+
+def test_types_that_differ_safely_can_be_made_the_same_on_the_target() -> None:
+    was, there = column("size", "integer"), column("size", "text")
+    verdict = found(table(was), table(there), policy(safe_casts_allowed=False))
+    assert only(verdict).fix == ("ALTER TABLE public.users ALTER COLUMN size TYPE integer USING size::integer;",)

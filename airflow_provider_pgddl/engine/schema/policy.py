@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from airflow_provider_pgddl.engine.pipeline import (
     Overrides,
@@ -27,11 +26,10 @@ from airflow_provider_pgddl.engine.pipeline import (
     written,
 )
 from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, Name, TableModel
+from airflow_provider_pgddl.engine.schema.compatibility import Difference
+from airflow_provider_pgddl.engine.schema.compatibility import written as in_sql
+from airflow_provider_pgddl.engine.schema.model import ColumnModel, Name, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, Kind, Migration, Status, Verdict
-
-if TYPE_CHECKING:
-    from airflow_provider_pgddl.engine.schema.compatibility import Difference
 
 APPLY = "pgddl schema sync --apply"
 WARN_ONLY = (
@@ -43,6 +41,8 @@ _PER_COLUMN = (
     "source_added_column", "missing_type", "type_mismatch", "safe_cast", "generated", "identity", "collation",
     "not_null",
 )  # fmt: skip
+
+_STRINGS = ("text", "character varying", "character", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,17 @@ def judge_missing(differences: Sequence[Difference], policy: TablePolicy) -> Ver
 
 def refuses_rows(column: ColumnModel) -> bool:
     """Whether a row without a value for the column is refused."""
-    return column.not_null and column.default is None and not column.identity and not column.generated
+    return takes_no_null(column) and column.default is None and not column.identity and not column.generated
+
+
+def takes_no_null(column: ColumnModel) -> bool:
+    """Whether the column, or a domain that it is of, is NOT NULL."""
+    domain: TypeModel | None = column.type
+    while domain is not None:
+        if domain.not_null:
+            return True
+        domain = domain.base
+    return column.not_null
 
 
 def _verdict(findings: Sequence[Finding], policy: TablePolicy) -> Verdict:
@@ -249,9 +259,10 @@ class _Judgement:
         )
 
     def drop_not_null(self, column: ColumnModel) -> tuple[str, ...]:
-        alter = f"ALTER TABLE {written(self.target.schema, self.target.name)} ALTER COLUMN {written(column.name)}"
+        """Of the column alone: a domain is NOT NULL wherever it is used."""
+        alter = f"ALTER TABLE {in_sql(self.target.schema, self.target.name)} ALTER COLUMN {in_sql(column.name)}"
         identity = (f"{alter} DROP IDENTITY;",) if column.identity else ()
-        return (*identity, f"{alter} DROP NOT NULL;")
+        return (*identity, *((f"{alter} DROP NOT NULL;",) if column.not_null else ()))
 
     def flag(self, name: str, column: str, value: str = "") -> str:
         text = written(*self.policy.table, column) + value
@@ -334,7 +345,7 @@ class _Judgement:
             self.stop(replace(finding, what=_and(finding.what, "It is part of the key, so it cannot be set to NULL")))
         elif column.generated:
             self.stop(replace(finding, what=_and(finding.what, "It is generated, so it cannot be set to NULL")))
-        elif column.not_null:
+        elif takes_no_null(column):
             what = _and(finding.what, "It is NOT NULL, so it cannot be set to NULL")
             self.stop(replace(finding, what=what, fix=self.drop_not_null(column), reason="target_not_null"))
         else:
@@ -393,9 +404,14 @@ class _Judgement:
             )
 
     def same_type(self, difference: Difference) -> tuple[str, ...]:
+        """The target's column made what the source's is, where `compare` saw no need for it."""
         assert difference.source is not None, difference.finding.kind
-        table, column = written(self.target.schema, self.target.name), written(_column(difference))
-        return (f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {difference.source.type.text};",)
+        table, column = in_sql(self.target.schema, self.target.name), in_sql(_column(difference))
+        was, becomes = _target(difference).type, difference.source.type
+        # Postgres assigns back what can be cast safely, but for strings.
+        text = was.stored.name in _STRINGS and becomes.stored.name not in _STRINGS
+        using = f" USING {column}::{becomes.text}" if text else ""
+        return (f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {becomes.text}{using};",)
 
     def widened(self, difference: Difference, finding: Finding) -> Finding:
         """The finding, and a migration where the target's column can become what the source has without any loss."""
