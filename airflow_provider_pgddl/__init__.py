@@ -26,5 +26,6 @@ def get_provider_info() -> dict[str, Any]:
             {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.operators.stages"]}
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.sensors.schema"]}],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.triggers.schema"]}],
         "cli": ["airflow_provider_pgddl.cli.airflow_commands"],
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
-from psycopg import Connection, conninfo
+from psycopg import AsyncConnection, Connection, conninfo
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
 from airflow_provider_pgddl.engine.pooler import shares_sessions
@@ -49,6 +50,9 @@ PINNED = {
 }
 
 Session = Connection[Any]
+AsyncSession = AsyncConnection[Any]
+
+_PIN = "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)"
 
 
 def application_name(pipeline: str, token: int, purpose: str) -> str:
@@ -61,50 +65,76 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
 
     Unreachable where no server answers, StageFailed where it refuses us.
     """
-    name = application_name(pipeline, token, purpose)
     try:
-        conn = psycopg.connect(
-            dsn,
-            autocommit=True,
-            application_name=name,
-            fallback_application_name=None,
-            connect_timeout=CONNECT_TIMEOUT,
-            tcp_user_timeout=30_000,
-            prepare_threshold=None,
-        )
-    except psycopg.OperationalError as error:
-        raise _refused(error, dsn) from None
-    except psycopg.ProgrammingError as error:
-        raise PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}") from None
+        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
     try:
-        _refuse_unfit(conn, dsn)
-    except BaseException:
-        conn.close()
-        raise
-    try:
-        pins = PINNED | ({"transaction_timeout": "0"} if conn.info.server_version >= 170_000 else {})
-        conn.execute(
-            "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)",
-            [list(pins), list(pins.values())],
-        )
+        _refuse_old(conn.info, dsn)
+        # Before anything is set: through such a pooler our settings, and our locks, would end up with somebody else.
+        if shares_sessions(conn):
+            raise PreflightRefused(
+                f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
+                todo="connect to the server itself, or to a pooler in session mode",
+            )
+        conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        conn.close()
+        raise
     return conn
 
 
-def _refuse_unfit(conn: Session, dsn: str) -> None:
-    """Before anything is set: an old server does not know our settings, and through a transaction-mode pooler they,
-    and our locks, would end up with somebody else."""
-    major = conn.info.server_version // 10_000
+async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> AsyncSession:
+    """`connect` for an event loop, which it never blocks: the same pins, the same errors."""
+    try:
+        conn = await AsyncConnection.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
+    try:
+        _refuse_old(conn.info, dsn)
+        backend = await (await conn.execute("SELECT pg_catalog.pg_backend_pid()")).fetchone()
+        if backend != (conn.info.backend_pid,):
+            # A pooler; to find out whether it shares sessions takes connections, and blocks.
+            await asyncio.to_thread(_open_and_close, dsn, purpose, pipeline, token)
+        await conn.execute(_PIN, _pins(conn.info))
+    except psycopg.Error as error:
+        await conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        await conn.close()
+        raise
+    return conn
+
+
+def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:
+    connect(dsn, purpose=purpose, pipeline=pipeline, token=token).close()
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {
+        "autocommit": True,
+        "application_name": name,
+        "fallback_application_name": None,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "tcp_user_timeout": 30_000,
+        "prepare_threshold": None,
+    }
+
+
+def _pins(info: psycopg.ConnectionInfo) -> list[list[str]]:
+    pins = PINNED | ({"transaction_timeout": "0"} if info.server_version >= 170_000 else {})
+    return [list(pins), list(pins.values())]
+
+
+def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
+    """Before anything is set: an old server does not know our settings."""
+    major = info.server_version // 10_000
     if major < OLDEST_MAJOR:
         raise PreflightRefused(
             f"{describe(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed", todo="upgrade this server first"
-        )
-    if shares_sessions(conn):
-        raise PreflightRefused(
-            f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
-            todo="connect to the server itself, or to a pooler in session mode",
         )
 
 
@@ -126,9 +156,11 @@ def _redact(text: str, dsn: str) -> str:
     return text.replace(str(password), "***") if password else text
 
 
-def _refused(error: psycopg.OperationalError, dsn: str) -> PgddlError:
+def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
     """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead
     server."""
+    if isinstance(error, psycopg.ProgrammingError):
+        return PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}")
     text = " ".join(_redact(str(error), dsn).split())
     where = describe(dsn)
     final = {
