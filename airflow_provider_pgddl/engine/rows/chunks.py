@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
@@ -16,6 +17,8 @@ from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import drift
@@ -62,10 +65,10 @@ class Done:
 
 
 class _Changed(PgddlError):
-    """The table is not the one that the chunk was planned for."""
+    """The table is not the one that the chunk was planned for, or its copy refused a row (`refused`)."""
 
-    def __init__(self, table_id: int, findings: list[str] | None):
-        self.table_id, self.findings = table_id, findings
+    def __init__(self, table_id: int, findings: list[str] | None, refused: psycopg.Error | None = None):
+        self.table_id, self.findings, self.refused = table_id, findings, refused
         super().__init__("the table changed")
 
 
@@ -113,6 +116,9 @@ class _Worker:
                 patience.wait(error)
                 continue
             except _Changed as changed:
+                if changed.refused:
+                    plan = self._tables[changed.table_id].plan
+                    count_refusal(self._target, self._work.pipeline, plan, changed.refused)
                 if changed.findings is None:
                     self._rewritten.add(changed.table_id)
                 else:
@@ -141,10 +147,11 @@ class _Worker:
                     rows, size = self._copy(table, leaf_oid, leaf, filenode, first, end)
                 watch.check()
             except REFUSALS as error:
-                raise _Changed(table_id, [refusal(error)]) from None
+                raise _Changed(table_id, [refusal(error)], error) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
             self._target.execute(_Q["chunk_done"], [rows, chunk_id])
+            count_partial(self._target, self._work.pipeline, table.plan, rows)
             lease.check(self._target, table.fence)
         self._chunks += 1
         self._rows += rows
@@ -154,6 +161,8 @@ class _Worker:
     def _copy(
         self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, first: int, end: int
     ) -> tuple[int, int]:
+        if hold_copies(self._target, {table.id: table.plan}):
+            raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
             return self._insert_select(table.plan, leaf, first, end)

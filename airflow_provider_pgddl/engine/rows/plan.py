@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -87,14 +88,30 @@ class Plan:
             for i, t in enumerate(self.key_types, 1)
         )
 
-    def key_join(self, row: str, keys: str) -> sql.Composed:
+    @property
+    def key_digest(self) -> str:
+        """Tells tables of keys apart that a session makes before and after the key changes."""
+        return hashlib.sha256(",".join(self.key_types).encode()).hexdigest()[:8]
+
+    def same_key(self, left: str, left_prefix: str, right: str, right_prefix: str) -> sql.Composed:
+        """`left.k1 = right.k1 AND …` between two of those tables, with the key's own equality."""
+        return sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(
+                sql.Identifier(left, f"{left_prefix}{i}"),
+                sql.SQL(operator),
+                sql.Identifier(right, f"{right_prefix}{i}"),
+            )
+            for i, operator in enumerate(self.key_operators, 1)
+        )
+
+    def key_join(self, row: str, keys: str, prefix: str = "k") -> sql.Composed:
         """`row.id = keys.k1 AND …` with the key's own equality; a domain is compared as what it is stored as."""
         return sql.SQL(" AND ").join(
             sql.SQL("{}{} {} {}").format(
                 sql.Identifier(row, c),
                 sql.SQL("::" + type_ if domain else ""),
                 sql.SQL(op),
-                sql.Identifier(keys, f"k{i}"),
+                sql.Identifier(keys, f"{prefix}{i}"),
             )
             for i, (c, type_, domain, op) in enumerate(
                 zip(self.key, self.key_types, self.key_domains, self.key_operators, strict=True), 1

@@ -14,8 +14,10 @@ from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.windows import (
     Replica,
@@ -31,14 +33,14 @@ from airflow_provider_pgddl.engine.schema.drift import drift
 
 
 class ChangedAgain(Exception):
-    """The table has changed since it was looked at: DDL that is not applied yet comes first."""
+    """The table or its copy has changed since it was looked at: what changed it comes first."""
 
 
 def reload(replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> int:
     """Makes all keys pending (of these leaves only, where some are named); returns how many rows those are.
 
     `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. ChangedAgain
-    where the table is not that any more, GaveWay where somebody waits for it.
+    where the table or its copy is not that any more, GaveWay where somebody waits for it.
     """
     others = () if replica.in_place else (replica.target,)
     with replica.source.transaction():
@@ -69,14 +71,22 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
 def _make_pending(
     replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Mapping[int, sql.Identifier]
 ) -> int:
+    if hold_copies(replica.target, {table.id: table.plan}):
+        raise ChangedAgain(COPY_ALTERED)
     record(replica.target)
     if not leaves:
+        if table.plan.keep:
+            moves = kept.read_moves(replica.source, replica.target, table)
+            kept.save_all(replica.target, table)
+            kept.forget_truncated(replica.target, table, moves.truncated)
+            kept.follow(replica.target, table, moves)
         replica.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
     rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
+    kept.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
     ingest_keys(replica.target, table, staging, list(leaves))
     return rows

@@ -8,7 +8,6 @@ matters."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +22,11 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
@@ -177,10 +179,15 @@ def _across(
         if _type_altered(replica):
             done.stopped |= {t.id: ["a type was altered just now"] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
+        healthy = _unaltered(target, healthy, done)
+        for table in healthy:
+            if table.plan.keep:
+                kept.fit(target, table)
         changed = _ingest_across(replica, healthy, done)
         waiting = count_pending(target, healthy)
         if fill > 0 and sum(waiting.values()) <= fill:
-            rows, refused = _fill(source, target, [(t.id, t.plan) for t in healthy if waiting.get(t.id)], fill)
+            shares = [(t.id, t.plan) for t in healthy if waiting.get(t.id)]
+            rows, refused = _fill(source, target, replica.pipeline, shares, fill)
             done.rows += rows
             done.stopped |= refused
             waiting = {}
@@ -211,6 +218,13 @@ def _type_altered(replica: Replica) -> bool:
     return bool(row and row[0])
 
 
+def _unaltered(target: Session, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
+    """The tables whose copies are what their plans say, and stay so for this transaction."""
+    altered = hold_copies(target, {t.id: t.plan for t in tables})
+    done.stopped |= {table_id: [COPY_ALTERED] for table_id in altered}
+    return [t for t in tables if t.id not in altered]
+
+
 def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
     """Moves the keys of every non-empty log; returns the tables whose log was taken."""
     changed = []
@@ -223,10 +237,25 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
         if count == 0:
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        _stage_keys(replica, table, staging)
-        done.keys += ingest_keys(replica.target, table, staging, truncated)
+        _stage_keys(replica.source, replica.target, table, staging)
+        if table.plan.keep:
+            done.keys += _ingest_keeping(replica, table, staging)
+        else:
+            done.keys += ingest_keys(replica.target, table, staging, truncated)
         changed.append(table)
     return changed
+
+
+def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) -> int:
+    """The same, with the values of columns that the copy alone has: they follow their rows."""
+    target = replica.target
+    moves = kept.read_moves(replica.source, target, table)
+    if table.state == "indexed":
+        kept.forget_strays(target, table, staging, pending_table(table.id))
+    kept.forget_truncated(target, table, moves.truncated)
+    keys = ingest_keys(target, table, staging, moves.truncated)
+    kept.follow(target, table, moves)
+    return keys
 
 
 def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -269,7 +298,8 @@ def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -
         leaves = now[table.oid].leaves if table.oid in now else ()
         if any(x.triggers != table.physical[str(x.oid)][2] for x in leaves if str(x.oid) in table.physical):
             with replica.target.transaction():
-                _empty(replica, table)
+                if _keepable(replica.target, [table]):
+                    _empty(replica, table)
                 lease.check(replica.target, replica.fence)
         elif leaves:
             left.append(table)
@@ -280,26 +310,26 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
     if not tables:
         return
     with replica.target.transaction():
-        for table in tables:
+        for table in _keepable(replica.target, tables):
             count, lost_track, _ = _log_summaries(replica.source, [table])[table.id]
             if lost_track:
                 _empty(replica, table)
             elif count:
                 staging = staging_table(replica.target, "ingest", table.plan, table.id)
-                _stage_keys(replica, table, staging)
-                delete_from_copy(replica.target, table.plan, staging)
+                _stage_keys(replica.source, replica.target, table, staging)
+                delete_from_copy(replica.target, table, staging)
                 replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)
 
 
-def _stage_keys(replica: Replica, table: TableRow, staging: sql.Identifier) -> None:
-    """The keys that the log shows."""
+def _stage_keys(source: Session, target: Session, table: TableRow, staging: sql.Identifier) -> None:
+    """The keys that the log shows; in place both are one session."""
     keys, names = _log_keys(table), table.plan.key_list()
-    if replica.in_place:
-        replica.target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys))
+    if source is target:
+        target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys))
         return
     read = read_statement(keys, table.plan.key_binary)
-    copy_between(replica.source, replica.target, read, write_statement(staging, names, table.plan.key_binary))
+    copy_between(source, target, read, write_statement(staging, names, table.plan.key_binary))
 
 
 def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -310,6 +340,7 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at)
     with target.transaction():
+        tables = _keepable(target, tables)
         changed = _ingest_across(replica, tables, done)
         for table in tables:
             if table.id in done.stopped:
@@ -321,7 +352,16 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
 
 
+def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Without those whose copy was altered and has values to keep, which might not fit any more. Of others rows are
+    only deleted by key, whatever became of their copies: a run that died between an event and the plan that follows
+    from it has left such, and DDL still wants room."""
+    altered = hold_copies(target, {t.id: t.plan for t in tables if t.plan.keep})
+    return [t for t in tables if t.id not in altered]
+
+
 def _empty(replica: Replica, table: TableRow) -> None:
+    kept.save_all(replica.target, table)
     replica.target.execute(sql.SQL("TRUNCATE {}, {}").format(table.plan.copy_only, pending_table(table.id)))
 
 
@@ -342,11 +382,14 @@ def fill_across(source: Session, target: Session, plan: Plan, table_id: int, lim
         write_statement(wanted, plan.key_list(), plan.key_binary),
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
+    arrivals = kept.create_arrivals(target, plan, table_id) if plan.keep else plan.copy
     rows = copy_between(
         source, target,
         read_statement(_rows_of_keys(plan, wanted), plan.binary),
-        write_statement(plan.copy, plan.column_list, plan.binary),
+        write_statement(arrivals, plan.column_list, plan.binary),
     ).rows  # fmt: skip
+    if plan.keep:
+        kept.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     return keys, rows
@@ -357,17 +400,23 @@ def _fill_here(replica: Replica) -> FillElsewhere:
 
     def fill(_: str, tables: Sequence[TableRow], limit: int) -> Filled:
         shares = [(t.id, t.plan) for t in tables]
-        return _fill(replica.source, replica.target, shares, limit, replica.fence)
+        return _fill(replica.source, replica.target, replica.pipeline, shares, limit, replica.fence)
 
     return fill
 
 
 def _fill(
-    source: Session, target: Session, tables: Sequence[tuple[int, Plan]], limit: int, fence: Fence | None = None
+    source: Session,
+    target: Session,
+    pipeline: str,
+    tables: Sequence[tuple[int, Plan]],
+    limit: int,
+    fence: Fence | None = None,
 ) -> Filled:
-    """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each.
+    """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each, without one
+    in the caller's, which holds the copies.
 
-    A table whose copy refuses a row keeps its pending keys, and the others go on.
+    A table whose copy refuses a row, or was altered, keeps its pending keys, and the others go on.
     """
     filled: int = 0
     refused: dict[int, list[str]] = {}
@@ -376,9 +425,14 @@ def _fill(
             break
         try:
             with source.transaction(), lease.fenced(target, fence) if fence else target.transaction():
+                if fence and hold_copies(target, {table_id: plan}):
+                    refused[table_id] = [COPY_ALTERED]
+                    continue
                 keys, rows = fill_across(source, target, plan, table_id, limit)
+                count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
             refused[table_id] = [refusal(error)]
+            count_refusal(target, pipeline, plan, error)
             continue
         limit -= keys
         filled += rows
@@ -406,7 +460,7 @@ def fill_part(part: FillPart) -> Filled:
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
     plans = [plan for _, plan in part.tables]
     with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):
-        return _fill(source, target, part.tables, part.limit, part.fence)
+        return _fill(source, target, part.pipeline, part.tables, part.limit, part.fence)
 
 
 @contextmanager
@@ -439,11 +493,13 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
         try:
             with conn.transaction():
                 keys, rows = drain(conn, table, fill)
+                count_partial(conn, replica.pipeline, table.plan, rows)
         except LostTrack as lost:
             done.stopped[table.id] = [str(lost)]
             continue
         except REFUSALS as error:
             done.stopped[table.id] = [refusal(error)]
+            count_refusal(conn, replica.pipeline, table.plan, error)
             continue
         done.keys += keys
         done.rows += rows
@@ -454,7 +510,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
 
 
 class LostTrack(Exception):
-    """The log of a table does not say what changed."""
+    """The log of a table does not say what changed, or its copy is not what its plan was made for."""
 
 
 def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
@@ -470,12 +526,14 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     keys = 0
     if count:
         staging = staging_table(conn, "ingest", table.plan, table.id)
-        conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, table.plan.key_list(), _log_keys(table)))
+        _stage_keys(conn, conn, table, staging)
         conn.execute(sql.SQL("DELETE FROM {}").format(log))
         keys = ingest_keys(conn, table, staging, truncated)
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     if not fill:
         return keys, 0
+    if hold_copies(conn, {table.id: table.plan}):
+        raise LostTrack(COPY_ALTERED)
     taken = staging_table(conn, "fill", table.plan, table.id)
     if _take_pending(conn, table.plan, table.id, taken, fill) == 0:
         return keys, 0
@@ -502,16 +560,20 @@ def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, trunc
         # known.
         leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there)
         target.execute(sql.SQL("TRUNCATE {}").format(leaves))
-    delete_from_copy(target, plan, staging)
+    delete_from_copy(target, table, staging)
     parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
     target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
     row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
     return int(row[0]) if row else 0
 
 
-def delete_from_copy(target: Session, plan: Plan, staging: sql.Identifier) -> None:
+def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
     """The rows of the staged keys."""
+    plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
+    if plan.keep:
+        kept.delete_from_copy(target, table, staging)
+        return
     target.execute(
         sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
     )
@@ -567,8 +629,7 @@ def _log_keys(table: TableRow) -> sql.Composed:
 def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
     """A session's temporary table of keys, empty at the start of each transaction."""
     # A session outlives a change of the key, and IF NOT EXISTS would find the one for its old types.
-    types = hashlib.sha256(",".join(plan.key_types).encode()).hexdigest()[:8]
-    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{types}")
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{plan.key_digest}")
     conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))
     return staging
 

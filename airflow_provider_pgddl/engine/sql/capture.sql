@@ -50,7 +50,11 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger t
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 
 -- name: log_table
-CREATE TABLE {log} (op "char" NOT NULL, leaf oid NOT NULL, {keys})
+-- The trigger names neither xid nor at. Whoever writes a row after another transaction does so after that one's commit, whose WAL
+-- lies between both readings of the position: in its order a row's keys follow each other, and no sequence has to be fought over.
+CREATE TABLE {log} (op "char" NOT NULL, leaf oid NOT NULL, {keys},
+    xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+    at pg_lsn NOT NULL DEFAULT pg_catalog.pg_current_wal_insert_lsn())
 WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_threshold = -1)
 
 -- name: log_replica_identity

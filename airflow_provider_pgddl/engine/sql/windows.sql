@@ -49,3 +49,12 @@ INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
 
 -- name: count_pending
 SELECT {id}::bigint, count(*) FROM {pending}
+
+-- name: copy_digests
+-- A digest of each copy's columns that every ALTER of one changes, and no VACUUM FULL or TRUNCATE.
+SELECT k.id, pg_catalog.md5(coalesce((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
+                                      FROM pg_catalog.pg_attribute a
+                                      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), ''))
+FROM unnest(%s::bigint[], %s::name[], %s::name[]) k(id, schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name

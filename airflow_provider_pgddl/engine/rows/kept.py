@@ -1,0 +1,329 @@
+"""Columns that the copy alone has: their values outlive that a row leaves the copy and comes back (C5).
+
+A row that has changed is deleted from the copy and inserted again. What nobody but the copy knows of it waits
+meanwhile in a table of its own, by key. In that table and in the copy a value stands at the key that its row had at
+the snapshot of the last window; each window takes the values to the keys that their rows have come to, in the order of
+the log. Log rows that a window was told of before (it died before it had acknowledged them) are told by that snapshot
+and not followed twice, which would undo an exchange of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("kept")
+# The other columns bear their own names, so these have such as nobody gives.
+_KEY = "pgddl key "
+_LEAF = "pgddl leaf"
+
+
+def kept_table(table_id: int) -> sql.Identifier:
+    return sql.Identifier("pgddl", f"kept_{table_id}")
+
+
+def _until(table_id: int) -> sql.Identifier:
+    return sql.Identifier("pgddl", f"kept_until_{table_id}")
+
+
+# --- the table itself -------------------------------------------------------------------------------------------------
+
+
+def fit(target: Session, table: TableRow) -> None:
+    """Makes the table of kept values what the plan asks for, in the caller's transaction: with these columns, or not
+    there where the plan keeps none. Values stay, but where the key's own types are others."""
+    plan = table.plan
+    if not plan.keep:
+        drop(target, table)
+        return
+    keys = [f"{_KEY}{i}" for i in range(1, len(plan.key) + 1)]
+    wanted = {**dict(zip(keys, plan.key_types, strict=True)), _LEAF: "oid"}
+    wanted |= dict(zip(plan.keep, plan.keep_types, strict=True))
+    kept = kept_table(table.id)
+    args = {"names": list(wanted), "types": list(wanted.values()), "keys": keys, "kept": f"pgddl.kept_{table.id}"}
+    differences = target.execute(_Q["differences"], args).fetchall()
+    if any(name in keys or there in keys for name, _, there in differences):
+        drop(target, table)
+        _create(target, table)
+        return
+    for name, type_, there in differences:
+        parts = {"kept": kept, "column": sql.Identifier(name or there), "type": sql.SQL(type_ or "")}
+        if name is None:
+            target.execute(sql.SQL(_Q["drop_column"]).format(**parts))
+        elif there is None:
+            target.execute(sql.SQL(_Q["add_column"]).format(**parts))
+            _set_default(target, table, name)
+        else:
+            target.execute(sql.SQL(_Q["alter_column"]).format(**parts))
+
+
+def _create(target: Session, table: TableRow) -> None:
+    plan = table.plan
+    definitions = sql.SQL(", ").join(
+        [
+            plan.key_definitions(_KEY, not_null=True),
+            sql.SQL("{} oid NOT NULL").format(sql.Identifier(_LEAF)),
+            *(
+                sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(t))
+                for c, t in zip(plan.keep, plan.keep_types, strict=True)
+            ),
+        ]
+    )
+    kept, until = kept_table(table.id), _until(table.id)
+    target.execute(sql.SQL(_Q["create"]).format(kept=kept, definitions=definitions, keys=plan.key_list(_KEY)))
+    target.execute(sql.SQL(_Q["create_until"]).format(until=until))
+    for relation in (kept, until):  # someone else's FOR ALL TABLES publication would fail our updates
+        target.execute(sql.SQL(_Q["replica_identity"]).format(relation=relation))
+
+
+def _set_default(target: Session, table: TableRow, column: str) -> None:
+    """Rows that were away when the column came would have got its default, too."""
+    row = target.execute(_Q["default_of"], [table.plan.copy_schema, table.plan.copy_name, column]).fetchone()
+    if row and row[0]:
+        parts = {"kept": kept_table(table.id), "column": sql.Identifier(column), "value": sql.SQL(row[0])}
+        target.execute(sql.SQL(_Q["set_default"]).format(**parts))
+
+
+def drop(target: Session, table: TableRow) -> None:
+    target.execute(sql.SQL(_Q["drop"]).format(kept=kept_table(table.id), until=_until(table.id)))
+
+
+# --- rows leave the copy ----------------------------------------------------------------------------------------------
+
+
+def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
+    """Deletes the rows of the staged keys from the copy, and keeps their values."""
+    fit(target, table)
+    plan = table.plan
+    values = [
+        *(
+            sql.SQL("{} AS {}").format(sql.Identifier("k", f"k{i}"), sql.Identifier(f"{_KEY}{i}"))
+            for i in range(1, len(plan.key) + 1)
+        ),
+        *_leaf_and_values(plan),
+    ]
+    query = sql.SQL(_Q["delete_from_copy"]).format(
+        copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"), **_saving(target, table, values)
+    )
+    target.execute(query)
+
+
+def save_all(target: Session, table: TableRow) -> None:
+    """Keeps the values of every row of the copy, in the transaction that empties it."""
+    _save(target, table, table.plan.copy_only)
+
+
+def save_leaves(target: Session, table: TableRow, leaves: Iterable[int]) -> None:
+    """The same for these leaves of the source."""
+    for leaf in leaves:
+        name = table.plan.copies.get(str(leaf))
+        if name:
+            _save(target, table, sql.SQL("ONLY {}").format(sql.Identifier(*name)))
+
+
+def _save(target: Session, table: TableRow, relation: sql.Composable) -> None:
+    plan = table.plan
+    if not plan.keep:
+        return
+    fit(target, table)
+    keys = (
+        sql.SQL("CAST({} AS {}) AS {}").format(sql.Identifier("c", c), sql.SQL(t), sql.Identifier(f"{_KEY}{i}"))
+        for i, (c, t) in enumerate(zip(plan.key, plan.key_types, strict=True), 1)
+    )
+    saving = _saving(target, table, [*keys, *_leaf_and_values(plan)])
+    target.execute(sql.SQL(_Q["save"]).format(relation=relation, **saving))
+
+
+def _leaf_and_values(plan: Plan) -> list[sql.Composable]:
+    leaf = sql.SQL("c.tableoid AS {}").format(sql.Identifier(_LEAF))
+    return [leaf, *(sql.Identifier("c", c) for c in plan.keep)]
+
+
+def _saving(target: Session, table: TableRow, values: Iterable[sql.Composable]) -> dict[str, sql.Composable]:
+    plan = table.plan
+    args = [plan.copy_schema, plan.copy_name, list(plan.keep)]
+    row = target.execute(_Q["have_defaults"], args).fetchone()
+    # Where a column has a default, NULL is a value, too: the row would not come back with it.
+    nulls = sql.SQL("pg_catalog.num_nonnulls({}) > 0").format(_columns("g", plan.keep))
+    return {
+        "kept": kept_table(table.id),
+        "values": sql.SQL(", ").join(values),
+        "columns": sql.SQL(", ").join([plan.key_list(_KEY), sql.Identifier(_LEAF), _columns(None, plan.keep)]),
+        "worth": sql.SQL("true") if row and row[0] else nulls,
+        "same": plan.same_key("k", _KEY, "g", _KEY),
+    }
+
+
+# --- keys change ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What the log says under a window's snapshot: keys that went elsewhere (in a temporary table), leaves that were
+    truncated."""
+
+    moves: sql.Identifier
+    truncated: Sequence[int]
+    snapshot: str
+
+
+def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
+    """Of what no window has followed yet, under the snapshot of the source's transaction."""
+    plan, log = table.plan, change_log.log_table(table.log_table)
+    fit(target, table)
+    row = target.execute(sql.SQL(_Q["followed_until"]).format(until=_until(table.id))).fetchone()
+    until = sql.Literal(row[0] if row else None)
+    moves = _temporary("moves", table)
+    old, new = plan.key_list("old_"), plan.key_list("new_")
+    definitions = plan.key_definitions("old_", "new_")
+    target.execute(sql.SQL(_Q["create_moves"]).format(moves=moves, definitions=definitions))
+    index = sql.Identifier(f"pgddl_moves_{table.id}_{plan.key_digest}_old")
+    target.execute(sql.SQL(_Q["index_moves"]).format(index=index, moves=moves, old=old))
+    same = plan.same_key("l", "old_", "l", "new_")
+    query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=same, until=until)
+    columns = sql.SQL("at, {}, {}").format(old, new)
+    write = write_statement(moves, columns, plan.key_binary)
+    copy_between(source, target, read_statement(query, plan.key_binary), write)
+    truncated = source.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
+    now = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert now is not None
+    return Moves(moves, [leaf for (leaf,) in truncated], now[0])
+
+
+def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pending: sql.Identifier) -> None:
+    """Before keys become pending: what is kept at such of them as were not is of rows that are gone, and a new row may
+    have the key. Only where rows have come back for all keys before, so not while blocks are copied."""
+    query = sql.SQL(_Q["forget_strays"]).format(
+        kept=kept_table(table.id),
+        staging=staging,
+        pending=pending,
+        same=table.plan.same_key("k", _KEY, "s", "k"),
+        waits=table.plan.same_key("k", _KEY, "p", "k"),
+    )
+    target.execute(query)
+
+
+def forget_truncated(target: Session, table: TableRow, leaves: Sequence[int]) -> None:
+    """The rows of these leaves are gone with their values; a row never leaves its leaf but by DELETE and INSERT."""
+    kept, plan = kept_table(table.id), table.plan
+    if leaves and not plan.partitioned:
+        target.execute(sql.SQL(_Q["forget_all"]).format(kept=kept))
+    elif leaves:
+        names = [plan.copies[str(leaf)] for leaf in leaves if str(leaf) in plan.copies]
+        oids = [target.execute(queries("catalog")["oid_of"], name).fetchone() for name in names]
+        query = sql.SQL(_Q["forget_leaves"]).format(kept=kept, leaf=sql.Identifier(_LEAF))
+        target.execute(query, [[oid[0] for oid in oids if oid]])
+
+
+def follow(target: Session, table: TableRow, moved: Moves) -> None:
+    """Takes kept values to the keys that their rows have come to, and forgets those of deleted rows; notes the
+    snapshot. All in the transaction in which the window takes the keys."""
+    plan, kept, ends = table.plan, kept_table(table.id), _temporary("ends", table)
+    old, new = plan.key_list("old_"), plan.key_list("new_")
+    target.execute(
+        sql.SQL(queries("windows")["create_staging"]).format(
+            staging=ends, definitions=plan.key_definitions("old_", "new_")
+        )
+    )
+    target.execute(sql.SQL("ANALYZE {}").format(moved.moves))
+    first = sql.SQL("CASE WHEN rank = 1 THEN {} END")
+    target.execute(
+        sql.SQL(_Q["find_ends"]).format(
+            ends=ends, moves=moved.moves, kept=kept, old=old, new=new,
+            m_old=_keys("m", plan, "old_"), m_new=_keys("m", plan, "new_"), w_old=_keys("w", plan, "old_"),
+            departs=plan.same_key("m", "old_", "k", _KEY),
+            goes_on=plan.same_key("n", "old_", "w", "new_"),
+            new_if_first=sql.SQL(", ").join(
+                first.format(sql.Identifier(f"new_{i}")) for i in range(1, len(plan.key) + 1)
+            ),
+        )
+    )  # fmt: skip
+    parts = {"kept": kept, "ends": ends, "same": plan.same_key("k", _KEY, "e", "old_")}
+    target.execute(sql.SQL(_Q["forget_gone"]).format(**parts))
+    arrives, leaves = plan.same_key("k", _KEY, "e", "new_"), plan.same_key("k", _KEY, "l", "old_")
+    target.execute(sql.SQL(_Q["forget_replaced"]).format(arrives=arrives, leaves=leaves, **parts))
+    assignments = sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(f"{_KEY}{i}"), sql.Identifier("e", f"new_{i}"))
+        for i in range(1, len(plan.key) + 1)
+    )
+    target.execute(sql.SQL(_Q["move"]).format(set=assignments, **parts))
+    for temporary in (moved.moves, ends):
+        target.execute(sql.SQL("TRUNCATE {}").format(temporary))
+    until = _until(table.id)
+    target.execute(sql.SQL(_Q["forget_until"]).format(until=until))
+    target.execute(sql.SQL(_Q["set_until"]).format(until=until, snapshot=sql.Literal(moved.snapshot)))
+
+
+# --- rows come back ---------------------------------------------------------------------------------------------------
+
+
+def create_arrivals(target: Session, plan: Plan, table_id: int) -> sql.Identifier:
+    """Where rows arrive that may have kept values: the copy cannot be told afterwards, since an identity column takes
+    values with an INSERT only."""
+    arrivals = _arrivals(table_id)
+    query = sql.SQL(_Q["create_arrivals"])
+    target.execute(query.format(arrivals=arrivals, columns=plan.column_list, copy=plan.copy))
+    return arrivals
+
+
+def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier) -> None:
+    """The arrived rows into the copy, each with what was kept for its key; the others of the taken keys are gone, and
+    so are their values."""
+    _insert(target, plan, table_id)
+    kept = kept_table(table_id)
+    same = plan.same_key("k", _KEY, "s", "k")
+    target.execute(sql.SQL(_Q["forget_taken"]).format(kept=kept, staging=taken, same=same))
+    target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=_arrivals(table_id)))
+
+
+def restore(target: Session, table: TableRow) -> None:
+    """Puts back what is kept for rows that the copy has by now: once blocks have brought them all to a copy that
+    started over, and before anything else happens to it. In the caller's transaction."""
+    plan = table.plan
+    if not plan.keep:
+        return
+    fit(target, table)
+    arrivals = create_arrivals(target, plan, table.id)
+    parts = {"arrivals": arrivals, "kept": kept_table(table.id), "columns": plan.column_list}
+    values = _columns("c", plan.columns)
+    join = plan.key_join("c", "k", _KEY)
+    target.execute(sql.SQL(_Q["take_out"]).format(copy=plan.copy_only, join=join, values=values, **parts))
+    target.execute(sql.SQL("ANALYZE {}").format(arrivals))
+    _insert(target, plan, table.id)
+    returned = {"kept": kept_table(table.id), "arrivals": arrivals, "join": plan.key_join("a", "k", _KEY)}
+    target.execute(sql.SQL(_Q["forget_returned"]).format(**returned))
+    target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=arrivals))
+
+
+def _insert(target: Session, plan: Plan, table_id: int) -> None:
+    parts = {
+        "copy": plan.copy, "columns": plan.column_list, "values": _columns("a", plan.columns),
+        "arrivals": _arrivals(table_id), "kept": kept_table(table_id), "join": plan.key_join("a", "k", _KEY),
+    }  # fmt: skip
+    keep, kept_values = _columns(None, plan.keep), _columns("k", plan.keep)
+    target.execute(sql.SQL(_Q["insert_kept"]).format(keep=keep, kept_values=kept_values, **parts))
+    target.execute(sql.SQL(_Q["insert_others"]).format(**parts))
+
+
+def _arrivals(table_id: int) -> sql.Identifier:
+    return sql.Identifier("pg_temp", f"pgddl_arrivals_{table_id}")
+
+
+def _temporary(purpose: str, table: TableRow) -> sql.Identifier:
+    return sql.Identifier("pg_temp", f"pgddl_{purpose}_{table.id}_{table.plan.key_digest}")
+
+
+def _keys(alias: str, plan: Plan, prefix: str) -> sql.Composed:
+    return _columns(alias, [f"{prefix}{i}" for i in range(1, len(plan.key) + 1)])
+
+
+def _columns(alias: str | None, names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(alias, n) if alias else sql.Identifier(n) for n in names)

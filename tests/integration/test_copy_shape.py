@@ -1,0 +1,350 @@
+"""Somebody alters a copy between two of our transactions: nothing goes into columns that the plan does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
+from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests, hold_copies
+from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, fill_part, window
+from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import do, in_transaction, one
+
+Make = Callable[..., Lifecycle]
+# By hand: DDL on the source is not what these are about.
+BY_HAND: dict[str, Any] = {"capture": {"ddl": "off"}, "backfill": {"chunk_bytes": "64kB", "workers": 1}}
+
+
+@dataclass
+class ByHand:
+    """One pipeline's windows without its stages, so that plans stay what a test makes of them."""
+
+    pipeline: Lifecycle
+    replica: Replica
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.replica.target, self.pipeline.name)
+
+    def tables(self) -> list[TableRow]:
+        return self.journal.tables(self.replica.run)
+
+    def table(self, name: str) -> TableRow:
+        return next(t for t in self.tables() if t.name == name)
+
+    def plan(self, name: str, **fields: Any) -> Plan:
+        """Changes a plan as it is recorded."""
+        table = self.table(name)
+        plan = replace(table.plan, **fields)
+        args = [Jsonb(plan.to_json()), table.id]
+        self.replica.target.execute("UPDATE pgddl.tables SET plan = %s WHERE id = %s", args)
+        return plan
+
+    def remember_shapes(self) -> None:
+        """Every plan is made for its copy as that is now."""
+        for table_id, digest in copy_digests(self.replica.target, self.tables()).items():
+            (name,) = [t.name for t in self.tables() if t.id == table_id]
+            self.plan(name, copy_attributes=digest)
+
+    def window(self, fill: int = 1000, **options: Any) -> Window:
+        return window(self.replica, self.tables(), fill=fill, **options)
+
+    def counted(self) -> dict[tuple[str, str], float]:
+        """(table, label) → rows that the metrics call skipped."""
+        counters = SchemaJournal(self.replica.target, self.pipeline.name).counters()
+        return {
+            (name[1], label): value
+            for (name, counter, label), value in counters.items()
+            if name and counter == "rows_skipped" and value
+        }
+
+
+@contextmanager
+def by_hand(pipeline: Lifecycle, *, in_place: bool = False) -> Iterator[ByHand]:
+    """Holds the pipeline's lease, as a stage would."""
+    with Lease(pipeline.target, pipeline.name, "test", None) as held:
+        token = held.take()
+        with (
+            connect(pipeline.source, purpose="window", pipeline=pipeline.name, token=token) as source,
+            connect(pipeline.target, purpose="window", pipeline=pipeline.name, token=token) as target,
+            connect(pipeline.source, purpose="watch", pipeline=pipeline.name, token=token) as watcher,
+        ):
+            run = Journal(target, pipeline.name).row().run
+            writer = source if in_place else target
+            yield ByHand(pipeline, Replica(pipeline.name, run, source, writer, watcher, held.fence, in_place))
+
+
+PRICES = """
+    CREATE TABLE prices (id int PRIMARY KEY, cents bigint NOT NULL);
+    INSERT INTO prices SELECT n, n FROM generate_series(1, 1000) n;
+    CREATE TABLE other (id int PRIMARY KEY);
+"""
+# As wide as a bigint, so COPY in binary takes its bytes.
+SAME_WIDTH = "ALTER TABLE prices ALTER COLUMN cents TYPE double precision"
+
+
+@pytest.fixture
+def prices(source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
+    do(source_dsn, PRICES)
+    return lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **BY_HAND)
+
+
+@pytest.fixture
+def replaying(prices: Lifecycle) -> Iterator[ByHand]:
+    """Copied and indexed, each plan with the shape that its copy has."""
+    prices.run_all(until="replay")
+    with by_hand(prices) as hand:
+        hand.remember_shapes()
+        yield hand
+
+
+def write(pipeline: Lifecycle) -> None:
+    do(pipeline.source, "UPDATE prices SET cents = 4242 WHERE id <= 10", "INSERT INTO other VALUES (1)")
+
+
+def test_a_window_stops_a_table_whose_copy_was_altered_and_goes_on_with_the_others(replaying: ByHand) -> None:
+    prices, table = replaying.pipeline, replaying.table("prices")
+    write(prices)
+    do(prices.target, SAME_WIDTH)
+    done = replaying.window()
+    assert done.stopped == {table.id: [COPY_ALTERED]}
+    assert prices.journal("SELECT count(*), sum(cents) FROM prices") == [(1000, 500500.0)]
+    assert prices.journal("SELECT id FROM other") == [(1,)]
+    assert prices.on_source(f"SELECT count(*) FROM pgddl.{table.log_table}") == [(10,)]
+    # Compared again and planned anew, it has lost nothing.
+    replaying.remember_shapes()
+    replaying.plan("prices", binary=False)
+    assert replaying.window().stopped == {}
+    assert one(prices.target, "SELECT count(*) FROM prices WHERE cents = 4242") == 10
+
+
+def test_without_the_check_other_values_arrive_and_nobody_says_so(replaying: ByHand) -> None:
+    """What the test above is good for."""
+    write(replaying.pipeline)
+    do(replaying.pipeline.target, SAME_WIDTH)
+    replaying.plan("prices", copy_attributes="")
+    assert replaying.window().stopped == {}
+    (value,) = {row[0] for row in replaying.pipeline.journal("SELECT cents FROM prices WHERE id <= 10")}
+    assert 0 < value < 1e-300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE prices ADD COLUMN note text",
+        "ALTER TABLE prices DROP COLUMN cents",
+        "ALTER TABLE prices RENAME COLUMN cents TO amount",
+        "ALTER TABLE prices ALTER COLUMN cents SET DEFAULT 1",
+        "DROP TABLE prices",
+        "ALTER TABLE prices RENAME TO elsewhere",
+    ],
+)
+def test_every_change_of_a_copys_columns_shows(replaying: ByHand, change: str) -> None:
+    table = replaying.table("prices")
+    do(replaying.pipeline.target, change)
+    assert replaying.window().stopped == {table.id: [COPY_ALTERED]}
+
+
+def test_what_does_not_change_a_column_does_not_show(replaying: ByHand) -> None:
+    do(
+        replaying.pipeline.target,
+        "VACUUM FULL prices", "ANALYZE prices", "CLUSTER prices USING prices_pkey", "CREATE INDEX ON prices (cents)",
+        "ALTER TABLE prices ADD CHECK (cents > 0)", "VACUUM (FREEZE) pg_catalog.pg_attribute",
+    )  # fmt: skip
+    write(replaying.pipeline)
+    assert replaying.window().stopped == {}
+
+
+def test_a_window_gives_way_to_who_is_altering_a_copy(replaying: ByHand) -> None:
+    prices = replaying.pipeline
+    write(prices)
+    with in_transaction(prices.target, SAME_WIDTH) as altering:
+        with pytest.raises(GaveWay):
+            replaying.window()
+        altering.rollback()
+    assert replaying.window().stopped == {}
+    assert one(prices.target, "SELECT count(*) FROM prices WHERE cents = 4242") == 10
+
+
+def test_nobody_can_alter_a_copy_while_a_window_writes_to_it(
+    replaying: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices, fill = replaying.pipeline, windows.fill_across
+    write(prices)
+    held: list[bool] = []
+
+    def look_and_fill(*args: Any) -> tuple[int, int]:
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'prices'::regclass AND mode = 'AccessShareLock'"
+            " AND granted)"
+        )
+        held.append(one(prices.target, query))
+        return fill(*args)
+
+    monkeypatch.setattr(windows, "fill_across", look_and_fill)
+    replaying.window()
+    assert held == [True, True]
+
+
+def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(replaying: ByHand) -> None:
+    prices, table = replaying.pipeline, replaying.table("prices")
+    write(prices)
+
+    def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> windows.Filled:
+        do(prices.target, SAME_WIDTH)
+        shares = tuple((t.id, t.plan) for t in tables)
+        fence = replaying.replica.fence
+        return fill_part(FillPart(prices.source, prices.target, prices.name, snapshot, fence, shares, limit))
+
+    done = replaying.window(fill=2, fill_elsewhere=alter_and_fill)
+    assert done.stopped == {table.id: [COPY_ALTERED]}
+    assert one(prices.target, f"SELECT count(*) FROM pgddl.pending_{table.id}") == 10
+    assert one(prices.target, "SELECT count(*) FROM prices") == 990
+
+
+def copied_by_chunks(hand: ByHand, name: str) -> Done:
+    """All chunks of one table, laid out and copied as a worker does it."""
+    pipeline, table, fence = hand.pipeline, hand.table(name), hand.replica.fence
+    triggers = change_log.trigger_names(pipeline.name)
+    todo = TableToCopy(table.id, table.plan, table.version, table.physical, fence, triggers)
+    with connect(pipeline.source, purpose="test") as source:
+        plan_chunks(hand.replica.target, source, todo, 64_000, 8192)
+    work = Work(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10)
+    return copy_chunks(work)
+
+
+def test_a_chunk_is_not_copied_into_an_altered_copy(prices: Lifecycle) -> None:
+    prices.run_all(until="snapshot")
+    with by_hand(prices) as hand:
+        hand.remember_shapes()
+        do(prices.target, SAME_WIDTH)
+        table = hand.table("prices")
+        done = copied_by_chunks(hand, "prices")
+        assert (done.rows, done.stopped) == (0, {table.id: [COPY_ALTERED]})
+        assert one(prices.target, "SELECT count(*) FROM prices") == 0
+        assert hand.journal.chunks_left([table.id])[table.id][0] > 0
+
+
+def test_a_copy_that_was_altered_is_not_read_again(replaying: ByHand) -> None:
+    do(replaying.pipeline.target, SAME_WIDTH)
+    recorded: list[Session] = []
+    with pytest.raises(ChangedAgain, match="its copy was altered"):
+        reload(replaying.replica, replaying.table("prices"), recorded.append)
+    assert recorded == []
+    assert one(replaying.pipeline.target, "SELECT count(*) FROM prices") == 1000
+
+
+def test_in_place_a_copy_that_was_altered_stops_its_table(source_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, PRICES)
+    rewrite = lifecycle(source_dsn, rewrite={"public.prices": {}}, **BY_HAND)
+    rewrite.run_all(until="replay")
+    with by_hand(rewrite, in_place=True) as hand:
+        hand.remember_shapes()
+        do(
+            source_dsn,
+            "UPDATE prices SET cents = 7 WHERE id = 1",
+            SAME_WIDTH.replace("prices", "pgddl_copy_public.prices"),
+        )
+        table = hand.table("prices")
+        assert hand.window().stopped == {table.id: [COPY_ALTERED]}
+        assert one(source_dsn, "SELECT sum(cents) FROM pgddl_copy_public.prices") == 500500.0
+        assert one(source_dsn, f"SELECT count(*) FROM pgddl.{table.log_table}") == 1
+
+
+def test_many_copies_cost_as_many_statements_as_one(
+    source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{n}" for n in range(200)]
+    do(target_dsn, *(f"CREATE TABLE {name} (id int)" for name in names))
+    plans = {
+        n: Plan("public", name, 0, False, "public", name, (), (), False, (), (), (), (), False, {}, copy_attributes="x")
+        for n, name in enumerate(names)
+    }
+    with connect(target_dsn, purpose="test") as conn, conn.transaction():
+        statements: list[object] = []
+        execute = conn.execute
+
+        def counted(query: Any, *args: Any, **kwargs: Any) -> Any:
+            statements.append(query)
+            return execute(query, *args, **kwargs)
+
+        monkeypatch.setattr(conn, "execute", counted)
+        assert hold_copies(conn, plans) == set(plans)
+        assert len(statements) == 3
+        statements.clear()
+        assert hold_copies(conn, {0: replace(plans[0], copy_attributes="")}) == set()
+        assert statements == []
+
+
+# --- what metrics call skipped ----------------------------------------------------------------------------------------
+
+
+def test_rows_that_come_without_a_column_are_counted_with_them(prices: Lifecycle) -> None:
+    prices.run_all(until="snapshot")
+    with by_hand(prices) as hand:
+        hand.plan("prices", left_out={"3": "public.prices.note"})
+        assert copied_by_chunks(hand, "prices").rows == 1000
+        assert hand.counted() == {("prices", "column_mismatch"): 1000}
+
+
+def test_a_window_counts_them_once_and_only_where_something_is_left_out(replaying: ByHand) -> None:
+    replaying.plan("prices", left_out={"3": "public.prices.note"})
+    write(replaying.pipeline)
+    replaying.window()
+    assert replaying.counted() == {("prices", "column_mismatch"): 10}
+    replaying.window()
+    assert replaying.counted() == {("prices", "column_mismatch"): 10}
+
+
+def test_a_window_that_is_rolled_back_has_counted_nothing(replaying: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaying.plan("prices", left_out={"3": "public.prices.note"})
+    write(replaying.pipeline)
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError):
+        broken.setattr(lease, "check", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        replaying.window()
+    assert replaying.counted() == {}
+    assert replaying.window().rows == 11
+    assert replaying.counted() == {("prices", "column_mismatch"): 10}
+
+
+@pytest.mark.parametrize(
+    ("change", "label"),
+    [
+        ("ALTER TABLE prices ADD CHECK (cents < 1000000)", "constraint_violation"),
+        ("ALTER TABLE prices ALTER COLUMN cents TYPE int", "cast_error"),
+    ],
+)
+@pytest.mark.parametrize("fill", [1000, 1])
+def test_a_row_that_the_copy_refuses_is_counted(replaying: ByHand, change: str, label: str, fill: int) -> None:
+    """In the window's own transaction, and in one of a fill by itself."""
+    prices = replaying.pipeline
+    do(prices.target, change)
+    replaying.plan("prices", copy_attributes="", binary=False)
+    do(prices.source, "UPDATE prices SET cents = 3000000000 WHERE id <= 5")
+    done = replaying.window(fill)
+    assert "refused a row" in done.stopped[replaying.table("prices").id][0]
+    assert replaying.counted() == {("prices", label): 1}
+
+
+def test_a_chunk_with_a_row_that_the_copy_refuses_is_counted(prices: Lifecycle) -> None:
+    prices.run_all(until="snapshot")
+    with by_hand(prices) as hand:
+        do(prices.target, "ALTER TABLE prices ADD CHECK (cents <> 500)")
+        assert copied_by_chunks(hand, "prices").stopped
+        assert hand.counted() == {("prices", "constraint_violation"): 1}
