@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import errors as pg
+from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session, connect
@@ -139,21 +140,25 @@ def _with_what_is_recorded(journal: Journal, seen: Mapping[Name, Compared]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one finding's fix is for, in words, and its statements."""
+    """What one finding's fix is for, in words, and its statements. `changed` asks for a row whose value they would
+    change: where there is one, nothing is done."""
 
     what: str
     statements: tuple[str, ...]
+    changed: sql.Composed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What would align one table of the target with the source, and what is `left_out`, each with its reason."""
+    """What would align one table of the target with the source, and what is `left_out`, each with its reason. `name`
+    and `owner` are those on the target."""
 
     table: str
+    name: Name
     steps: tuple[Step, ...]
     left_out: tuple[str, ...]
-    owner: str = ""
-    owned: bool = True
+    owner: str
+    owned: bool
 
     @property
     def statements(self) -> list[str]:
@@ -238,9 +243,13 @@ def _plan(pipeline: Pipeline, one: Compared) -> TablePlan:
             left_out.append(f"{finding.what.splitlines()[0]}: {why}")
             continue
         about = f"column {table}.{finding.column}" if finding.column else f"table {table}"
-        steps.append(Step(f"{_VERBS.get(finding.kind, 'Altering')} {about}", _first_way(finding.fix)))
+        what = f"{_VERBS.get(finding.kind, 'Altering')} {about}"
+        steps.append(Step(what, _first_way(finding.fix), _changed(pipeline, one.both, finding)))
     target = one.both.target
-    return TablePlan(table, tuple(steps), tuple(left_out), target.owner if target else "", not target or target.owned)
+    if target is None:
+        return TablePlan(table, ("", ""), (), tuple(left_out), "", False)
+    name = (target.schema, target.name)
+    return TablePlan(table, name, tuple(steps), tuple(left_out), target.owner, target.owned)
 
 
 def _first_way(fix: Sequence[str]) -> tuple[str, ...]:
@@ -262,11 +271,24 @@ def _why_not(pipeline: Pipeline, both: Evaluated, finding: Finding) -> str | Non
         return "its values would be gone; schema.source_removed_columns: drop lets them go"
     if finding.kind in ("target_constraint", "key") and not force:
         return f"somebody made it so on the target; --force runs: {' '.join(finding.fix)}"
-    if finding.kind == "type_mismatch" and not force and both.source is not None:
-        source, target = both.source.column(finding.column or ""), both.target.column(finding.column or "")
-        if source and target and (cast := judge_cast(target.type, source.type)).kind in ("lossy", "impossible"):
-            return f"values that the target has could change ({cast.why}); --force runs: {' '.join(finding.fix)}"
     return None
+
+
+def _changed(pipeline: Pipeline, both: Evaluated, finding: Finding) -> sql.Composed | None:
+    """Asks for a value of the target that would not be the same once its column has the source's type."""
+    if finding.kind != "type_mismatch" or finding.column is None or pipeline.schema_.force:
+        return None
+    assert both.source is not None and both.target is not None
+    source, target = both.source.column(finding.column), both.target.column(finding.column)
+    if source is None or target is None or judge_cast(target.type, source.type).kind in ("same", "safe"):
+        return None
+    query = "SELECT FROM {} WHERE CAST(CAST({c} AS {new}) AS {old})::text IS DISTINCT FROM {c}::text LIMIT 1"
+    return sql.SQL(query).format(
+        sql.Identifier(both.target.schema, both.target.name),
+        c=sql.Identifier(finding.column),
+        new=sql.SQL(source.type.text),  # as format_type prints it
+        old=sql.SQL(target.type.text),
+    )
 
 
 class _Work:
@@ -308,8 +330,24 @@ class _Work:
         with self._target.transaction():
             self._target.execute(_Q["assume"], [True, ["lock_timeout"], [timeout]])
             with blockers.watch(self._target):
-                for statement in plan.statements:
-                    self._target.execute(statement)
+                for step in plan.steps:
+                    *first, last = step.statements  # what comes first makes the type
+                    for statement in first:
+                        self._target.execute(statement)
+                    if step.changed is not None:
+                        self._refuse_change(plan, step.changed)
+                    self._target.execute(last)
+
+    def _refuse_change(self, plan: TablePlan, changed: sql.Composed) -> None:
+        """Under the lock that the statement needs in any case, so that no value comes in between."""
+        self._target.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(*plan.name)))
+        if self._target.execute(changed).fetchone() is not None:
+            raise StageFailed(
+                "a value that the target has would change with the column's type; the table is as it was",
+                table=plan.table,
+                todo="see what the target is to keep, then run this with --force",
+                sql="\n".join(plan.statements),
+            )
 
     def _failed(self, plan: TablePlan, error: psycopg.Error) -> PgddlError:
         if error.sqlstate is None:
