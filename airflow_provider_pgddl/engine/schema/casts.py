@@ -35,7 +35,6 @@ class Cast:
 
 SAFE = "Safe widening cast"
 IN_UTC = "Safe widening cast: times without a zone are taken for UTC, in which our sessions run"
-NOT_NULL = "NOT NULL"
 
 # Without a look at modifiers. date → timestamp is the one cast called safe that can refuse a value: a date after the
 # year 294276 is out of a timestamp's range. It stops the table, and never changes into another one.
@@ -137,6 +136,10 @@ _PRINTED_EXTENSIONS = frozenset({"citext", "hstore", "ltree"})
 # Types that read nearly every text as something.
 _READ_ANY = frozenset({'"char"', "name", "bytea", "tsvector", "tsquery", "xml", "jsonpath"})
 
+# Ranges of which one set of values has one way to be written, and ranges that are stored as they are written.
+_DISCRETE = frozenset({"int4range", "int8range", "daterange"})
+_CONTINUOUS = frozenset({"numrange", "tsrange", "tstzrange"})
+
 # What an interval's last field leaves of it.
 _FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -203,7 +206,7 @@ def _found_again(source: TypeModel, target: TypeModel) -> bool:
     was, now = source.stored, target.stored
     if target.kind == "domain" and target.name != source.name and now.kind != "base":
         return False  # operators of enums, arrays and ranges are not found for a domain over one
-    return was.name == now.name or _plain(now) in _IN_KEYS.get(_plain(was), ())
+    return was.name == now.name or now.name in _IN_KEYS.get(was.name, ())
 
 
 def _judge(source: TypeModel, target: TypeModel) -> Cast:
@@ -219,19 +222,17 @@ def _judge(source: TypeModel, target: TypeModel) -> Cast:
 
 def _unmet(source: TypeModel, target: TypeModel) -> list[str]:
     """What the target's domains ask of a value and the source's do not."""
-    asked, checked = _asked(target), [c for c in _asked(source) if not c.endswith(" NOT VALID")]
-    wanted = [c.removesuffix(" NOT VALID") for c in asked]
-    unmet = [
-        c for c in wanted if c != NOT_NULL and not any(same_expression(c, d, {}) for d in checked if d != NOT_NULL)
-    ]
-    return unmet + ([NOT_NULL] if NOT_NULL in wanted and NOT_NULL not in checked else [])
+    (refused, not_null), (met, never_null) = _conditions(target), _conditions(source)
+    unmet = [check for check in refused if not any(same_expression(check, other, {}) for other in met)]
+    return unmet + (["NOT NULL"] if not_null and not never_null else [])
 
 
-def _asked(type_: TypeModel) -> list[str]:
+def _conditions(type_: TypeModel) -> tuple[list[str], bool]:
+    """The checks of a domain and of the domains that it is over, and whether one of them takes no NULL."""
     if type_.base is None:
-        return []
-    own = [check.removeprefix("CHECK ") for check in type_.checks] + ([NOT_NULL] if type_.not_null else [])
-    return own + _asked(type_.base)
+        return [], False
+    checks, not_null = _conditions(type_.base)
+    return [*type_.checks, *checks], type_.not_null or not_null
 
 
 def _judge_stored(was: TypeModel, now: TypeModel) -> Cast:
@@ -241,7 +242,7 @@ def _judge_stored(was: TypeModel, now: TypeModel) -> Cast:
         return _judge_composite(was, now)
     if was.kind == now.kind and was.element and now.element:
         return _judge_elements(was, now, was.element, now.element)
-    return _same() if was.text == now.text else _judge_plain(was, now, _plain(was), _plain(now))
+    return _same() if was.text == now.text else _judge_plain(was, now, was.name, now.name)
 
 
 # --- types made of others -------------------------------------------------------------------------------------------
@@ -270,11 +271,6 @@ def _judge_composite(was: TypeModel, now: TypeModel) -> Cast:
 
 def _judge_elements(was: TypeModel, now: TypeModel, each: TypeModel, becomes: TypeModel) -> Cast:
     """Arrays element by element; so ranges, between which Postgres has no cast but through their text."""
-    if was.kind == "array":
-        each, becomes = (
-            t if t.kind == "domain" else replace(t, text=a.text.removesuffix("[]"))  # the modifier is the array's
-            for t, a in ((each, was), (becomes, now))
-        )
     cast = _judge(each, becomes)
     if cast.kind == "same" and was.text == now.text:
         return cast
@@ -282,6 +278,8 @@ def _judge_elements(was: TypeModel, now: TypeModel, each: TypeModel, becomes: Ty
         cast = Cast("safe", SAFE, None, "column")
     if was.kind == "array" or cast.kind == "impossible":
         return replace(cast, example=None)
+    if cast.kind == "safe" and was.kind == "range" and was.name not in _DISCRETE and now.name not in _CONTINUOUS:
+        cast = replace(cast, kind="lossy", why=f"{now.text} may write the bounds of a range in another way")
     return replace(cast, example=None, expression="text" if now.builtin else "column")
 
 
@@ -307,7 +305,8 @@ def _judge_plain(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
         return _judge_from_text(now, b)
     if b in _CASTS.get(a, ()) or b == "name":
         why, example = _LOSSY.get((a, b), (f"Casting {was.text} to {now.text} may change or refuse values", None))
-        return Cast("lossy", why, example, expression)
+        fits = a != "numeric" or not _modifiers(was)  # the examples have many digits
+        return Cast("lossy", why, example if fits else None, expression)
     if was.kind == "range" and now.kind == "multirange" and now.element and now.element.name == was.name:
         return Cast("lossy", "Casting would make a set of each range", None, expression)
     return Cast("impossible", f"Postgres has no cast from {was.text} to {now.text}", None, expression)
@@ -320,7 +319,7 @@ def _judge_text(was: TypeModel, now: TypeModel, expression: Expression) -> Cast:
         return Cast("lossy", f"The text of {was.text} need not mean the same on the target", None, expression)
     if limit is None or (longest is not None and longest <= limit):
         return Cast("safe", SAFE, None, expression)
-    return _cut(was, now, _plain(was), _plain(now))
+    return _cut(was, now, was.name, now.name)
 
 
 def _judge_from_text(now: TypeModel, b: str) -> Cast:
@@ -358,8 +357,7 @@ def _cut(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
         return Cast("lossy", _PRECISION, _shortened(a, b, _precision(was), _precision(now)))
     if b in ("bit", "bit varying"):
         return Cast("lossy", f"Casting would cut values, or fill them up, to {limit} bits")
-    if limit is None:
-        # interval with fewer fields, and types of extensions
+    if b == "interval" or limit is None:  # without a limit: types of extensions
         return Cast("lossy", f"{now.text} holds less than {was.text}", None, _expression(now))
     letters = "abcdefghi"[: limit + 1] if limit < 9 and a in _STRINGS else None
     example = f"{letters} → {letters[:-1]}" if letters else None
@@ -376,7 +374,7 @@ def _shortened(a: str, b: str, was: int, now: int) -> str:
 
 def _fits(was: TypeModel, now: TypeModel) -> bool:
     """Whether all that `was` holds is within the modifier of `now`, a type that is at least as wide by its name."""
-    kind = _plain(now)
+    kind = now.name
     if kind == "numeric":
         return all(theirs >= ours for ours, theirs in zip(_digits(was), _digits(now), strict=True))
     if kind == "interval":
@@ -394,10 +392,6 @@ def _fits(was: TypeModel, now: TypeModel) -> bool:
 # --- what a type's text says ----------------------------------------------------------------------------------------
 
 
-def _plain(type_: TypeModel) -> str:
-    return {"bpchar": "character", '"bit"': "bit"}.get(type_.name, type_.name)
-
-
 def _modifiers(type_: TypeModel) -> list[int]:
     found = re.search(r"\(([-\d,]+)\)", type_.text) if type_.builtin else None
     return [int(n) for n in found[1].split(",")] if found else []
@@ -410,7 +404,7 @@ def _limit(type_: TypeModel) -> int | None:
 
 def _digits(type_: TypeModel) -> tuple[float, float]:
     """Digits in front of the point and behind it."""
-    if (kind := _plain(type_)) in _DIGITS:
+    if (kind := type_.name) in _DIGITS:
         return _DIGITS[kind]
     precision, scale, *_ = [*_modifiers(type_), 0, 0]
     return (precision - scale, scale) if _modifiers(type_) else (math.inf, math.inf)
@@ -418,7 +412,8 @@ def _digits(type_: TypeModel) -> tuple[float, float]:
 
 def _precision(type_: TypeModel) -> int:
     """Digits of a second."""
-    return 0 if type_.name == "date" else next(iter(_modifiers(type_)), 6)
+    whole = type_.name == "date" or (type_.name == "interval" and _last_field(type_) < _FIELDS.index("second"))
+    return 0 if whole else next(iter(_modifiers(type_)), 6)
 
 
 def _last_field(type_: TypeModel) -> int:
@@ -431,15 +426,15 @@ def _longest(type_: TypeModel) -> int | None:
     """The most characters that a value's text takes, where that is known."""
     if type_.kind == "enum":
         return max(map(len, type_.labels), default=0)
-    by_length = _plain(type_) in ("character varying", "character", "bit", "bit varying")
-    return _limit(type_) if by_length else _PRINTED.get(_plain(type_))
+    by_length = type_.name in ("character varying", "character", "bit", "bit varying")
+    return _limit(type_) if by_length else _PRINTED.get(type_.name)
 
 
 def _prints(type_: TypeModel) -> bool:
     """Whether every value's text is read back as the same value."""
     if type_.element is not None:
         return _prints(type_.element.stored)
-    return type_.kind == "enum" or _plain(type_) in _PRINTED or type_.extension in _PRINTED_EXTENSIONS
+    return type_.kind == "enum" or type_.name in _PRINTED or type_.extension in _PRINTED_EXTENSIONS
 
 
 def _on_source(type_: TypeModel) -> str | None:
