@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine import errors, job
 from airflow_provider_pgddl.engine import pipeline as files
 from airflow_provider_pgddl.engine.ddl_journal import STATUSES
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Section, changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import STAGES
 from airflow_provider_pgddl.engine.stages.ddl_commands import HELD
 from airflow_provider_pgddl.engine.unbuilt import unsupported
@@ -31,7 +32,8 @@ README = REPOSITORY / "README.md"
 PIPELINE_FILE = REPOSITORY / "docs" / "pipeline-file.md"
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 DDL = REPOSITORY / "docs" / "ddl.md"
-PAGES = [README, PIPELINE_FILE, ARCHITECTURE, DDL]
+SCHEMA = REPOSITORY / "docs" / "schema.md"
+PAGES = [README, PIPELINE_FILE, ARCHITECTURE, DDL, SCHEMA]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -102,7 +104,8 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
     called: list[str] = []
 
     def instead(_: object, args: argparse.Namespace) -> int:
-        called.append(" ".join(filter(None, (args.command, getattr(args, "ddl_command", None)))))
+        inner = getattr(args, f"{args.command}_command", None)
+        called.append(" ".join(filter(None, (args.command, inner))))
         return 0
 
     monkeypatch.setattr(cli, "call", instead)
@@ -148,6 +151,14 @@ def test_every_status_of_ddl_is_explained() -> None:
         assert f"\n| `{status}` |" in text
     for status in HELD:
         assert f"\n**{status}.** " in text
+
+
+def test_every_option_of_the_policy_is_explained() -> None:
+    text = SCHEMA.read_text()
+    for names, _ in flags.OPTIONS:
+        assert all(f"`{name}" in text for name in names), names
+    for name in (name.partition(".")[2] for name in LEAVES if re.fullmatch(r"schema\.\w+", name)):
+        assert f"`{name}" in text or f"schema.{name}" in text, name
 
 
 def test_the_lists_of_tags_are_those_of_the_code() -> None:
