@@ -83,9 +83,8 @@ CREATE INDEX IF NOT EXISTS {index} ON {moves} ({old}, at)
 CREATE TEMPORARY TABLE IF NOT EXISTS {ends} ({definitions}) ON COMMIT DELETE ROWS
 
 -- name: find_ends
--- Where each kept key has come to in the order of the log; null where its row was deleted. Two rows cannot have come to one key,
--- but for a statement whose triggers changed keys of its own table: those are logged before what came earlier in the statement.
--- Then the shorter way is believed.
+-- Where each kept key has come to in the order of the log; null where its row was deleted. Two come to one key only where a block
+-- has brought a row that had moved already, while its own values were kept at the key that it had before: that is the longer way.
 INSERT INTO {ends} ({old}, {new})
 WITH RECURSIVE way AS (
     SELECT * FROM (
@@ -101,7 +100,7 @@ WITH RECURSIVE way AS (
 ), last AS (
     SELECT DISTINCT ON ({old}) {old}, {new}, hops FROM way ORDER BY {old}, hops DESC
 ), ranked AS (
-    SELECT {old}, {new}, pg_catalog.row_number() OVER (PARTITION BY {new} ORDER BY hops) AS rank FROM last
+    SELECT {old}, {new}, pg_catalog.row_number() OVER (PARTITION BY {new} ORDER BY hops DESC) AS rank FROM last
 )
 SELECT {old}, {new_if_first} FROM ranked
 
