@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl import cli
+from airflow_provider_pgddl import cli, cli_schema
 
 PIPELINE = """
 pipeline: shop
@@ -66,6 +66,11 @@ def test_every_command_says_its_exit_codes(words: tuple[str, ...], capsys: pytes
         ["ddl", "resolve", "7", "-p", "shop.yaml"],
         ["ddl", "skip", "7", "-p", "shop.yaml"],
         ["ddl", "resolve-exception", "7", "-p", "shop.yaml"],
+        ["schema"],
+        ["schema", "validate"],
+        ["schema", "diff", "-p", "shop.yaml"],
+        ["schema", "validate", "-p", "shop.yaml", "--schema-validation=loose"],
+        ["metrics"],
     ],
 )
 def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
@@ -90,7 +95,14 @@ DDL = [
 ]
 
 
-@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], ["run", "setup"], ["ddl", "list"]])
+SCHEMA = [["schema", "validate"], ["schema", "diff", "--table", "shop.orders"], ["schema", "sync", "--apply"]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["check"], ["status"], ["reset", "--yes"], ["run", "setup"], ["ddl", "list"], ["metrics"], *SCHEMA],
+    ids=" ".join,
+)
 def test_a_missing_pipeline_file_is_exit_code_2(command: list[str]) -> None:
     done = pgddl(*command, "-p", "none.yaml")
     assert done.returncode == 2
@@ -111,7 +123,7 @@ def test_a_missing_variable_is_exit_code_2(pipeline: Path) -> None:
     assert "SHOP_SOURCE is not set" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], *DDL], ids=" ".join)
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], *DDL, *SCHEMA], ids=" ".join)
 def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[str]) -> None:
     done = pgddl(*command, "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 5
@@ -177,6 +189,43 @@ def test_approve_wants_events_or_all(pipeline: Path) -> None:
         done = pgddl("ddl", "approve", *which, "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
         assert done.returncode == 2
         assert "which events?" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["run", "setup"], *SCHEMA], ids=" ".join)
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--allow-schema-drift=type_casts", "--force"),
+        ("--allow-schema-drift=everything", "everything"),
+        ("--skip-columns=ssn", "ssn"),
+    ],
+)
+def test_a_wrong_flag_of_the_policy_is_exit_code_2(
+    pipeline: Path, command: list[str], flag: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "-p", str(pipeline), flag]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("which", [[], ["--dry-run", "--apply"]])
+def test_sync_either_shows_or_does(
+    pipeline: Path, which: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHOP_SOURCE", NOBODY)
+    monkeypatch.setenv("SHOP_TARGET", NOBODY)
+    assert cli.main(["schema", "sync", "-p", str(pipeline), *which]) == 2
+    assert "give --dry-run, or --apply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_colour_is_for_terminals_whose_users_want_it(
+    terminal: bool, no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert cli_schema._colour() is coloured
 
 
 def test_airflow_gets_the_same_commands() -> None:
