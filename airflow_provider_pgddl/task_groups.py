@@ -31,8 +31,8 @@ def lifecycle(
 ) -> TaskGroup:
     """setup → snapshot → backfill → schema_sync → replay → gate → catch_up → verify → swap → cleanup.
 
-    `gate` is for the sensor (timeout, poke_interval, mode ...), `default_args` for every task, everything else for
-    the operators (what SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
+    `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `default_args` for
+    every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         common: dict[str, Any] = {"pipeline": pipeline, **spark}

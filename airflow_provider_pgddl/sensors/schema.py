@@ -1,32 +1,54 @@
-"""The schema gate: closed while a recorded mismatch between source and target stands."""
+"""The schema gate: closed while a mismatch between source and target stands."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
-from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import BaseSensorOperator, conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
 from airflow_provider_pgddl.connections import lookup_in_task, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job import names
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.notifications import Notify, announce
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_pgddl.engine.schema.verdict import TableReport
+
+_SKIPS = "turns a failed gate into a skipped one, and rows go on past it"
+_REFUSED = {
+    "soft_fail": _SKIPS,
+    "never_fail": _SKIPS,
+    "silent_fail": "hides that the databases could not be looked at",
+}
 
 
 class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
     """Waits until no table of the pipeline has a mismatch; it looks at both databases itself.
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
-    :param tables: look at these tables only (`schema.table`)
+    :param tables: look at these tables only (`schema.table`); None means all of the pipeline
+    :param on_mismatch: `wait` until it is gone, or `fail` at once
+    :param deferrable: wait in the triggerer, which holds no worker; it looks every `poke_interval` and lets the sensor
+        judge again when it sees a change, at the latest after the pipeline's `schema.validation_interval`
+    :param notify: a notifier, a callable that takes the context, or several; called once for each new mismatch, with
+        `pipeline`, `table`, `status`, `message` and `findings` in the context
 
-    A gate that opens by failing is none: soft_fail, never_fail and silent_fail are refused.
+    What closes the gate is logged when it changes, not at every poke. A gate that opens by failing is none: soft_fail,
+    never_fail and silent_fail are refused.
     """
 
     template_fields: Sequence[str] = ("pipeline", "tables")
@@ -37,42 +59,158 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         *,
         pipeline: str | os.PathLike[str] | Mapping[str, Any],
         tables: Sequence[str] | None = None,
+        on_mismatch: Literal["wait", "fail"] = "wait",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        notify: Notify | None = None,
         retries: int = 3,
         **kwargs: Any,
     ) -> None:
-        for option, effect in (
-            ("soft_fail", "turns a failed gate into a skipped one, and rows go on past it"),
-            ("never_fail", "turns a failed gate into a skipped one, and rows go on past it"),
-            ("silent_fail", "hides that the databases could not be looked at"),
-        ):
-            if kwargs.get(option):
-                raise ValueError(f"PgddlSchemaSensor refuses {option}: it {effect}")
         super().__init__(retries=retries, **kwargs)
+        for option, effect in _REFUSED.items():
+            if getattr(self, option):  # also where it came from default_args
+                raise ValueError(f"PgddlSchemaSensor refuses {option}: it {effect}")
+        if on_mismatch not in ("wait", "fail"):
+            raise ValueError(f"on_mismatch is wait or fail, not {on_mismatch!r}")
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
         self.tables = tables
-        self._said: dict[str, list[str]] = {}
+        self.on_mismatch = on_mismatch
+        self.deferrable = deferrable
+        self.notify = notify
+        self._said: str | None = None
+        self._closed: frozenset[str] = frozenset()
+
+    def execute(self, context: Context) -> None:
+        if self.deferrable:
+            self._wait(context, time.time())
+        else:
+            super().execute(context)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> None:
+        """Goes on after the trigger has fired: judges again, whatever the trigger saw."""
+        self._wait(context, event["started"], event["error"])
+
+    def _wait(self, context: Context, started: float, error: str | None = None) -> None:
+        """Returns where the gate is open, and defers where it is not. `error` is why the trigger could not look."""
+        from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
+
+        with _explained():
+            pipeline, source, target = self._ends(context)
+            # Before the gate judges: what changes from here on wakes the trigger.
+            seen = asyncio.run(look(pipeline.pipeline, source, target, names(self.tables)))
+        if self.poke(context):
+            return
+        if error is not None:
+            raise AirflowException(
+                f"the triggerer cannot look at the schemas: {error}\n"
+                "  to do: give the triggerer what the worker has (environment, connections, network), "
+                "or let the sensor wait on a worker (deferrable=False)"
+            )
+        left = started + self.timeout - time.time()
+        if left <= 0:
+            raise AirflowSensorTimeout(f"the gate was still closed after {self.timeout:.0f} seconds (timeout)")
+        self.defer(
+            trigger=PgddlSchemaTrigger(
+                pipeline=ends_of(pipeline),
+                tables=names(self.tables),
+                seen=seen,
+                poke_interval=self.poke_interval,
+                validation_interval=min(pipeline.schema_.validation_interval, left),
+                started=started,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=left),
+        )
 
     def poke(self, context: Context) -> bool:
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
 
-        try:
-            pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
-            found = secrets(pipeline, lookup_in_task, os.environ)
-            mismatches = stages.gate(pipeline, found["source"], found.get("target", found["source"]))
-        except (PgddlError, psycopg.Error) as error:
-            failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas")
-            kind = AirflowException if failure.retryable else AirflowFailException
-            raise kind(str(failure)) from None
-        if (tables := names(self.tables)) is not None:
-            mismatches = {table: lines for table, lines in mismatches.items() if table in tables}
-        self._say(mismatches)
-        return not mismatches
-
-    def _say(self, mismatches: Mapping[str, list[str]]) -> None:
-        """Each table's mismatches once, and again only when they change: a gate may stand closed for days."""
-        for table, lines in mismatches.items():
-            if self._said.get(table) != lines:
-                self.log.warning("closed: %s:\n  %s", table, "\n  ".join(lines))
-        for table in self._said.keys() - mismatches.keys():
+        with _explained():
+            pipeline, source, target = self._ends(context)
+            reports = stages.gate(pipeline, source, target, names(self.tables))
+            closed = {report.table: report for report in reports if report.status == "mismatch"}
+            for table, box in self._changed(context, pipeline, target, closed).items():
+                self.log.warning("closed: %s:\n%s", table, box)
+        for table in sorted(self._closed - closed.keys()):
             self.log.info("%s: no mismatch any more", table)
-        self._said = {table: list(lines) for table, lines in mismatches.items()}
+        self._closed = frozenset(closed)
+        for report in closed.values():
+            if report.new:
+                announce(self.notify, context, self._facts(pipeline, report), self.log)
+        if closed and self.on_mismatch == "fail":
+            raise AirflowFailException(self._why(pipeline, closed))
+        return not closed
+
+    def _ends(self, context: Context) -> tuple[Pipeline, str, str]:
+        pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
+        found = secrets(pipeline, lookup_in_task, os.environ)
+        return pipeline, found["source"], found.get("target", found["source"])
+
+    def _changed(
+        self, context: Context, pipeline: Pipeline, target: str, closed: Mapping[str, TableReport]
+    ) -> dict[str, str]:
+        """The boxes that this try of the task has not shown yet, by table.
+
+        The journal remembers, since a rescheduled or deferred sensor is another process each time."""
+        from airflow_provider_pgddl.engine import stages
+
+        digests = {table: _digest(report) for table, report in closed.items()}
+        whole = _hash(digests)
+        if not closed or whole == self._said:
+            return {}
+        self._said = whole
+        ti = context["ti"]
+        who = f"{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}/{ti.try_number}"
+        if stages.shown(pipeline, target, who, whole):
+            return {}
+        return {
+            table: self._box(pipeline, report)
+            for table, report in closed.items()
+            if not stages.shown(pipeline, target, f"{who}/{table}", digests[table])
+        }
+
+    def _box(self, pipeline: Pipeline, report: TableReport) -> str:
+        from airflow_provider_pgddl.engine.schema import report as reports
+
+        return reports.box(report, pipeline_file=self._file(pipeline))
+
+    def _facts(self, pipeline: Pipeline, report: TableReport) -> dict[str, Any]:
+        """What a notifier finds in its context."""
+        from airflow_provider_pgddl.engine.schema import report as reports
+
+        return {
+            "pipeline": pipeline.pipeline,
+            "table": report.table,
+            "status": report.status,
+            "message": "\n".join(reports.lines(report, pipeline_file=self._file(pipeline))),
+            "findings": [finding.to_json() for finding in report.findings],
+        }
+
+    def _file(self, pipeline: Pipeline) -> str | None:
+        """The pipeline file as it was given, for commands that people copy; None for a dict or YAML text."""
+        name = pipeline.where()
+        return name if name == self.pipeline else None
+
+    def _why(self, pipeline: Pipeline, closed: Mapping[str, TableReport]) -> str:
+        first, *others = closed.values()
+        more = f"\nalso: {', '.join(report.table for report in others)}" if others else ""
+        return f"the schema gate is closed (on_mismatch=fail)\n{self._box(pipeline, first)}{more}"
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Our errors and a server's as Airflow's: to be tried again, or final."""
+    try:
+        yield
+    except (PgddlError, psycopg.Error) as error:
+        failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas")
+        kind = AirflowException if failure.retryable else AirflowFailException
+        raise kind(str(failure)) from None
+
+
+def _digest(report: TableReport) -> str:
+    """Of what is a change to people: not how many rows are held back by now."""
+    return _hash([report.since, [finding.to_json() for finding in report.findings]])
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

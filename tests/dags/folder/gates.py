@@ -1,0 +1,55 @@
+"""The gate in each of its ways of waiting, over one pipeline; each notes what it tells in a file."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, BaseNotifier
+
+from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
+
+GATED = {
+    "pipeline": "gated",
+    "source": {"conn_id": "gated_source"},
+    "target": {"conn_id": "gated_target"},
+    "tables": {"include": ["public.*"]},
+    "capture": {"ddl": "off"},
+    "schema": {"validation_interval": "1h"},
+}
+OFTEN = {**GATED, "schema": {"validation_interval": "100ms"}}
+
+
+class Note(BaseNotifier):
+    """Appends its text to the file that PGDDL_TEST_NOTES names."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Any) -> None:
+        with Path(os.environ["PGDDL_TEST_NOTES"]).open("a") as notes:
+            print(f"{self.text}; {len(context['findings'])} findings; {context['message']}", file=notes)
+
+
+def broken(context: Any) -> None:
+    raise RuntimeError(f"no channel for {context['table']}")
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "poke": {"poke_interval": 0.1},
+    "reschedule": {"mode": "reschedule", "poke_interval": 0.1},
+    "deferrable": {"deferrable": True, "poke_interval": 0.1},
+    "validated": {"deferrable": True, "poke_interval": 60, "pipeline": OFTEN},
+    "timeout": {"deferrable": True, "poke_interval": 0.1, "timeout": timedelta(seconds=2), "retries": 3},
+    "fail": {"on_mismatch": "fail", "retries": 3},
+    "fail_deferrable": {"on_mismatch": "fail", "retries": 3, "deferrable": True},
+    "notify": {"poke_interval": 0.1, "notify": [broken, Note("{{ pipeline }}: {{ table }}: {{ status }}")]},
+    "one_table": {"on_mismatch": "fail", "tables": ["public.orders"]},
+}
+
+for way, settings in WAYS.items():
+    with DAG(f"gate_{way}", schedule=None, catchup=False, default_args={"retries": 0}):
+        PgddlSchemaSensor(task_id="gate", **{"pipeline": GATED, **settings})

@@ -1,0 +1,48 @@
+"""Sessions of an event loop are what all others are: the same pins, the same refusals, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.engine.connect import PINNED, connect_async
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable
+from tests.integration.test_preflight import pgbouncer
+
+__all__ = ["pgbouncer"]  # a fixture
+
+
+@pytest.mark.parametrize("server", ["source_dsn", "target_dsn"])
+def test_every_setting_is_pinned(server: str, request: pytest.FixtureRequest) -> None:
+    dsn = request.getfixturevalue(server)
+
+    async def settings() -> dict[str, str]:
+        async with await connect_async(dsn, purpose="test", pipeline="p") as conn:
+            assert conn.autocommit
+            query = "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s::text[]) s(name)"
+            return dict(await (await conn.execute(query, [[*PINNED, "application_name"]])).fetchall())
+
+    assert asyncio.run(settings()) == {**PINNED, "application_name": "pgddl:p:0:test"}
+
+
+def test_a_dead_port_is_worth_a_retry_and_a_wrong_password_is_not(source_dsn: str) -> None:
+    with pytest.raises(Unreachable, match="does not answer"):
+        asyncio.run(connect_async("host=127.0.0.1 port=1 dbname=x", purpose="test"))
+    wrong = psycopg.conninfo.make_conninfo(source_dsn, password="not-the-one")
+    with pytest.raises(PgddlError, match="password") as refused:
+        asyncio.run(connect_async(wrong, purpose="test"))
+    assert not refused.value.retryable
+    assert "not-the-one" not in str(refused.value)
+
+
+def test_a_pooler_is_taken_in_session_mode_only(source_dsn: str, pgbouncer: Callable[[str, str], str]) -> None:
+    async def time_zone(dsn: str) -> str:
+        async with await connect_async(dsn, purpose="test") as conn:
+            return str((await (await conn.execute("SHOW TimeZone")).fetchone())[0])
+
+    assert asyncio.run(time_zone(pgbouncer(source_dsn, "session"))) == "UTC"
+    with pytest.raises(PreflightRefused, match="pooler in transaction mode"):
+        asyncio.run(time_zone(pgbouncer(source_dsn, "transaction")))
