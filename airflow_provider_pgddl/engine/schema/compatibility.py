@@ -8,10 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
-from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap, walk
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Node,
+    kind_of,
+    parse,
+    statement_node,
+    unwrap,
+    walk,
+    without_locations,
+)
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
 from airflow_provider_pgddl.engine.schema.definitions import flags, same_constraint, same_expression, same_index
@@ -478,9 +486,9 @@ class _Comparison:
         if not target.generated:
             return None
         mine, its = source.default or "", target.default or ""
-        same = same_expression(its, mine, self.renamed) or (
-            self._on_retyped(mine) and same_expression(_uncast(its, "SELECT "), _uncast(mine, "SELECT "), self.renamed)
-        )
+        uncast = self._on_retyped(mine)
+        same = _tree(f"SELECT {its}", uncast) == _tree(f"SELECT {mine}", uncast)
+        same = same or (bool(self.renamed) and same_expression(its, mine, self.renamed))
         if same and judge_cast(source.type, target.type).kind in ("same", "safe"):
             return None
         return Finding(
@@ -658,14 +666,11 @@ class _Comparison:
         return implies
 
     def _same(self, target: ConstraintModel, source: ConstraintModel) -> bool:
-        same = same_index if target.kind == "i" else same_constraint
-        its, mine = _comparable(target), _comparable(source)
-        if same(its, mine, self.renamed):
+        uncast = self._on_retyped(source.definition)
+        if _tree(_statement(target), uncast) == _tree(_statement(source), uncast):
             return True
-        if not self._on_retyped(mine):
-            return False
-        around = "" if target.kind == "i" else "ALTER TABLE t ADD CONSTRAINT c "
-        return same(_uncast(its, around), _uncast(mine, around), self.renamed)
+        same = same_index if target.kind == "i" else same_constraint
+        return bool(self.renamed) and same(target.definition, source.definition, self.renamed)
 
 
 def _left_alone(column: ColumnModel) -> tuple[str, str]:
@@ -784,30 +789,33 @@ def _enforced(constraint: ConstraintModel) -> bool:
     return constraint.kind == "i" or flags(constraint.definition).enforced
 
 
-def _comparable(constraint: ConstraintModel) -> str:
-    """The definition without what rows need not meet: how an index is stored, and ONLY, which is printed for a
-    partitioned table. One that is NOT VALID holds for all that is written from now on."""
-    if constraint.kind != "i":
-        return constraint.definition.removesuffix(" NOT VALID")
-    tree = parse(constraint.definition)
-    index = statement_node(tree)
-    index.relation.inh = True
-    index.ClearField("options")
-    index.table_space = ""
-    return deparse(tree)
+def _statement(constraint: ConstraintModel) -> str:
+    """One that is NOT VALID holds for all that is written from now on."""
+    if constraint.kind == "i":
+        return constraint.definition
+    return f"ALTER TABLE t ADD CONSTRAINT c {constraint.definition.removesuffix(' NOT VALID')}"
 
 
-def _uncast(text: str, around: str) -> str:
-    """Without casts: two prints of one expression differ in them where a column has another type. `around` is what
-    makes a statement of the text."""
-    tree = parse(around + text)
-    for node in walk(tree):
-        for child in _nodes(node):
-            while kind_of(inner := unwrap(child)) == "TypeCast":
-                bare = type(inner.arg)()
-                bare.CopyFrom(inner.arg)
-                child.CopyFrom(bare)
-    return deparse(tree).removeprefix(around)
+@lru_cache(maxsize=10_000)  # the gate looks at the same tables again and again
+def _tree(statement: str, uncast: bool) -> bytes:
+    """What a statement says: equal for two prints of one thing.
+
+    Of an index neither its names, nor how it is stored, nor ONLY, which Postgres prints for a partitioned table. With
+    `uncast` no casts: the prints of one expression differ in them where a column has another type."""
+    tree = parse(statement)
+    node = statement_node(tree)
+    if kind_of(node) == "IndexStmt":
+        node.idxname = node.table_space = node.relation.schemaname = node.relation.relname = ""
+        node.relation.inh = True
+        node.ClearField("options")
+    if uncast and "::" in statement:
+        for each in walk(tree):
+            for child in _nodes(each):
+                while kind_of(inner := unwrap(child)) == "TypeCast":
+                    bare = type(inner.arg)()
+                    bare.CopyFrom(inner.arg)
+                    child.CopyFrom(bare)
+    return bytes(without_locations(tree).SerializeToString(deterministic=True))
 
 
 def _nodes(node: Node) -> Iterator[Node]:

@@ -41,9 +41,7 @@ _PARTS: dict[str, sql.Composable] = {
 # One statement is one snapshot, in whatever transaction it stands: a JSON array of rows a part.
 _WHOLE = sql.SQL("SELECT {}").format(
     sql.SQL(", ").join(
-        sql.SQL("(SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.to_jsonb(q)), '[]') FROM ({}) q) AS {}").format(
-            query, sql.Identifier(part)
-        )
+        sql.SQL("(SELECT coalesce(pg_catalog.json_agg(q), '[]') FROM ({}) q) AS {}").format(query, sql.Identifier(part))
         for part, query in _PARTS.items()
     )
 )
