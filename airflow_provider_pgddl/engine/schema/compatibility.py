@@ -64,7 +64,8 @@ def compare(
     `target_types` are the types that the target knows beside the system's own (`Schemas.types`). `removed` are columns
     that the source had once; `renamed` is old → new name of those that it renamed. `altered` columns have another
     shape on purpose. Without `keyed` the target has no indexes yet. `names` are those of the two tables, `role` is
-    whom a missing right is to be granted."""
+    whom a missing right is to be granted. The fixes of two findings may begin with the same CREATE TYPE: once is
+    enough."""
     there, here = _shown(names[0]), written(*names[1])
     if source is None:
         return [_missing_on_source(there, here)]
