@@ -13,7 +13,8 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.schema import report as told
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.stages import schema_commands
-from airflow_provider_pgddl.engine.stages.schema_commands import Synced, TablePlan
+from airflow_provider_pgddl.engine.stages.altering import TablePlan
+from airflow_provider_pgddl.engine.stages.schema_commands import Synced
 
 
 def validate(asked: Asked) -> Answer:

@@ -151,6 +151,13 @@ def oid_of(conn: Session, schema: str, name: str) -> int | None:
     return int(row[0]) if row else None
 
 
+def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The same of many; a name that no relation has is left out."""
+    listed = list(names)
+    args = {"schemas": [schema for schema, _ in listed], "names": [name for _, name in listed]}
+    return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
+
+
 def all_relations(conn: Session) -> list[int]:
     """The oids of all that has columns, extensions' tables included: tables, partitions, views, foreign tables."""
     return [row[0] for row in conn.execute(_Q["all_relations"])]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.catalog import Server, Table
+from airflow_provider_pgddl.engine.catalog import Leaf, Server, Table
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.schema.verdict import stopped
+from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")
@@ -50,7 +54,10 @@ class PipelineRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One table of a run: its plan, the schema version that the plan was made for, and how far it has come."""
+    """One table of a run: its plan, the schema version that the plan was made for, and how far it has come.
+
+    `removed_columns`: those that the source had once. `copy_physical`: the copy's files and attribute versions, as
+    `Table.physical`, when the plan was made."""
 
     id: int
     schema: str
@@ -63,6 +70,8 @@ class TableRow:
     physical: dict[str, list[Any]]
     state: str
     planned: bool
+    removed_columns: tuple[str, ...] = ()
+    copy_physical: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def qualified(self) -> str:
@@ -124,7 +133,7 @@ class Journal:
         self.conn.execute(_Q["next_run"], args)
         self.conn.execute(_Q["forget_windows"], [self.pipeline, self.row().run])
         self.conn.execute(_Q["forget_versions"], [self.pipeline, self.row().run])
-        self.conn.execute(_Q["delete_schema_status"], [self.pipeline])
+        self.schema.forget(*self.schema.statuses())
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_config"], [Jsonb(config), self.pipeline])
@@ -173,29 +182,33 @@ class Journal:
 
     def tables(self, run: int) -> list[TableRow]:
         return [
-            TableRow(i, schema, name, oid, log, Plan.from_json(plan), version, fingerprint, physical, state, planned)
-            for i, schema, name, oid, log, plan, version, fingerprint, physical, state, planned in self.conn.execute(
-                _Q["tables"], [self.pipeline, run]
+            TableRow(
+                i, schema, name, oid, log, Plan.from_json(plan), version, fingerprint, physical, state, planned,
+                tuple(removed), copy_physical,
             )
-        ]
+            for i, schema, name, oid, log, plan, version, fingerprint, physical, state, planned, removed, copy_physical
+            in self.conn.execute(_Q["tables"], [self.pipeline, run])
+        ]  # fmt: skip
 
     def add_table(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
         args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
                 Jsonb(table.version()), catalog.fingerprint(table.structure()), Jsonb(table.physical())]  # fmt: skip
         self.conn.execute(_Q["insert_table"], args)
 
-    def replan(self, was: TableRow, now: Table, plan: Plan, *, log_table: str, state: str) -> None:
-        """The table as it is from here on: its name, plan and version; what blocked it is over, and so is what was
-        compared."""
-        self.conn.execute(_Q["delete_table_status"], [self.pipeline, was.schema, was.name])
-        args = {"id": was.id, "schema": now.schema, "name": now.name, "log": log_table, "state": state,
-                "plan": Jsonb(plan.to_json()), "version": Jsonb(now.version()), "physical": Jsonb(now.physical()),
-                "fingerprint": catalog.fingerprint(now.structure())}  # fmt: skip
+    def replan(self, fresh: TableRow) -> None:
+        """The table as it is from here on; what was compared of it is over."""
+        args = {"id": fresh.id, "schema": fresh.schema, "name": fresh.name, "log": fresh.log_table,
+                "state": fresh.state, "plan": Jsonb(fresh.plan.to_json()), "version": Jsonb(fresh.version),
+                "physical": Jsonb(fresh.physical), "fingerprint": fresh.fingerprint,
+                "removed": Jsonb(list(fresh.removed_columns)), "copy": Jsonb(fresh.copy_physical)}  # fmt: skip
         self.conn.execute(_Q["replan_table"], args)
-        self.conn.execute(_Q["forget_verification"], [was.id])
-        self.conn.execute(_Q["forget_chunks"], [was.id, [leaf.oid for leaf in now.leaves]])
-        for leaf in now.leaves:
-            self.conn.execute(_Q["rename_chunks"], [leaf.schema, leaf.name, was.id, leaf.oid])
+        self.conn.execute(_Q["forget_verification"], [fresh.id])
+        self.conn.execute(_Q["forget_chunks"], [fresh.id, [int(leaf) for leaf in fresh.physical]])
+
+    def rename_chunks(self, fresh: TableRow, leaves: Iterable[Leaf]) -> None:
+        """The names that a table's leaves have by now."""
+        for leaf in leaves:
+            self.conn.execute(_Q["rename_chunks"], [leaf.schema, leaf.name, fresh.id, leaf.oid])
 
     def set_state(self, state: str, ids: Iterable[int]) -> None:
         self.conn.execute(_Q["set_state"], [state, list(ids)])
@@ -211,9 +224,17 @@ class Journal:
     def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_physical"], [Jsonb(physical), table_id])
 
+    def set_copy(self, table: TableRow) -> None:
+        """What the copy is by now, where nothing of it concerns a row."""
+        self.conn.execute(_Q["set_copy"], [Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id])
+
+    def captured_statements(self, run: int, oid: int) -> list[tuple[CapturedEvent, list[str]]]:
+        """(captured event, what was run of it) of every applied event that a relation of the source is in."""
+        return self.conn.execute(_Q["captured_statements"], [self.pipeline, run, str(oid)]).fetchall()
+
     def forget_table(self, table: TableRow) -> None:
         self.conn.execute(_Q["delete_table"], [table.id])
-        self.conn.execute(_Q["delete_table_status"], [self.pipeline, table.schema, table.name])
+        self.schema.forget((table.schema, table.name))
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -279,24 +300,25 @@ class Journal:
 
     # --- schema status ------------------------------------------------------------------------------------------
 
-    def set_status(self, table: TableRow, status: str, findings: Sequence[str]) -> None:
-        """compatible, warning or mismatch; `since` moves only when the verdict changes."""
-        args = [self.pipeline, table.schema, table.name, status, Jsonb(list(findings))]
-        self.conn.execute(_Q["set_schema_status"], args)
+    @property
+    def schema(self) -> SchemaJournal:
+        """The verdicts of the schema gate."""
+        return SchemaJournal(self.conn, self.pipeline)
 
-    def set_statuses_of_others(self, findings: Mapping[tuple[str, str], Sequence[str]]) -> None:
+    def set_statuses_of_others(self, findings: Mapping[Name, Sequence[str]]) -> None:
         """What blocks tables that are none of the run yet; those that are not named any more are forgotten."""
-        run = self.row().run
-        self.conn.execute(_Q["delete_statuses_of_others"], {"pipeline": self.pipeline, "run": run})
-        for (schema, name), why in findings.items():
-            self.conn.execute(_Q["set_schema_status"], [self.pipeline, schema, name, "mismatch", Jsonb(list(why))])
+        mine = {(t.schema, t.name) for t in self.tables(self.row().run)}
+        self.schema.forget(*(name for name in self.schema.statuses() if name not in mine and name not in findings))
+        self.schema.record_many(
+            {name: ("mismatch", [stopped(w) for w in why], None, (None, None)) for name, why in findings.items()}
+        )
 
     def mismatches(self) -> dict[str, list[str]]:
         """`schema.table` → findings of what is blocked, by itself or by DDL that waits."""
         found = {
-            f"{schema}.{table}": list(findings)
-            for schema, table, status, findings, _ in self.conn.execute(_Q["schema_status"], [self.pipeline])
-            if status == "mismatch"
+            f"{schema}.{table}": [f.what for f in row.findings if f.severity == "mismatch"]
+            for (schema, table), row in self.schema.statuses().items()
+            if row.status == "mismatch"
         }
         for name, findings in self.stuck_tables().items():
             found.setdefault(name, []).extend(findings)
@@ -401,9 +423,9 @@ class Journal:
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
+        self.schema.forget_all()
         for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
-                     "purge_stage_runs", "purge_follow_ups", "delete_schema_status", "purge_leases",
-                     "purge"):  # fmt: skip
+                     "purge_stage_runs", "purge_follow_ups", "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

@@ -3,7 +3,7 @@
 The lock goes with its session, so a killed run never leaves it behind; but processes that outlive their run (an
 executor without its driver, a backend that has not noticed its dead client) do not need the lock to commit. Therefore
 every transaction of ours reads its scope's token again as its last statement, FOR SHARE, so that a takeover waits for
-it or is seen by it. """
+it or is seen by it."""
 
 from __future__ import annotations
 

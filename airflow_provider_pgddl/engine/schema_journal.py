@@ -133,14 +133,12 @@ class SchemaJournal:
 
     # --- who was told -------------------------------------------------------------------------------------------
 
-    def claim_new(self) -> list[Name]:
-        """The tables with mismatches that nobody was told of, in the order of their names; from here on somebody was.
+    def claim_new(self, among: Collection[Name]) -> list[Name]:
+        """Which of these have mismatches that nobody was told of, in the order of their names; now somebody was.
 
         Whoever asks, and however many at once, each is returned to one of them.
         """
-        return sorted(
-            (schema, name) for schema, name in self.conn.execute(_Q["claim_new"], {"pipeline": self.pipeline})
-        )
+        return sorted((schema, name) for schema, name in self.conn.execute(_Q["claim_new"], self._named(among)))
 
     def shown(self, who: str, digest: str) -> bool:
         """Whether this digest is what `who` was shown last; from here on it is."""

@@ -6,7 +6,7 @@ from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
 
 # Keys whose every value is built, among sections of which the rest is not.
-_BUILT = ("capture.rows", "capture.ddl", "capture.identities", "schema.force")
+_BUILT = ("capture.rows", "capture.ddl", "capture.identities")
 _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log",),
     "tables.existing": ("refuse",),
@@ -37,14 +37,10 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
         value = getattr(getattr(pipeline, section), name)
         if value not in built:
             later((section, name), value)
-    for section, now, then in (
-        ("capture", pipeline.capture, default.capture),
-        ("schema", pipeline.schema_, default.schema_),
-    ):
-        for name in type(now).model_fields:
-            value = getattr(now, name)
-            if f"{section}.{name}" not in _BUILT and value != getattr(then, name):
-                later((section, name), value)
+    for name in type(pipeline.capture).model_fields:
+        value = getattr(pipeline.capture, name)
+        if f"capture.{name}" not in _BUILT and value != getattr(default.capture, name):
+            later(("capture", name), value)
     for name, value in pipeline.backfill.throttle:
         if value is not None:
             later(("backfill", "throttle", name), value)

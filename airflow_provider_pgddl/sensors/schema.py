@@ -126,7 +126,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
 
         with _explained():
             pipeline, source, target = self._ends(context)
-            reports = stages.gate(pipeline, source, target, names(self.tables))
+            reports = stages.gate(pipeline, source, target, names(self.tables), announce=True)
             closed = {report.table: report for report in reports if report.status == "mismatch"}
             for table, box in self._changed(context, pipeline, target, closed).items():
                 self.log.warning("closed: %s:\n%s", table, box)

@@ -53,7 +53,7 @@ class Sides:
     @classmethod
     def of(cls, plan: Plan, source_types: Mapping[str, str], copy_types: Mapping[str, str]) -> Sides:
         """Where rewrite.alter gave a column another type, the source's value is cast to it before it is compared."""
-        casts = tuple(copy_types[c] if copy_types[c] != source_types.get(c) else None for c in plan.columns)
+        casts = tuple(copy_types[c] if copy_types.get(c) != source_types.get(c) else None for c in plan.columns)
         return cls(plan, casts)
 
     def source_row(self) -> sql.Composed:

@@ -23,7 +23,10 @@ BUFFER = 256 * 1024
 
 # What a server says when the copy does not take a row that the source has: an enum label, a constraint or an object
 # that a value names is not the same on both sides. Anything else concerns the whole run.
-REFUSALS = (psycopg.IntegrityError, psycopg.DataError, pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedObject)
+REFUSALS = (
+    psycopg.IntegrityError, psycopg.DataError, psycopg.NotSupportedError, pg.UndefinedTable, pg.UndefinedFunction,
+    pg.UndefinedObject, pg.InvalidName, pg.InvalidSchemaName,
+)  # fmt: skip
 
 
 def refusal(error: psycopg.Error) -> str:

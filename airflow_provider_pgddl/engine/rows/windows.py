@@ -595,9 +595,9 @@ def count_changes(source: Session, tables: Sequence[TableRow]) -> dict[int, int]
     return {table_id: summary[0] for table_id, summary in _log_summaries(source, tables).items()}
 
 
-def lost_track(source: Session, table: TableRow) -> bool:
-    """Whether the table's log says that it does not know what changed."""
-    return _log_summaries(source, [table])[table.id][1]
+def lost_tracks(source: Session, tables: Sequence[TableRow]) -> set[int]:
+    """The ids of the tables whose log says that it does not know what changed."""
+    return {table_id for table_id, (_, lost, _) in _log_summaries(source, tables).items() if lost}
 
 
 def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:

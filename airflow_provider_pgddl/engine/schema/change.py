@@ -20,6 +20,18 @@ class Change:
     leaves: tuple[int, ...] = ()
 
 
+def was_rewritten(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> bool:
+    """Whether a copy may hold other values than it did (both `Table.physical`): ALTER TABLE has written its rows anew,
+    or another table has taken its place. VACUUM FULL and TRUNCATE leave the columns as they were."""
+    if before and not before.keys() & now.keys():
+        return True
+    return any(
+        now[leaf][0] != filenode and now[leaf][1] != attributes
+        for leaf, (filenode, attributes, _) in before.items()
+        if leaf in now
+    )
+
+
 def change_of(
     version: dict[str, Any], physical: dict[str, list[Any]], key: tuple[str, ...], key_types: tuple[str, ...],
     now: Table, *, lost_track: bool, born_empty: Collection[int],

@@ -119,6 +119,12 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
 SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 
+-- name: oids_of
+SELECT n.nspname, c.relname, c.oid
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS v(schema_name, table_name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = v.schema_name
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.table_name
+
 -- name: sequences
 SELECT n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

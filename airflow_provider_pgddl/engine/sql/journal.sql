@@ -68,7 +68,8 @@ SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
 FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
 
 -- name: tables
-SELECT id, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical, state, planned_at IS NOT NULL
+SELECT id, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical, state, planned_at IS NOT NULL,
+       removed_columns, copy_physical
 FROM pgddl.tables WHERE pipeline = %s AND run = %s ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
 
 -- name: insert_table
@@ -78,7 +79,8 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id
 -- name: replan_table
 UPDATE pgddl.tables
 SET schema_name = %(schema)s, table_name = %(name)s, log_table = %(log)s, plan = %(plan)s, version = %(version)s,
-    fingerprint = %(fingerprint)s, physical = %(physical)s, state = %(state)s
+    fingerprint = %(fingerprint)s, physical = %(physical)s, state = %(state)s, removed_columns = %(removed)s,
+    copy_physical = %(copy)s
 WHERE id = %(id)s
 
 -- name: forget_chunks
@@ -124,6 +126,14 @@ UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)
 -- name: set_planned
 UPDATE pgddl.tables SET planned_at = pg_catalog.clock_timestamp(), physical = %s WHERE id = %s
 
+-- name: set_copy
+UPDATE pgddl.tables SET plan = %s, copy_physical = %s WHERE id = %s
+
+-- name: captured_statements
+SELECT captured, statements FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND captured_id IS NOT NULL AND status = 'applied' AND captured -> 'tables' ? %s
+ORDER BY seq
+
 -- name: unplan
 UPDATE pgddl.tables SET planned_at = NULL WHERE id = %s
 
@@ -145,7 +155,9 @@ DELETE FROM pgddl.chunks WHERE table_id = %s
 SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block
 FROM pgddl.chunks c
 WHERE c.table_id = ANY(%s) AND c.done_at IS NULL AND c.id <> ALL(%s)
-ORDER BY c.id LIMIT 1 FOR UPDATE SKIP LOCKED
+  AND NOT EXISTS (SELECT FROM pgddl.tables t JOIN pgddl.schema_status s USING (pipeline, schema_name, table_name)
+                  WHERE t.id = c.table_id AND s.status = 'mismatch')
+ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 
 -- name: chunk_done
 UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s WHERE id = %s
@@ -218,28 +230,6 @@ SELECT coalesce(max(seq), -1) + 1 FROM pgddl.ddl_events WHERE pipeline = %s AND 
 
 -- name: event_counts
 SELECT status, count(*) FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL GROUP BY status
-
--- name: set_schema_status
-INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings) VALUES (%s, %s, %s, %s, %s)
-ON CONFLICT (pipeline, schema_name, table_name) DO UPDATE
-SET status = excluded.status, findings = excluded.findings, checked_at = pg_catalog.clock_timestamp(),
-    since = CASE WHEN schema_status.status = excluded.status AND schema_status.findings = excluded.findings
-                 THEN schema_status.since ELSE pg_catalog.clock_timestamp() END
-
--- name: schema_status
-SELECT schema_name, table_name, status, findings, since FROM pgddl.schema_status WHERE pipeline = %s ORDER BY 1, 2
-
--- name: delete_statuses_of_others
--- Of what is no table of the run: tables that could not be taken in.
-DELETE FROM pgddl.schema_status s
-WHERE s.pipeline = %(pipeline)s AND (s.schema_name, s.table_name) NOT IN (
-    SELECT t.schema_name, t.table_name FROM pgddl.tables t WHERE t.pipeline = %(pipeline)s AND t.run = %(run)s)
-
--- name: delete_schema_status
-DELETE FROM pgddl.schema_status WHERE pipeline = %s
-
--- name: delete_table_status
-DELETE FROM pgddl.schema_status WHERE pipeline = %s AND schema_name = %s AND table_name = %s
 
 -- name: insert_range
 INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (%s, %s, %s, %s, %s)

@@ -77,7 +77,8 @@ ORDER BY id
 UPDATE pgddl.schema_status SET notified_at = pg_catalog.clock_timestamp()
 WHERE pipeline = %(pipeline)s AND (schema_name, table_name) IN (
     SELECT schema_name, table_name FROM pgddl.schema_status
-    WHERE pipeline = %(pipeline)s AND status = 'mismatch' AND notified_at IS NULL FOR UPDATE SKIP LOCKED)
+    JOIN unnest(%(schemas)s::text[], %(names)s::text[]) v(schema_name, table_name) USING (schema_name, table_name)
+    WHERE pipeline = %(pipeline)s AND status = 'mismatch' AND notified_at IS NULL FOR UPDATE OF schema_status SKIP LOCKED)
 RETURNING schema_name, table_name
 
 -- name: show

@@ -14,13 +14,13 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
-from airflow_provider_pgddl.engine.stages.gate import gate
+from airflow_provider_pgddl.engine.stages.gate import gate, shown
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 
-__all__ = ["STAGES", "StageResult", "check", "gate", "reset", "run", "status"]
+__all__ = ["STAGES", "StageResult", "check", "gate", "reset", "run", "shown", "status"]
 
 
 def run(job: Job) -> StageResult:

@@ -16,7 +16,8 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
+from airflow_provider_pgddl.engine.stages.ddl import follow, stop
+from airflow_provider_pgddl.engine.stages.gate import validating
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
@@ -34,8 +35,8 @@ def run(context: Context) -> StageResult:
         todo = _lay_out(context, todo)
         finished = _copy(context, todo)
         rows, size = rows + sum(d.rows for d in finished), size + sum(d.bytes for d in finished)
-        stopped = {table: findings for d in finished for table, findings in d.stopped.items()}
-        context.block(stopped)
+        # At this barrier no chunk is under way: what changed a table is applied to its copy, and it goes on.
+        stop(context, {table: findings for d in finished for table, findings in d.stopped.items()})
         rewritten = {table for d in finished for table in d.rewritten}
         restarts += bool(rewritten)
         if restarts == RESTARTS:
@@ -43,9 +44,7 @@ def run(context: Context) -> StageResult:
                 f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
             )
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
-        if captures_ddl(context):
-            # At this barrier no chunk is under way: what changed a table is applied to its copy, and it goes on.
-            follow(context, look=bool(stopped))
+        follow(context)
         todo = [t for t in context.healthy(context.tables(), "created") if not t.planned or _unfinished(context, t)]
     done = _mark_finished(context)
     progress = context.journal.chunk_progress([t.id for t in context.tables()])
@@ -61,7 +60,8 @@ def _require_snapshot(context: Context) -> None:
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     """Chunks of every table that has none yet, in one transaction with the note that they are laid out."""
     healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
-    context.block(stopped)
+    stop(context, stopped)
+    healthy = context.healthy([t for t in context.tables() if t.id in {h.id for h in healthy}], "created")
     block_size = catalog.server(context.source).block_size
     for table in (t for t in healthy if not t.planned):
         with context.fenced(table):
@@ -90,7 +90,8 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
     and comes back once the server has noticed."""
     patience, finished, todo = Patience(context.pipeline.ddl.retry_for), list[Done](), list(tables)
     progress: Journal | None = None
-    while left := context.journal.chunks_left([t.id for t in todo]):
+    # What the gate has closed for meanwhile keeps its chunks for later.
+    while left := context.journal.chunks_left([t.id for t in context.healthy(todo)]):
         chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
         if chunks == 0:
             break
@@ -113,7 +114,7 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for,
     )  # fmt: skip
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    with reporting("backfill", _progress_line(progress, [t.id for t in tables])):
+    with reporting("backfill", _progress_line(progress, [t.id for t in tables])), validating(context):
         if worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 

@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.rows.yielding import Patience
+from airflow_provider_pgddl.engine.schema import verdict
 
 T = TypeVar("T")
 
@@ -147,8 +148,12 @@ class Context:
     def block(self, stopped: Mapping[int, list[str]]) -> None:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
         by_id = {t.id: t for t in self.journal.tables(self.row().run)}
+        found = {i: [verdict.stopped(finding) for finding in findings] for i, findings in stopped.items()}
+        with self.target.transaction():
+            self.journal.schema.record_many(
+                {(by_id[i].schema, by_id[i].name): ("mismatch", f, None, (None, None)) for i, f in found.items()}
+            )
         for table_id, findings in stopped.items():
-            self.journal.set_status(by_id[table_id], "mismatch", findings)
             for finding in findings:
                 self.say(f"{by_id[table_id].qualified} is blocked: {finding}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -53,9 +53,12 @@ def follow(context: Context, *, look: bool = False) -> None:
     """Brings the target's schema to what the source shows now, and the tables' plans in line with it.
 
     What fails, waits for a person or is not understood stops the tables that it is about and what comes after it.
-    `look`: at every table, also where no new event says so (a window or a chunk has met one that changed).
+    `look`: at every table and its copy, also where no new event says so (a window or a chunk has met one that changed).
     """
     if not captures_ddl(context):
+        if look and context.moves_rows:
+            with _alone(context):
+                _settle_as_it_is(context)
         return
     with _alone(context):
         seen = _read(context, look=look)
@@ -68,6 +71,26 @@ def follow(context: Context, *, look: bool = False) -> None:
             context.looked = True
             if context.job.tables is None and not context.in_place:
                 take_in_late_tables(context, seen.names, seen.tables)
+
+
+def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
+    """What windows and chunks could not go on with: looked at first, since what was followed, fixed or allowed goes on
+    with a new plan. What is as it was is blocked for the reason that was met."""
+    if not stopped:
+        return
+    before = {t.id: t for t in context.tables() if t.id in stopped}
+    follow(context, look=True)
+    mismatches = context.journal.mismatches()
+    now = {t.id: t for t in context.tables() if t.qualified not in mismatches}
+    context.block({i: why for i, why in stopped.items() if i in now and now[i] == before.get(i)})
+
+
+def _settle_as_it_is(context: Context) -> None:
+    """Where nobody captures DDL, a change is met by looking at the tables."""
+    tables = context.journal.tables(context.row().run)
+    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
+    settle(context, seen, again=not context.looked)
+    context.looked = True
 
 
 @contextmanager

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions
+from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.pipeline import Pipeline
-from airflow_provider_pgddl.engine.rows.windows import lost_track
-from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
-from airflow_provider_pgddl.engine.schema.match import mismatches
+from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
+from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped
+from airflow_provider_pgddl.engine.schema_journal import Recorded, Result
+from airflow_provider_pgddl.engine.stages.compare import KEYLESS, Evaluated, evaluate, recorded
+from airflow_provider_pgddl.engine.stages.context import Context
 
-KEYLESS = "has no key, so its changes cannot be followed: give it a primary key, or leave it out (tables.exclude)"
+WITH_PENDING = ("created", "backfilled", "indexed")
 
 
-def gate(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, list[str]]:
-    """`schema.table` → findings of every table that must not go on; {} where the gate is open.
+def gate(
+    pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None, *, announce: bool = False
+) -> list[TableReport]:
+    """What is known of every table (of these `schema.table`, where some are named) after having looked at both
+    catalogs now; the gate is open where none of the reports is a mismatch.
 
     What was blocked and is right again is recorded as compatible. Nothing is judged before setup or after the swap.
+    `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
     """
     name = pipeline.pipeline
     with (
@@ -30,46 +43,116 @@ def gate(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, list
         journal = Journal(target, name)
         row = journal.find()
         if row is None or row.cut_over_at is not None:
-            return {}
-        stuck, blocked = journal.stuck_tables(), journal.mismatches()
-        for table in journal.tables(row.run):
-            if table.qualified in stuck:
-                continue  # the journal says what it waits for
-            with source.transaction(), target.transaction():
-                findings = _findings(pipeline, source, target, table, blocked=table.qualified in blocked)
-                journal.set_status(table, "mismatch" if findings else "compatible", findings)
-        return journal.mismatches()
+            return []
+        rows = journal.tables(row.run)
+        stuck = journal.stuck_tables()
+        evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck])
+        wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
+        return _reports(journal, rows, evaluated, stuck, source, wanted, announce=announce)
 
 
-def _findings(pipeline: Pipeline, source: Session, target: Session, table: TableRow, *, blocked: bool) -> list[str]:
-    now = catalog.describe(source, [table.oid], change_log.trigger_names(pipeline.pipeline)).get(table.oid)
-    findings = drift(table.version, table.physical, now)
-    if findings and now is not None and pipeline.capture.ddl != "off":
-        # The next replay applies what was captured, or stops the table; one that it has stopped is looked at again.
-        indexed = table.state == "indexed"
-        again = judge(pipeline, now.structure(), target, table, key=indexed) if now.key else [KEYLESS]
-        return again if blocked else []
-    if findings or now is None:
-        return findings
-    if lost_track(source, table):
-        return [f"a key column changed while rows were written; {AGAIN}"]
-    return judge(pipeline, now.structure(), target, table) if table.state == "indexed" else []
+def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
+    try:
+        wanted = {table_name(t) for t in tables}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if unknown := wanted - set(known):
+        raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
+    return wanted
 
 
-def judge(
-    pipeline: Pipeline, structure: dict[str, Any], target: Session, table: TableRow, *, key: bool = True
-) -> list[str]:
-    """The source's structure against the copy as it is now; without `key` where the copy is not indexed yet."""
-    plan = table.plan
-    oid = catalog.oid_of(target, plan.copy_schema, plan.copy_name)
-    copy = catalog.describe(target, [oid]).get(oid) if oid else None
-    if copy is None:
-        return ["its copy is gone"]
-    rewrite = pipeline.rewrites.get((table.schema, table.name))
-    altered = {a.column for a in alter_actions(rewrite.alter) if a.column} if rewrite else set()
-    recorded = table.version["columns"]
-    skipped = {c for c in recorded if c not in plan.columns and not recorded[c]["generated"]}
-    here = copy.structure()
-    if not key:
-        here["key"] = structure["key"]
-    return mismatches(structure, here, altered=altered, skipped=skipped)
+def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow]) -> dict[Name, Evaluated]:
+    """Compares these tables as they are now, and records the verdicts."""
+    started = time.monotonic()
+    found = evaluate(pipeline, source, journal.conn, rows, ())
+    now = catalog.describe(source, [t.oid for t in rows], change_log.trigger_names(pipeline.pipeline))
+    known = journal.schema.statuses()
+    verdicts: dict[Name, Recorded] = {}
+    for table in rows:
+        name = (table.schema, table.name)
+        there = now.get(table.oid)
+        blocked = name in known and known[name].status == "mismatch"
+        if pipeline.capture.ddl != "off" and not blocked and drift(table.version, table.physical, there):
+            continue  # the next replay applies what was captured, or stops the table
+        keyless = there is not None and there.key is None
+        verdicts[name] = recorded(found[name], *([stopped(KEYLESS, "data_loss_risk")] if keyless else []))
+    with journal.conn.transaction():
+        changed = journal.schema.record_many(verdicts)
+        journal.schema.touch([n for n in verdicts if n not in changed])
+        journal.schema.validated(_result(verdicts.values()), time.monotonic() - started)
+    return found
+
+
+def _result(verdicts: Iterable[Recorded]) -> Result:
+    """`fail_unsafe`: going on would lose or corrupt data."""
+    listed = list(verdicts)
+    reasons = {f.reason for _, findings, _, _ in listed for f in findings if f.severity == "mismatch"}
+    if reasons:
+        return "fail_unsafe" if reasons & {"data_loss_risk", "type_mismatch", "source_removed"} else "fail_safe"
+    return "warning" if any(status == "warning" for status, _, _, _ in listed) else "pass"
+
+
+def _reports(
+    journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated], stuck: Mapping[str, list[str]],
+    source: Session, wanted: Collection[Name] | None, *, announce: bool,
+) -> list[TableReport]:  # fmt: skip
+    statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
+    new = set(journal.schema.claim_new(statuses)) if announce else set()
+    closed = [t for t in rows if (t.schema, t.name) in statuses and statuses[t.schema, t.name].status == "mismatch"]
+    held = held_back(journal, source, closed)
+    reports = []
+    for name, status in statuses.items():
+        sides = evaluated.get(name)
+        reports.append(
+            TableReport(
+                ".".join(name), status.status, status.findings,
+                len(sides.source.columns) if sides and sides.source else 0,
+                len(sides.target.columns) if sides and sides.target else 0,
+                status.since.isoformat(), status.resolution, name in new, held.get(".".join(name)),
+            )
+        )  # fmt: skip
+    names = {".".join(name) for name in wanted or ()}
+    for table, why in stuck.items():
+        if wanted is not None and table not in names:
+            continue
+        findings = tuple(stopped(line, "ddl") for line in why)
+        is_new = announce and not journal.schema.shown(f"announced {table}", "\n".join(why))
+        reports.append(TableReport(table, "mismatch", findings, new=is_new, resolution="see `pgddl ddl list`"))
+    return reports
+
+
+def held_back(journal: Journal, source: Session, tables: Sequence[TableRow]) -> dict[str, int]:
+    """Rows that were written on the source and wait, by table, where that is known."""
+    logs = set(change_log.captured_roots(source, journal.pipeline).values()) if tables else set()
+    changes = count_changes(source, [t for t in tables if t.log_table in logs])
+    pending = count_pending(journal.conn, [t for t in tables if t.state in WITH_PENDING])
+    return {t.qualified: changes.get(t.id, 0) + pending.get(t.id, 0) for t in tables if t.log_table in logs}
+
+
+def shown(pipeline: Pipeline, target_dsn: str, who: str, digest: str) -> bool:
+    """Whether `who` (a sensor's task) was shown this digest last; from here on it was."""
+    with connect(target_dsn, purpose="gate", pipeline=pipeline.pipeline) as target:
+        return Journal(target, pipeline.pipeline).schema.shown(who, digest)
+
+
+@contextmanager
+def validating(context: Context) -> Iterator[None]:
+    """Looks at the schemas every `schema.validation_interval` while the block runs: rows are copied for hours, and no
+    chunk of a table is begun that the gate has closed for."""
+    over, interval = threading.Event(), context.pipeline.schema_.validation_interval
+
+    def validate() -> None:
+        while not over.wait(interval):
+            try:
+                gate(context.pipeline, context.source_dsn, context.target_dsn)
+            except (PgddlError, psycopg.Error) as error:
+                failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="comparing schemas")
+                context.say(f"the schemas could not be compared, which is tried again: {failure.what}")
+
+    thread = threading.Thread(target=validate, name="pgddl-validation", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

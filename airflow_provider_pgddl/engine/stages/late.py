@@ -1,4 +1,4 @@
-"""Tables that DDL has sent back: through the stages that all others have passed already."""
+"""Tables that a change has sent back, or that come late: through the stages that all others have passed already."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def not_yet(context: Context, *states: str) -> list[TableRow]:
 
 
 def bring_late(context: Context, *stages: str) -> None:
-    """Takes tables that DDL has sent back through the stages that they have not passed, where the others have."""
+    """Takes tables through the stages that they have not passed, where the others have."""
     run_no = context.row().run
     for stage in stages:
         behind = context.healthy(context.tables(), *_BEFORE[stage])
-        if behind and captures_ddl(context) and context.journal.stage_finished(run_no, stage):
+        if behind and context.journal.stage_finished(run_no, stage):
             context.say(f"{', '.join(t.qualified for t in behind)}: {stage} first")
             import_module(f"airflow_provider_pgddl.engine.stages.{stage}").run(context)
 
@@ -43,10 +43,6 @@ def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, w
     """UsageError where a stage was left out, and Retry where it was not, but DDL comes faster than we follow it."""
     first = next((t for t in waiting if t.state == "captured"), waiting[0])
     stage = "snapshot" if first.state == "captured" else before
-    if (
-        first.state != "captured"
-        and captures_ddl(context)
-        and context.journal.stage_finished(context.row().run, before)
-    ):
+    if first.state != "captured" and context.journal.stage_finished(context.row().run, before):
         raise Retry(f"{what}: DDL has changed it again and again", table=first.qualified, todo="run the stage again")
     raise UsageError(f"{first.qualified} {what}", todo=f"run stage {stage} first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_pgddl.engine.capture import change_log
@@ -21,7 +22,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
 )
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
-from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
@@ -90,8 +91,11 @@ def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
     spread = waiting > SPREAD_WINDOWS * settings.window_rows and context.pipeline.backfill.workers > 1
     elsewhere = _fill_over_spark(context) if spread and not context.in_place else None
     windows: list[Window] = []
+    looked = time.monotonic()
     while True:
-        follow(context)
+        look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
+        looked = time.monotonic() if look else looked
+        follow(context, look=look)
         done = one_window(context, replica, followed(context), fill_elsewhere=elsewhere)
         windows.append(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
@@ -125,9 +129,7 @@ def one_window(
     goes on in the next one where captured DDL explains it."""
     rows = context.pipeline.replay.window_rows
     done = patiently(context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside))
-    context.block(done.stopped)
-    if done.stopped:
-        follow(context, look=True)
+    stop(context, done.stopped)
     return done
 
 

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.build import TableBuild, build
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow
-from airflow_provider_pgddl.engine.stages.gate import judge
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, stop
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
+from airflow_provider_pgddl.engine.stages.settle import settle_built
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
 
@@ -46,11 +45,8 @@ def run(context: Context) -> StageResult:
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
-    for table in tables:
-        _judge(context, table)
-    ready = context.healthy(tables)
-    with context.fenced():
-        context.journal.set_state("indexed", [t.id for t in ready])
+    # A key makes columns NOT NULL, which windows would take for somebody's ALTER of the copy.
+    ready = settle_built(context, tables)
     return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built)
 
 
@@ -59,7 +55,7 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     note_lost_windows(context)
     replica = context.replica
     done = patiently(context, lambda: window(replica, tables, fill=0))
-    context.block(done.stopped)
+    stop(context, done.stopped)
     context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")
     return done.keys
 
@@ -93,14 +89,3 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
                 done[0] += 1
     others = [e for e in events if e.table_id is None]
     return built + apply_events(context.target, context.name, context.fence(), others)
-
-
-def _judge(context: Context, table: TableRow) -> None:
-    """Compares source and copy as they are now and records the verdict."""
-    source = catalog.describe(context.source, [table.oid]).get(table.oid)
-    if source is None:
-        findings = ["was dropped on the source"]
-    else:
-        findings = judge(context.pipeline, source.structure(), context.target, table)
-    with context.fenced(table):
-        context.journal.set_status(table, "mismatch" if findings else "compatible", findings)

@@ -1,9 +1,13 @@
-"""After DDL: each table's plan, capture and copy in line with the source again, or the table stopped and why."""
+"""Each table's plan, capture and copy in line with what source and target have become, or the table stopped and why.
+
+Whoever changed them: captured DDL that was applied, DDL that nobody captures, a person on the target, the policy of
+the pipeline file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from psycopg import sql
 
@@ -11,17 +15,32 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.brought import brought
 from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches, table_name
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
-from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_track
-from airflow_provider_pgddl.engine.schema.change import Change, change_of
+from airflow_provider_pgddl.engine.rows.shape import copy_digests
+from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_tracks
+from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
+from airflow_provider_pgddl.engine.schema_journal import Recorded
 from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capture_of
+from airflow_provider_pgddl.engine.stages.compare import (
+    KEYLESS,
+    Evaluated,
+    evaluate,
+    is_as_described,
+    recorded,
+    removed_columns,
+)
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
-from airflow_provider_pgddl.engine.stages.gate import KEYLESS, judge
+from airflow_provider_pgddl.engine.stages.migrating import migrate
+from airflow_provider_pgddl.engine.stages.planning import first_plan, plan_for, values_missing
 
 LEFT_BEHIND = (
     "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
@@ -29,39 +48,196 @@ LEFT_BEHIND = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One table now: on the source, against its copy, and what is to be recorded of it if it is to go on so."""
+
+    now: Table
+    evaluated: Evaluated
+    fresh: TableRow
+    lost_track: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.evaluated.verdict
+
+
 def settle(context: Context, seen: Mapping[int, Table], *, again: bool) -> None:
     """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches.
 
     `again`: a copy that refused a row may take it now (the label that its enum lacked, a partition made by hand).
     """
-    stuck, blocked = context.journal.stuck_tables(), context.journal.mismatches()
     # What a run is not about is left to the run that holds its lease; windows stop it until then.
     limited = {table_name(t) for t in context.job.tables} if context.job.tables is not None else None
+    stuck = context.journal.stuck_tables()
+    tables = [
+        t
+        for t in context.journal.tables(context.row().run)
+        if t.state not in ("swapped", "cleaned")
+        and t.qualified not in stuck
+        and (limited is None or (t.schema, t.name) in limited)
+    ]
     parts = {leaf.oid: root for root in seen.values() for leaf in root.leaves if root.kind == "p"}
-    for table in context.journal.tables(context.row().run):
-        if table.state in ("swapped", "cleaned") or table.qualified in stuck:
-            continue
-        if limited is not None and (table.schema, table.name) not in limited:
-            continue
-        now = seen.get(table.oid)
-        if now is None:
+    staying = []
+    for table in tables:
+        if table.oid not in seen:
             _forget_dropped(context, table)
         elif table.oid in parts:
             _forget_attached(context, table, parts[table.oid])
-        elif _differs(context, table, now):
-            _settle(context, table, now)
-        elif again and table.qualified in blocked:
-            _look_again(context, table, now)
+        else:
+            staying.append(table)
+    migrate(context, staying, seen)
+    verdicts: dict[Name, Recorded] = {}
+    for table, look in look_at(context, staying, seen):
+        recorded = _settle(context, table, look, again=again)
+        if recorded is not None:
+            verdicts[table.schema, table.name] = recorded
+    if verdicts:
+        with context.fenced():
+            context.journal.schema.record_many(verdicts)
 
 
-def _differs(context: Context, table: TableRow, now: Table) -> bool:
-    return bool(drift(table.version, table.physical, now)) or lost_track(context.source, table)
+def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
+    """Copies that have just been made: what is copied into each is planned, and rows may come. StageFailed where a copy
+    is not there, or where changed rows could not be found again in it."""
+    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
+    made = [replace(t, state="created") for t in tables if t.oid in seen]
+    looks = {table.id: look for table, look in look_at(context, made, seen)}
+    for table in made:
+        look = looks.get(table.id)
+        if look is not None:
+            _refuse_unusable(table, look.evaluated)
+        with context.fenced():
+            create_pending(context.target, table)
+            if look is not None:
+                _record(context.target, context.name, table, look, "created")
+            else:  # changed just now: its first chunk sees that
+                context.journal.set_state("created", [table.id])
 
 
-def _look_again(context: Context, table: TableRow, now: Table) -> None:
-    findings = _misfits(context, table, now)
-    with context.fenced(table):
-        context.journal.set_status(table, "mismatch" if findings else "compatible", findings)
+def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
+    source, copy, plan = evaluated.source, evaluated.target, table.plan
+    if copy is None or source is None:
+        raise StageFailed(
+            f"the copy {plan.copy_schema}.{plan.copy_name} is not there", table=table.qualified,
+            todo="`pgddl reset` the pipeline and start again",
+        )  # fmt: skip
+    for name in plan.key:
+        was, now = source.column(name), copy.column(name)
+        if was and now and judge_cast(was.type, now.type, key=True).kind not in ("same", "safe"):
+            raise StageFailed(
+                f"key column {name} cannot go from {was.type.text} to {now.type.text}: "
+                "changed rows could not be found again",
+                table=table.qualified,
+                todo="`pgddl reset` the pipeline and take that action out of rewrite.alter",
+            )
+
+
+def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on unless
+    that finds a mismatch."""
+    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
+    built = [replace(t, state="indexed") for t in tables if t.oid in seen]
+    ready = []
+    for table, look in look_at(context, built, seen):
+        changed = _concerns_rows(table, look.fresh) or was_rewritten(table.copy_physical, look.fresh.copy_physical)
+        with context.fenced(table):
+            context.journal.schema.record_many({(table.schema, table.name): recorded(look.evaluated)})
+            # What was changed while it was built is looked at first, as in any other state.
+            if not look.verdict.mismatches and not changed:
+                context.journal.set_copy(look.fresh)
+                context.journal.set_state("indexed", [table.id])
+                ready.append(table)
+    return ready
+
+
+def look_at(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table]) -> list[tuple[TableRow, Look]]:
+    """Every table of `seen` that is still what it was there; one that has changed since is left for the next look."""
+    # Digests first: what is altered after that shows a window another one.
+    digests = copy_digests(context.target, [t for t in tables if t.state != "captured"])
+    physical = _copies_physical(context, tables)
+    found = evaluate(context.pipeline, context.source, context.target, tables, ())
+    lost = lost_tracks(context.source, tables)
+    looks = []
+    for table in tables:
+        now, evaluated = seen[table.oid], found[table.schema, table.name]
+        if evaluated.source is not None and is_as_described(evaluated.source, now):
+            fresh = _fresh(context, table, now, evaluated, digests.get(table.id, ""), physical.get(table.id, {}))
+            looks.append((table, Look(now, evaluated, fresh, table.id in lost)))
+    return looks
+
+
+def _copies_physical(context: Context, tables: Sequence[TableRow]) -> dict[int, dict[str, list[Any]]]:
+    """Files and attribute versions of the copies, by table."""
+    names = {(t.plan.copy_schema, t.plan.copy_name): t.id for t in tables if t.state != "captured"}
+    oids = {oid: names[name] for name, oid in catalog.oids_of(context.target, names).items()}
+    return {oids[oid]: copy.physical() for oid, copy in catalog.describe(context.target, oids).items()}
+
+
+def _fresh(
+    context: Context, table: TableRow, now: Table, evaluated: Evaluated, digest: str, physical: dict[str, list[Any]]
+) -> TableRow:
+    verdict, copy = evaluated.verdict, evaluated.target
+    if now.key is None or verdict.mismatches:
+        plan = table.plan  # nothing to plan with
+    elif copy is None:
+        plan = first_plan(context.pipeline, now)
+    else:
+        plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
+    return replace(
+        table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
+        fingerprint=catalog.fingerprint(now.structure()), physical=now.physical(),
+        log_table=change_log.log_name(context.name, now.oid), copy_physical=physical,
+        removed_columns=tuple(removed_columns(table, evaluated.source)),
+    )  # fmt: skip
+
+
+def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+    """What is to be recorded as the verdict; None where that is done, together with the plan."""
+    if context.in_place and (look.now.schema, look.now.name) != (table.schema, table.name):
+        why = f"was renamed to {look.now.qualified}, which a rewrite cannot follow: rename it back"
+        return recorded(look.evaluated, stopped(why))
+    if look.now.key is None:
+        return recorded(look.evaluated, stopped(KEYLESS, "data_loss_risk"))
+    if look.verdict.mismatches:
+        return recorded(look.evaluated)
+    if drift(table.version, table.physical, look.now) or look.lost_track:
+        _follow_source(context, table, look)
+        return None
+    if (reason := _why_again(context, table, look)) is not None:
+        _replan(context, table, look, Change("reload", reason))
+        return None
+    if _concerns_rows(table, look.fresh):
+        _replan(context, table, look, Change("plan", "what is copied of it changed"))
+        return None
+    if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
+        with context.fenced(table):
+            context.journal.set_copy(look.fresh)
+    return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
+
+
+def _concerns_rows(table: TableRow, fresh: TableRow) -> bool:
+    same = replace(table.plan, copy_attributes="") == replace(fresh.plan, copy_attributes="")
+    return not same or table.removed_columns != fresh.removed_columns
+
+
+def _was_stopped(context: Context, table: TableRow) -> bool:
+    """Whether it stopped for something that comparing schemas does not show: it goes on when it is tried again."""
+    row = context.journal.schema.statuses().get((table.schema, table.name))
+    return row is not None and row.status == "mismatch" and all(f.kind == "stopped" for f in row.findings)
+
+
+def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
+    """Why rows that the copy has cannot be what the source has, although nothing happened there."""
+    if table.state == "captured" or not table.plan.pairs:
+        return None
+    if was_rewritten(table.copy_physical, look.fresh.copy_physical):
+        return "its copy was rewritten by ALTER TABLE"
+    known = table.version.get("attnums", {}).values()
+    if values_missing(table.plan, look.fresh.plan, known, ()) is None:
+        return None
+    applied = brought(context.journal.captured_statements(context.row().run, table.oid), table.oid)
+    return values_missing(table.plan, look.fresh.plan, known, applied)
 
 
 def _forget_dropped(context: Context, table: TableRow) -> None:
@@ -87,32 +263,29 @@ def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
     context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
 
 
-def _settle(context: Context, table: TableRow, now: Table) -> None:
-    renamed = (now.schema, now.name) != (table.schema, table.name)
-    if context.in_place and renamed:
-        context.block({table.id: [f"was renamed to {now.qualified}, which a rewrite cannot follow: rename it back"]})
-        return
-    if now.key is None:
-        context.block({table.id: [KEYLESS]})
-        return
+def _follow_source(context: Context, table: TableRow, look: Look) -> None:
+    """The source's table is another than its version says."""
     change = change_of(
-        table.version, table.physical, table.plan.key, table.plan.key_types, now,
-        lost_track=lost_track(context.source, table), born_empty=_born_empty(context, table, now),
+        table.version, table.physical, table.plan.key, table.plan.key_types, look.now,
+        lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
     )  # fmt: skip
     if change.what == "capture":
-        now = _capture_again(context, table)
-        if now.key is None:
-            context.block({table.id: [KEYLESS]})
-            return
-    findings = _misfits(context, table, now)
-    if findings:
-        context.block({table.id: findings})
-        return
-    for leaf in {int(oid) for oid in table.physical} - {leaf.oid for leaf in now.leaves}:
+        again = _look_again(context, table, _capture_again(context, table))
+        if again is None:
+            return  # changed once more just now
+        look = again
+    elif change.what != "reload" and (reason := _why_again(context, table, look)) is not None:
+        change = Change("reload", reason)
+    for leaf in {int(oid) for oid in table.physical} - {leaf.oid for leaf in look.now.leaves}:
         release_leaf(context, leaf)
-    fresh = _with(context, table, now)
-    context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
-    _record(context, table, fresh, now, change)
+    _replan(context, table, look, change)
+
+
+def _look_again(context: Context, table: TableRow, now: Table) -> Look | None:
+    looks = look_at(context, [table], {table.oid: now})
+    if not looks or now.key is None or looks[0][1].verdict.mismatches:
+        return None
+    return looks[0][1]
 
 
 def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
@@ -130,67 +303,51 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     return now
 
 
-def _misfits(context: Context, table: TableRow, now: Table) -> list[str]:
-    """What of the source its copy could not take; a copy that has no indexes yet has no key either."""
-    if table.state == "captured":
-        return []
-    plan = _plan(context, table, now)
-    indexed = table.state == "indexed"
-    as_now = replace(table, plan=plan, version=now.version())
-    return judge(context.pipeline, now.structure(), context.target, as_now, key=indexed)
-
-
-def _plan(context: Context, table: TableRow, now: Table) -> Plan:
-    """What was left out of the old plan stays left out, under whatever name."""
-    from airflow_provider_pgddl.engine.stages.setup import make_plan_for
-
-    numbers = table.version["attnums"]
-    generated = {name for name, column in table.version["columns"].items() if column["generated"]}
-    skipped = {numbers[name] for name in table.version["columns"] if name not in {*table.plan.columns, *generated}}
-    return make_plan_for(context.pipeline, now, skip=[c.name for c in now.columns if c.attnum in skipped])
-
-
-def _with(context: Context, table: TableRow, now: Table) -> TableRow:
-    return replace(
-        table, schema=now.schema, name=now.name, plan=_plan(context, table, now), version=now.version(),
-        fingerprint=catalog.fingerprint(now.structure()), physical=now.physical(),
-        log_table=change_log.log_name(context.name, now.oid),
-    )  # fmt: skip
-
-
-def _record(context: Context, was: TableRow, fresh: TableRow, now: Table, change: Change) -> None:
-    """The plan, in one transaction with what it asks for."""
-
-    def record(conn: Session, state: str) -> None:
-        Journal(conn, context.name).replan(was, now, fresh.plan, log_table=fresh.log_table, state=state)
-
+def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None:
+    """The plan, in one transaction with what it asks for and with the verdict."""
+    fresh = look.fresh
+    context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
     if was.state == "captured" or change.what == "plan":
         with context.fenced(was):
-            record(context.target, was.state)
+            _record(context.target, context.name, was, look, was.state)
     elif was.state != "indexed":
-        _start_over(context, was, fresh, now)
+        _start_over(context, was, look)
     else:
         leaves = change.leaves if change.what == "leaves" else ()
-        _reload(context, fresh, lambda conn: record(conn, "indexed"), leaves)
+        _reload(context, was, look, leaves)
 
 
-def _start_over(context: Context, was: TableRow, fresh: TableRow, now: Table) -> None:
+def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
+    journal = Journal(conn, pipeline)
+    journal.replan(replace(look.fresh, state=state))
+    journal.rename_chunks(look.fresh, look.now.leaves)
+    names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
+    if names[0] != names[1]:
+        journal.schema.forget(names[0])
+    journal.schema.record_many({names[1]: recorded(look.evaluated)})
+
+
+def _start_over(context: Context, was: TableRow, look: Look) -> None:
     """Without indexes it is read by blocks, as from the start."""
     with context.fenced(was):
-        context.target.execute(sql.SQL("TRUNCATE {}").format(fresh.plan.copy_only))
+        kept.save_all(context.target, look.fresh)
+        context.target.execute(sql.SQL("TRUNCATE {}").format(look.fresh.plan.copy_only))
         context.journal.unplan(was.id)
-        drop_pending(context.target, fresh)
-        create_pending(context.target, fresh)
-        context.journal.replan(was, now, fresh.plan, log_table=fresh.log_table, state="created")
+        drop_pending(context.target, look.fresh)
+        create_pending(context.target, look.fresh)
+        _record(context.target, context.name, was, look, "created")
 
 
-def _reload(context: Context, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> None:
+def _reload(context: Context, was: TableRow, look: Look, leaves: Sequence[int] = ()) -> None:
+    def record(conn: Session) -> None:
+        _record(conn, context.name, was, look, "indexed")
+
     try:
-        rows = patiently(context, lambda: reload(context.replica, table, record, leaves))
+        rows = patiently(context, lambda: reload(context.replica, look.fresh, record, leaves))
     except ChangedAgain as again:
-        context.say(f"{table.qualified}: changed once more ({again}), which comes first")
+        context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
     else:
-        context.say(f"{table.qualified}: {rows} rows are pending")
+        context.say(f"{look.fresh.qualified}: {rows} rows are pending")
 
 
 def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mapping[int, Table]) -> None:
@@ -198,7 +355,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     are captured, and all their rows are pending. One without a key is stopped before it begins.
 
     `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
-    from airflow_provider_pgddl.engine.stages.setup import capture, make_plan_for
+    from airflow_provider_pgddl.engine.stages.setup import capture
 
     run_no = context.row().run
     known = {t.oid: t for t in context.journal.tables(run_no)}
@@ -222,20 +379,10 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
                 stop_capture_of(context.source, context.pipeline, oid)
             table, log = capture(context, oid)
             with context.fenced():
-                context.journal.add_table(run_no, table, log, make_plan_for(context.pipeline, table))
+                context.journal.add_table(run_no, table, log, first_plan(context.pipeline, table))
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
-        now = catalog.describe(context.source, [oid], context.trigger_names).get(oid)
-        if now is None or now.version() != then.version():
-            continue  # changed since: its copy is not what it has become yet
-        indexed = _has_key(context, late)
-        findings = judge(context.pipeline, now.structure(), context.target, late, key=indexed)
-        if findings:
-            context.block({late.id: findings})
-        elif indexed:
-            _take_in(context, late, now)
-        else:  # a partition that was detached before its indexes were built
-            _start_over(context, late, _with(context, late, now), now)
+        _take_in(context, late, then)
     context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless} | _left_behind(context, names))
 
 
@@ -248,15 +395,18 @@ def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list
     return {name: [LEFT_BEHIND] for name in others if catalog.oid_of(context.target, *name) is not None}
 
 
-def _has_key(context: Context, late: TableRow) -> bool:
-    oid = catalog.oid_of(context.target, late.plan.copy_schema, late.plan.copy_name)
-    return oid is not None and catalog.describe(context.target, [oid])[oid].key is not None
-
-
-def _take_in(context: Context, late: TableRow, now: Table) -> None:
-    fresh = _with(context, late, now)
-
-    def record(conn: Session) -> None:
-        Journal(conn, context.name).replan(late, now, fresh.plan, log_table=fresh.log_table, state="indexed")
-
-    _reload(context, fresh, record)
+def _take_in(context: Context, late: TableRow, then: Table) -> None:
+    now = catalog.describe(context.source, [late.oid], context.trigger_names).get(late.oid)
+    if now is None or now.version() != then.version():
+        return  # changed since: its copy is not what it has become yet
+    copy = catalog.oid_of(context.target, late.plan.copy_schema, late.plan.copy_name)
+    indexed = copy is not None and catalog.describe(context.target, [copy])[copy].key is not None
+    looks = look_at(context, [replace(late, state="indexed" if indexed else "created")], {late.oid: now})
+    for _, look in looks:
+        if look.verdict.mismatches:
+            with context.fenced(late):
+                context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated)})
+        elif indexed:
+            _reload(context, late, look)
+        else:  # a partition that was detached before its indexes were built
+            _start_over(context, late, look)

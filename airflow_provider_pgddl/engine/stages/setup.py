@@ -4,15 +4,12 @@ read yet."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
-from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
@@ -20,12 +17,12 @@ from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
-from airflow_provider_pgddl.engine.rows.plan import Plan, make_plan
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.stages.locks import with_tries
+from airflow_provider_pgddl.engine.stages.planning import first_plan
 
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
 
@@ -64,7 +61,7 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
     check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
     refuse(preflight(pipeline, source, target, selection.rows))
     for name in selection.rows:
-        make_plan_for(pipeline, described[name])
+        first_plan(pipeline, described[name])
 
 
 def run(context: Context) -> StageResult:
@@ -114,7 +111,7 @@ def _start_capture(context: Context) -> int:
             stop_capture_of(context.source, context.pipeline, oid)
         table, log = capture(context, oid)
         with context.fenced():
-            journal.add_table(run, table, log, make_plan_for(context.pipeline, table))
+            journal.add_table(run, table, log, first_plan(context.pipeline, table))
         started += 1
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
@@ -125,40 +122,12 @@ def capture(context: Context, oid: int) -> tuple[Table, str]:
     """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
     swap = context.pipeline.swap
     prepared, log = change_log.prepare(context.source, context.name, oid)
-    make_plan_for(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
+    first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
 
     def attempt() -> Table:
         return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
 
     return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
-
-
-def make_plan_for(pipeline: Pipeline, table: Table, *, skip: Iterable[str] = ()) -> Plan:
-    """`skip`: columns that are left out beside those that the pipeline names."""
-    name = (table.schema, table.name)
-    if not pipeline.in_place:
-        return make_plan(table, copy_schema=table.schema, skip={*skip, *pipeline.skipped_columns.get(name, ())})
-    actions = alter_actions(pipeline.rewrites[name].alter)
-    _refuse_lossy_key(table, actions)
-    return make_plan(
-        table,
-        copy_schema=copy_schema(table.schema),
-        skip=skip,
-        using={a.column: a.using for a in actions if a.using and a.column},
-        dropped=[a.column for a in actions if a.kind == "DROP COLUMN" and a.column],
-        retyped=[a.column for a in actions if a.kind == "TYPE" and a.column],
-    )
-
-
-def _refuse_lossy_key(table: Table, actions: list[AlterAction]) -> None:
-    """A key that is computed on the way cannot be looked up again by its old value (C12)."""
-    for action in actions:
-        if action.using and table.key and action.column in table.key.columns:
-            raise UsageError(
-                f"rewrite.alter: USING on key column {action.column!r} is not possible",
-                table=table.qualified,
-                todo="give the key a type that its values convert to without USING",
-            )
 
 
 def _wait_for_older_transactions(context: Context) -> None:

@@ -3,7 +3,7 @@ their stage."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -20,7 +20,6 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relo
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
-from airflow_provider_pgddl.engine.rows.windows import create_pending, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import (
@@ -31,6 +30,7 @@ from airflow_provider_pgddl.engine.stages.ddl import (
     read_shown,
     record_shown,
 )
+from airflow_provider_pgddl.engine.stages.settle import take_copies
 
 DUMP_TRIES = 3
 SETTLED_TRIES = 10
@@ -66,11 +66,7 @@ def run(context: Context) -> StageResult:
     elif late := [t for t in fresh if t.id not in journal.tables_with_events(run_no)]:
         _record_events(context, late)
     applied = _apply(context)
-    for table in context.healthy(context.tables(), "captured"):
-        with context.fenced():
-            _check_copy(context, table)
-            create_pending(context.target, table)
-            journal.set_state("created", [table.id])
+    take_copies(context, context.healthy(context.tables(), "captured"))
     counts = journal.event_counts(run_no)
     context.say(f"{applied} statements applied, {counts.get('skipped', 0)} skipped")
     return context.result("done", {t.qualified: {"state": t.state} for t in context.tables()}, applied=applied,
@@ -138,8 +134,7 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
             if shown:
                 record_shown(context, shown)
             else:
-                _, stopped = stopped_by_drift(source, context.journal, tables)
-                context.block(stopped)
+                follow(context, look=True)
             return events
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
@@ -148,6 +143,7 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
 def settled_dump(context: Context) -> list[DdlEvent]:
     """The events of the source as it was at a moment that all applied DDL reaches, and no other."""
     if not captures_ddl(context):
+        follow(context, look=True)
         return dump_events(context)
     source = context.source
     for _ in range(SETTLED_TRIES):
@@ -322,45 +318,3 @@ def _apply(context: Context) -> int:
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
     events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]
     return apply_events(context.target, context.name, context.fence(), events, copies_only=context.in_place)
-
-
-# What a key's type may become: every value has one counterpart there, equal by the source's own equality (C12).
-_KEY_TYPES = {
-    "smallint": ("integer", "bigint", "numeric"),
-    "integer": ("bigint", "numeric"),
-    "bigint": ("numeric",),
-    "real": ("double precision",),
-}
-
-
-def _keeps_keys_apart(source: str, copy: str) -> bool:
-    if source == copy or copy in _KEY_TYPES.get(source, ()):
-        return True
-    if source.startswith("character varying"):
-        was, now = (t.removeprefix("character varying").strip("()") for t in (source, copy))
-        longer = copy.startswith("character varying") and (not now or (was.isdigit() and int(now) >= int(was)))
-        return copy == "text" or longer
-    return False
-
-
-def _check_copy(context: Context, table: TableRow) -> None:
-    """The copy is there, has every column that will be written, and a key in which rows are found again."""
-    plan = table.plan
-    oid = catalog.oid_of(context.target, plan.copy_schema, plan.copy_name)
-    copy = catalog.describe(context.target, [oid]).get(oid) if oid else None
-    missing: Collection[str] = set(plan.columns) - {c.name for c in copy.columns} if copy else plan.columns
-    if missing:
-        raise StageFailed(
-            f"the copy {plan.copy_schema}.{plan.copy_name} has no column {', '.join(sorted(missing))}",
-            table=table.qualified,
-            todo="`pgddl reset` the pipeline and start again",
-        )
-    types = {c.name: c.type for c in copy.columns} if copy else {}
-    for column in plan.key:
-        was = table.version["columns"][column]["type"]
-        if not _keeps_keys_apart(was, types[column]):
-            raise StageFailed(
-                f"key column {column} cannot go from {was} to {types[column]}: changed rows could not be found again",
-                table=table.qualified,
-                todo="`pgddl reset` the pipeline and take that action out of rewrite.alter",
-            )

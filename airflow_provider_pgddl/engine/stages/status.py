@@ -58,5 +58,9 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             },
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": journal.windows(row.run),
+            "schema": {
+                ".".join(name): {"status": s.status, "since": s.since, "resolution": s.resolution}
+                for name, s in journal.schema.statuses().items()
+            },
             "mismatches": journal.mismatches(),
         }

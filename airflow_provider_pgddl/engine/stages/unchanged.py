@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.schema.definitions import same_constraint
+from airflow_provider_pgddl.engine.schema.model import Name, TableModel
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.indexes import carry_indexes
@@ -43,6 +46,7 @@ class SchemaGuard:
         if now == self._digest:
             return
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
+        settled = _equal_now(context)
         recorded = context.journal.dumped_events(context.row().run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
@@ -51,6 +55,9 @@ class SchemaGuard:
             explained = _Explained(context)
             added = [e for e in added if e.phase == "create" and not explained.has(e)]
             gone = [e for e in gone if e.phase == "create" and not explained.has(e)]
+        # What a person did on both sides, table by table the same, was carried over.
+        added = [e for e in added if not (e.phase == "create" and e.table in settled)]
+        gone = [e for e in gone if not (e.phase == "create" and e.table in settled)]
         if added or gone:
             if self._digest_by(context.source) != now:
                 raise ChangedJustNow("the source's schema changed just now")
@@ -94,6 +101,33 @@ class SchemaGuard:
         oids = [t.oid for t in self._context.tables()] if self._context.in_place else None
         row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids}).fetchone()
         return str(row[0]) if row else None
+
+
+def _equal_now(context: Context) -> set[Name]:
+    """Tables that have come to be the same on both sides, but for columns that the policy treats apart."""
+    rows = [t for t in context.healthy(context.tables()) if t.state == "indexed"]
+    found = evaluate(context.pipeline, context.source, context.target, rows, ())
+    return {
+        name
+        for name, e in found.items()
+        if e.source
+        and e.target
+        and _are_equal(
+            e.source,
+            e.target,
+            {f.column for f in e.verdict.findings if f.column} | altered_columns(context.pipeline, name),
+        )
+    }
+
+
+def _are_equal(source: TableModel, target: TableModel, apart: Collection[str]) -> bool:
+    sides = [[c for c in side.columns if c.name not in apart] for side in (source, target)]
+    columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in sides]
+    checks = [[c for c in side.constraints if c.kind == "c"] for side in (source, target)]
+    same = len(checks[0]) == len(checks[1]) and all(
+        any(same_constraint(here.definition, there.definition, {}) for here in checks[1]) for there in checks[0]
+    )
+    return columns[0] == columns[1] and source.key == target.key and same
 
 
 class _Explained:

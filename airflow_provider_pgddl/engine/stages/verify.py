@@ -167,6 +167,8 @@ def _sides(context: Context, table: TableRow) -> Sides:
     copy = catalog.describe(context.target, [oid]).get(oid) if oid else None
     if copy is None:
         raise StageFailed("its copy is gone", table=table.qualified, todo="`pgddl reset` the pipeline and start again")
+    if not context.in_place:
+        return Sides.of(plan, {}, {})  # the plan's own expressions yield what the copy holds
     source_types = {name: c["type"] for name, c in table.version["columns"].items()}
     return Sides.of(plan, source_types, {c.name: c.type for c in copy.columns})
 

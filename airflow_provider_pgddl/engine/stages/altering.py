@@ -1,0 +1,122 @@
+"""Statements on tables of the target, with locks as captured DDL takes them: a person's `sync`, and the policy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.ddl.apply import lock_timeout
+from airflow_provider_pgddl.engine.ddl.blockers import Blockers
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
+from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.rows.yielding import Patience
+from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ddl_events")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one finding's fix is for, in words, and its statements. `changed` asks for a row whose value they would
+    change: where there is one, nothing is done."""
+
+    what: str
+    statements: tuple[str, ...]
+    changed: sql.Composed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What would align one table of the target with the source, and what is `left_out`, each with its reason. `name`
+    and `owner` are those on the target."""
+
+    table: str
+    name: Name
+    steps: tuple[Step, ...]
+    left_out: tuple[str, ...]
+    owner: str
+    owned: bool
+
+    @property
+    def statements(self) -> list[str]:
+        return [statement for step in self.steps for statement in step.statements]
+
+
+class Alterations:
+    """Runs plans on the target, one after the other."""
+
+    def __init__(
+        self, pipeline: Pipeline, target_dsn: str, target: Session, *, signals: bool, say: Callable[[str], None]
+    ) -> None:
+        self._pipeline, self._dsn, self._target, self._say = pipeline, target_dsn, target, say
+        # Every signal is recorded before it is sent, and without a journal there is nowhere to.
+        self._signal = pipeline.ddl.signal_blockers if signals else "off"
+
+    def apply(self, plan: TablePlan) -> None:
+        """All of a plan or nothing. StageFailed where it cannot be done, Retry where a lock was not to be had."""
+        if not plan.owned:
+            row = self._target.execute("SELECT current_user::text").fetchone()
+            raise StageFailed(
+                f"role {row[0] if row else ''} may not alter it: its owner is {plan.owner}",
+                table=plan.table,
+                todo=f"let {plan.owner}, or a member of that role, run this on the target",
+                sql="\n".join(plan.statements),
+            )
+        for step in plan.steps:
+            self._say(f"[INFO] {step.what}")
+        ddl = self._pipeline.ddl
+        blockers = Blockers(self._session, self._pipeline.pipeline, None, self._signal, ddl.lock_timeout)
+        patience = Patience(ddl.retry_for)
+        while True:
+            try:
+                return self._once(plan, blockers)
+            except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
+                in_the_way = f": {blockers}" if str(blockers) else ""
+                patience.wait(GaveWay(f"{error.diag.message_primary}{in_the_way}", table=plan.table))
+            except psycopg.Error as error:
+                raise self._failed(plan, error) from None
+
+    def _once(self, plan: TablePlan, blockers: Blockers) -> None:
+        timeout = f"{max(1, round(lock_timeout(self._pipeline.ddl) * 1000))}ms"
+        with self._target.transaction():
+            self._target.execute(_Q["assume"], [True, ["lock_timeout"], [timeout]])
+            with blockers.watch(self._target):
+                for step in plan.steps:
+                    *first, last = step.statements  # what comes first makes the type
+                    for statement in first:
+                        self._target.execute(statement)
+                    if step.changed is not None:
+                        self._refuse_change(plan, step.changed)
+                    self._target.execute(last)
+
+    def _refuse_change(self, plan: TablePlan, changed: sql.Composed) -> None:
+        """Under the lock that the statement needs in any case, so that no value comes in between."""
+        self._target.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(*plan.name)))
+        if self._target.execute(changed).fetchone() is not None:
+            raise StageFailed(
+                "a value that the target has would change with the column's type; the table is as it was",
+                table=plan.table,
+                todo="see what the target is to keep, then run this with --force",
+                sql="\n".join(plan.statements),
+            )
+
+    def _failed(self, plan: TablePlan, error: psycopg.Error) -> PgddlError:
+        if error.sqlstate is None:
+            return from_postgres(error, doing="aligning the target's schema", table=plan.table)
+        # What the server says of a value shows it.
+        said = "values in it do not fit" if isinstance(error, psycopg.DataError) else error.diag.message_primary
+        return StageFailed(
+            f"{said} (SQLSTATE {error.sqlstate}, while altering the target); the table is as it was",
+            table=plan.table,
+            todo="make the statements possible on the target, then run this again",
+            sql="\n".join(plan.statements),
+        )
+
+    def _session(self) -> Session:
+        return connect(self._dsn, purpose="schema watch", pipeline=self._pipeline.pipeline)
