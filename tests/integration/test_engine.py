@@ -134,8 +134,7 @@ def test_bytes_go_from_server_to_server(source_dsn: str, target_dsn: str, binary
         for conn in (source, target):
             conn.execute("CREATE TABLE public.t (id int PRIMARY KEY, body text)")
         source.execute(
-            "INSERT INTO public.t SELECT i, repeat(chr(955) || E'\\t\\\\\\n', i % 3000)"
-            " FROM generate_series(1, 4000) i"
+            "INSERT INTO public.t SELECT i, repeat(chr(955) || E'\\t\\\\\\n', i % 3000) FROM generate_series(1, 4000) i"
         )
         source.execute("INSERT INTO public.t VALUES (0, NULL), (-1, ''), (-2, repeat('x', 5000000))")
         with source.transaction(), target.transaction():

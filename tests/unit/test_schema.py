@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_pgddl.engine.catalog import Column, Key, Leaf, Table, fingerprint
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.schema.match import mismatches
 
 
 def column(name: str, number: int, type_: str = "integer", **changes: object) -> Column:
@@ -87,29 +86,3 @@ def test_the_fingerprint_is_of_names_not_of_places() -> None:
     assert fingerprint(elsewhere.structure()) == fingerprint(ORDERS.structure())
     wider = with_columns(column("id", 1, "bigint", not_null=True), *ORDERS.columns[1:])
     assert fingerprint(wider.structure()) != fingerprint(ORDERS.structure())
-
-
-def test_a_copy_that_lacks_a_column_or_has_another_type_mismatches() -> None:
-    copy = with_columns(column("id", 1, "bigint", not_null=True), ORDERS.columns[2])
-    findings = mismatches(ORDERS.structure(), copy.structure(), altered=(), skipped=())
-    assert findings == [
-        "column id: type is 'integer' on the source, 'bigint' on the copy",
-        "column note is missing on the copy",
-    ]
-    assert mismatches(ORDERS.structure(), copy.structure(), altered={"id"}, skipped={"note"}) == []
-
-
-def test_a_copy_that_wants_a_value_which_nobody_gives_mismatches() -> None:
-    copy = with_columns(*ORDERS.columns, column("region", 4, "text", not_null=True))
-    assert mismatches(ORDERS.structure(), copy.structure(), altered=(), skipped=()) == [
-        "column region of the copy takes no NULL, and the source has no such column"
-    ]
-    assert (
-        mismatches(
-            ORDERS.structure(),
-            with_columns(*ORDERS.columns, column("region", 4, "text", not_null=True, default="'x'::text")).structure(),
-            altered=(),
-            skipped=(),
-        )
-        == []
-    )
