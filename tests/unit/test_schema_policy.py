@@ -170,7 +170,7 @@ def test_a_new_column_can_be_added_to_the_target() -> None:
         verdict = judge(table(column("phone")), table(), [added()], policy(**schema))
         return verdict.status, verdict.migrations, only(verdict).what
 
-    made = Migration("add_column", "phone", "ALTER TABLE public.users ADD COLUMN phone text;", approved=True)
+    made = Migration("add_column", "phone", ("ALTER TABLE public.users ADD COLUMN phone text;",), approved=True)
     assert migrations(source_added_columns="add")[:2] == ("mismatch", (made,))
     auto = {"types": ["add_column"], "approval": "auto"}
     assert migrations(auto_migrate=auto)[:2] == ("mismatch", (made,))
@@ -273,7 +273,7 @@ def test_columns_named_to_become_null_do_so_though_nobody_knows_that_the_source_
 def test_a_removed_column_can_be_dropped() -> None:
     there = column("legacy_id", not_null=True)
     verdict = judge(table(), table(there), [removed(there)], policy(source_removed_columns="drop", force=True))
-    drop = Migration("drop_column", "legacy_id", "ALTER TABLE public.users DROP COLUMN legacy_id;", approved=True)
+    drop = Migration("drop_column", "legacy_id", ("ALTER TABLE public.users DROP COLUMN legacy_id;",), approved=True)
     assert (verdict.status, verdict.migrations) == ("mismatch", (drop,))
 
 
@@ -388,7 +388,7 @@ def test_a_type_can_be_widened_on_the_target() -> None:
     widen = {"types": ["safe_type_change"], "approval": "auto"}
     verdict = judge(table(was), table(there), [retyped(was, there)], policy(auto_migrate=widen))
     statement = "ALTER TABLE public.users ALTER COLUMN size TYPE bigint;"
-    assert verdict.migrations == (Migration("safe_type_change", "size", statement, approved=True),)
+    assert verdict.migrations == (Migration("safe_type_change", "size", (statement,), approved=True),)
     assert verdict.status == "mismatch"  # until it is made
     # The values that are there would be changed by the same statement.
     assert cast_to("text", auto_migrate=widen).migrations == ()

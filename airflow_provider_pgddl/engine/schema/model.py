@@ -69,8 +69,8 @@ class ConstraintModel:
 @dataclass(frozen=True, slots=True)
 class TableModel:
     """`relkind` as in pg_class, so also what is no table; `key` are the columns that identify a row; `missing` are the
-    privileges that the session's role lacks (SELECT, INSERT, UPDATE, DELETE, TRUNCATE), `owned` whether it may alter
-    the table."""
+    privileges that the session's role lacks (USAGE, which is the schema's, SELECT, INSERT, UPDATE, DELETE, TRUNCATE),
+    `owned` whether it may alter the table."""
 
     oid: int
     schema: str

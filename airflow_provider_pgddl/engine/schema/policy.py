@@ -295,8 +295,7 @@ class _Judgement:
             return
         if finding.fix and (policy.source_added == "add" or "add_column" in policy.migrate):
             approved = policy.source_added == "add" or policy.approved
-            statement = "\n".join(finding.fix)
-            finding = self.migration(finding, Migration("add_column", name, statement, approved))
+            finding = self.migration(finding, Migration("add_column", name, finding.fix, approved))
         if name in self.key:
             self.stop(finding)
         elif self.goes_on(finding, self.skip_choices(name)):
@@ -326,8 +325,7 @@ class _Judgement:
         elif column.name in self.key:
             self.stop(finding)
         elif action == "drop":
-            statement = "\n".join(finding.fix)
-            self.goes_on(self.migration(finding, Migration("drop_column", column.name, statement, True)))
+            self.goes_on(self.migration(finding, Migration("drop_column", column.name, finding.fix, True)))
         elif refuses_rows(column) and (action == "preserve" or policy.lenient):
             self.needs_value(finding, column)
         else:
@@ -420,8 +418,7 @@ class _Judgement:
         name, was, becomes = _column(difference), _target(difference).type, difference.source.type
         if judge_cast(was, becomes, key=name in self.key).kind != "safe":
             return finding
-        statement = "\n".join(finding.fix)
-        return self.migration(finding, Migration("safe_type_change", name, statement, self.policy.approved))
+        return self.migration(finding, Migration("safe_type_change", name, finding.fix, self.policy.approved))
 
     def generated(self, difference: Difference) -> None:
         finding, name = difference.finding, _column(difference)

@@ -427,9 +427,12 @@ def migration(
 ) -> str:
     """What `pgddl schema sync --apply` would execute, by table, and why something of a table is `left_out`."""
     told = ["[DRY RUN] Would execute on target:"] if any(statements.values()) else ["[DRY RUN] Nothing to execute"]
+    shown: set[str] = set()  # two tables may lack the same type
     for table in dict.fromkeys([*statements, *(left_out or ())]):
         told += ["", f"-- Table: {table}"]
-        told += [line for statement in statements.get(table, ()) for line in statement.split("\n")]
+        own = [statement for statement in statements.get(table, ()) if statement not in shown]
+        told += [line for statement in own for line in statement.split("\n")]
+        shown.update(own)
         told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.split("\n")]
     if any(statements.values()):
         told += ["", "-- Apply with:", _pgddl("schema sync", pipeline_file, "--apply")]

@@ -71,7 +71,7 @@ class Migration:
 
     kind: Literal["add_column", "safe_type_change", "drop_column"]
     column: str
-    statement: str
+    statements: tuple[str, ...]
     approved: bool
 
 

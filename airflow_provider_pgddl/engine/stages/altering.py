@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -45,7 +46,8 @@ class TablePlan:
 
     @property
     def statements(self) -> list[str]:
-        return [statement for step in self.steps for statement in step.statements]
+        """Each once: two columns may lack the same type."""
+        return list(dict.fromkeys(statement for step in self.steps for statement in step.statements))
 
 
 class Alterations:
@@ -90,10 +92,15 @@ class Alterations:
                 for step in plan.steps:
                     *first, last = step.statements  # what comes first makes the type
                     for statement in first:
-                        self._target.execute(statement)
+                        self._make(statement)
                     if step.changed is not None:
                         self._refuse_change(plan, step.changed)
                     self._target.execute(last)
+
+    def _make(self, statement: str) -> None:
+        """Unless it is there by now: another column or table may have lacked it as well, or somebody was faster."""
+        with suppress(pg.DuplicateObject, pg.UniqueViolation), self._target.transaction():
+            self._target.execute(statement)
 
     def _refuse_change(self, plan: TablePlan, changed: sql.Composed) -> None:
         """Under the lock that the statement needs in any case, so that no value comes in between."""

@@ -41,7 +41,7 @@ def _is_asked_for(pipeline: Pipeline) -> bool:
 
 def _plan(table: TableRow, both: Evaluated) -> TablePlan:
     steps = tuple(
-        Step(f"{_VERBS[m.kind]} column {table.qualified}.{m.column}", (m.statement,))
+        Step(f"{_VERBS[m.kind]} column {table.qualified}.{m.column}", m.statements)
         for m in both.verdict.migrations
         if m.approved
     )
