@@ -34,6 +34,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
 LOGS_A_QUERY = 100  # log tables summed up in one query
+TYPE_ALTERED = "a type was altered just now"
 FILL = "fill"  # the purpose of a worker's session on the target
 
 
@@ -177,7 +178,7 @@ def _across(
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         if _type_altered(replica):
-            done.stopped |= {t.id: ["a type was altered just now"] for t in healthy if t.has_user_types}
+            done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
         for table in healthy:

@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.flush import flush
-from airflow_provider_pgddl.engine.rows.windows import clear_changed
+from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED, clear_changed
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
@@ -82,7 +82,9 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
     follow(context, look=True)
     mismatches = context.journal.mismatches()
     now = {t.id: t for t in context.tables() if t.qualified not in mismatches}
-    context.block({i: why for i, why in stopped.items() if i in now and now[i] == before.get(i)})
+    # A type is followed by its own event, which leaves the tables that use it as they are.
+    still = {i: why for i, why in stopped.items() if why != [TYPE_ALTERED]}
+    context.block({i: why for i, why in still.items() if i in now and now[i] == before.get(i)})
 
 
 def _settle_as_it_is(context: Context) -> None:

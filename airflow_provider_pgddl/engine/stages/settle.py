@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.brought import brought
 from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches, table_name
@@ -154,8 +155,9 @@ def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]
 def look_at(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table]) -> list[tuple[TableRow, Look]]:
     """Every table of `seen` that is still what it was there; one that has changed since is left for the next look."""
     # Digests first: what is altered after that shows a window another one.
-    digests = copy_digests(context.target, [t for t in tables if t.state != "captured"])
-    physical = _copies_physical(context, tables)
+    copies = [_with_its_copy(context, t, seen[t.oid]) for t in tables if t.state != "captured"]
+    digests = copy_digests(context.target, copies)
+    physical = _copies_physical(context, copies)
     found = evaluate(context.pipeline, context.source, context.target, tables, ())
     lost = lost_tracks(context.source, tables)
     looks = []
@@ -167,9 +169,15 @@ def look_at(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Tab
     return looks
 
 
+def _with_its_copy(context: Context, table: TableRow, now: Table) -> TableRow:
+    """With the name that its copy has where it follows the source: tables may have traded names."""
+    schema = copy_schema(now.schema) if context.in_place else now.schema
+    return replace(table, plan=replace(table.plan, copy_schema=schema, copy_name=now.name))
+
+
 def _copies_physical(context: Context, tables: Sequence[TableRow]) -> dict[int, dict[str, list[Any]]]:
     """Files and attribute versions of the copies, by table."""
-    names = {(t.plan.copy_schema, t.plan.copy_name): t.id for t in tables if t.state != "captured"}
+    names = {(t.plan.copy_schema, t.plan.copy_name): t.id for t in tables}
     oids = {oid: names[name] for name, oid in catalog.oids_of(context.target, names).items()}
     return {oids[oid]: copy.physical() for oid, copy in catalog.describe(context.target, oids).items()}
 
