@@ -92,6 +92,12 @@ def drop_pending(target: Session, table: TableRow) -> None:
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(pending_table(table.id)))
 
 
+def forget_keys(target: Session, table: TableRow) -> None:
+    """All that is kept of a table by key: pending keys, and values of columns that its copy alone has."""
+    drop_pending(target, table)
+    kept.drop(target, table)
+
+
 def window(
     replica: Replica,
     tables: Sequence[TableRow],

@@ -11,6 +11,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
@@ -142,6 +143,7 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
     for table in tables:
         context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
         with context.fenced(table):
+            kept.save_all(context.target, table)
             context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
             context.journal.unplan(table.id)
 
@@ -155,5 +157,7 @@ def _mark_finished(context: Context) -> list[TableRow]:
     left = context.journal.chunks_left([t.id for t in tables])
     done = [t for t in tables if left.get(t.id, (0, 0))[0] == 0]
     with context.fenced():
+        for table in done:
+            kept.restore(context.target, table)  # of a copy that started over
         context.journal.set_state("backfilled", [t.id for t in done])
     return done

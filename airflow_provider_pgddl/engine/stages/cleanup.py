@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline
-from airflow_provider_pgddl.engine.rows.windows import count_changes, drop_pending
+from airflow_provider_pgddl.engine.rows.windows import count_changes, forget_keys
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
@@ -51,7 +51,7 @@ def run(context: Context) -> StageResult:
         _drop_old(context, tables)
     with context.fenced():
         for table in tables:
-            drop_pending(context.target, table)
+            forget_keys(context.target, table)
         context.journal.set_state("cleaned", [t.id for t in tables])
         context.journal.set_finished()
     forget_capture(context.source, context.name)

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.journal import exists as journal_exists
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
-from airflow_provider_pgddl.engine.rows.windows import drop_pending
+from airflow_provider_pgddl.engine.rows.windows import forget_keys
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
     forget_capture,
@@ -93,7 +93,7 @@ def _reset_tables(
     for table in tables:
         with journal.conn.transaction():
             journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
-            drop_pending(journal.conn, table)
+            forget_keys(journal.conn, table)
             journal.forget_table(table)
         dropped.append(f"copy of {table.qualified}")
     return dropped
@@ -135,7 +135,7 @@ def _reset_all(
             applied = [(i, DdlEvent.from_json(event)) for i, event in journal.applied_events(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:
-        drop_pending(journal.conn, table)
+        forget_keys(journal.conn, table)
     if pipeline.in_place:
         for schema in {s(t.schema) for t in tables for s in (copy_schema, old_schema)}:
             drop_schema_if_empty(journal.conn, schema)

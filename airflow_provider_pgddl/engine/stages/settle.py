@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.pipeline import matches, table_name
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
-from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, lost_tracks
+from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys, lost_tracks
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
@@ -257,7 +257,7 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced(table):
-        drop_pending(context.target, table)
+        forget_keys(context.target, table)
         context.journal.forget_table(table)
     context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
 
@@ -266,7 +266,7 @@ def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
     """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced(table):
-        drop_pending(context.target, table)
+        forget_keys(context.target, table)
         context.journal.forget_table(table)
     context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
 
