@@ -300,6 +300,7 @@ def test_c05_rows_without_values_are_not_kept(people: Lifecycle) -> None:
     do(people.target, "ALTER TABLE people ADD COLUMN note text", "UPDATE people SET note = 'x' WHERE id = 1")
     with by_hand(people) as hand:
         hand.plan("people", keep=("note",), keep_types=("text",))
+        hand.remember_shapes()
         do(people.source, "UPDATE people SET body = 'x'")
         hand.window(fill=0)
         key = f'SELECT "pgddl key 1", note FROM pgddl.kept_{hand.table("people").id}'
