@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
@@ -157,6 +158,8 @@ def _mark_finished(context: Context) -> list[TableRow]:
     left = context.journal.chunks_left([t.id for t in tables])
     done = [t for t in tables if left.get(t.id, (0, 0))[0] == 0]
     with context.fenced():
+        altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.keep})
+        done = [t for t in done if t.id not in altered]
         for table in done:
             kept.restore(context.target, table)  # of a copy that started over
         context.journal.set_state("backfilled", [t.id for t in done])

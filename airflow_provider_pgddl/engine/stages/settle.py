@@ -328,6 +328,7 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
 def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
     journal = Journal(conn, pipeline)
     journal.replan(replace(look.fresh, state=state))
+    kept.fit(conn, look.fresh)
     journal.rename_chunks(look.fresh, look.now.leaves)
     names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
     if names[0] != names[1]:
