@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
 from airflow_provider_pgddl.engine.stages.verify import compare, unverified
 
 
 def refuse_unready(context: Context) -> None:
     """All tables together or none: what is blocked, unfinished or not verified keeps the swap from happening. Tables
-    that captured DDL has changed since they were compared are compared again."""
+    that were changed or read again since they were compared are compared once more."""
     refuse_blocked(context)
     tables = context.tables()
     late = [t for t in tables if t.state != "indexed"]
@@ -27,7 +26,7 @@ def refuse_unready(context: Context) -> None:
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
     changed = not_compared(context, tables)
-    if changed and captures_ddl(context) and context.journal.stage_done(context.row().run, "verify"):
+    if changed and context.journal.stage_done(context.row().run, "verify"):
         context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
         compare(context, changed)
         refuse_blocked(context)
