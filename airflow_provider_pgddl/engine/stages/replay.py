@@ -103,7 +103,7 @@ def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
                 f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, "
                 f"{done.seconds:.2f} s behind"
             )
-        if any(t.id in done.stopped for t in followed(context)):
+        if done.stopped and any(t.id in done.stopped for t in followed(context)):
             continue  # it was left out of this window, and goes on
         if until_quiet:
             if not done.keys and not done.pending:
