@@ -16,10 +16,11 @@ from airflow_provider_pgddl.engine.schema.model import Name, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import Verdict
 
 
-def first_plan(pipeline: Pipeline, table: Table) -> Plan:
-    """The plan while there is no copy: what the pipeline file alone says. Its log is made for the key in it."""
+def first_plan(pipeline: Pipeline, table: Table, left_out_before: Mapping[str, str] | None = None) -> Plan:
+    """The plan while there is no copy: what the pipeline file alone says, and, once it is recorded, what was left out
+    of the table until now. Its log is made for the key in it."""
     numbers = {c.name: c.attnum for c in table.columns}
-    skipped = left_out(pipeline, (table.schema, table.name), numbers, {})
+    skipped = left_out(pipeline, (table.schema, table.name), numbers, left_out_before or {})
     return _plan(pipeline, table, skipped, None, None, "")
 
 

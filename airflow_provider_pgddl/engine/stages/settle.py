@@ -189,7 +189,7 @@ def _fresh(
     if now.key is None or verdict.mismatches:
         plan = table.plan  # nothing to plan with
     elif copy is None:
-        plan = first_plan(context.pipeline, now)
+        plan = first_plan(context.pipeline, now, table.plan.left_out)
     else:
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
     return replace(
