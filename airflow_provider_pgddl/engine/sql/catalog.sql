@@ -105,6 +105,14 @@ ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
 SELECT c.oid, pg_catalog.pg_get_partkeydef(c.oid) FROM pg_catalog.pg_class c
 WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
 
+-- name: partitioned_as
+SELECT pg_catalog.pg_get_partkeydef(p.partrelid), p.partdefid <> 0,
+       EXISTS (SELECT FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class x ON x.oid = i.inhrelid AND x.relkind = 'p'
+               WHERE i.inhparent = p.partrelid)
+FROM pg_catalog.pg_partitioned_table p
+JOIN pg_catalog.pg_class c ON c.oid = p.partrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+
 -- name: sizes
 SELECT c.oid, pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::int, pg_catalog.pg_table_size(c.oid)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])

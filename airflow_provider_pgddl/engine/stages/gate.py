@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 
@@ -19,11 +20,13 @@ from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pend
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped
-from airflow_provider_pgddl.engine.schema_journal import Recorded, Result
+from airflow_provider_pgddl.engine.schema_journal import Recorded, Result, StatusRow
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, Evaluated, evaluate, recorded
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
 
 WITH_PENDING = ("created", "backfilled", "indexed")
+STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
 
 def gate(
@@ -74,8 +77,10 @@ def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[T
         blocked = name in known and known[name].status == "mismatch"
         if pipeline.capture.ddl != "off" and not blocked and drift(table.version, table.physical, there):
             continue  # the next replay applies what was captured, or stops the table
-        keyless = there is not None and there.key is None
-        verdicts[name] = recorded(found[name], *([stopped(KEYLESS, "data_loss_risk")] if keyless else []))
+        more = [stopped(KEYLESS, "data_loss_risk")] if there is not None and there.key is None else []
+        if there is not None and table.state != "captured":
+            more += missing_partitions(journal.conn, there, table.plan)
+        verdicts[name] = recorded(found[name], *more)
     with journal.conn.transaction():
         changed = journal.schema.record_many(verdicts)
         journal.schema.touch([n for n in verdicts if n not in changed])
@@ -98,27 +103,33 @@ def _reports(
 ) -> list[TableReport]:  # fmt: skip
     statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
     new = set(journal.schema.claim_new(statuses)) if announce else set()
-    closed = [t for t in rows if (t.schema, t.name) in statuses and statuses[t.schema, t.name].status == "mismatch"]
-    held = held_back(journal, source, closed)
-    reports = []
+    held = held_back(journal, source, [t for t in rows if t.qualified in stuck or _is_closed(statuses, t)])
+    reports = {}
     for name, status in statuses.items():
         sides = evaluated.get(name)
-        reports.append(
-            TableReport(
-                ".".join(name), status.status, status.findings,
-                len(sides.source.columns) if sides and sides.source else 0,
-                len(sides.target.columns) if sides and sides.target else 0,
-                status.since.isoformat(), status.resolution, name in new, held.get(".".join(name)),
-            )
+        reports[".".join(name)] = TableReport(
+            ".".join(name), status.status, status.findings,
+            len(sides.source.columns) if sides and sides.source else 0,
+            len(sides.target.columns) if sides and sides.target else 0,
+            status.since.isoformat(), status.resolution, name in new, held.get(".".join(name)),
         )  # fmt: skip
     names = {".".join(name) for name in wanted or ()}
     for table, why in stuck.items():
         if wanted is not None and table not in names:
             continue
-        findings = tuple(stopped(line, "ddl") for line in why)
         is_new = announce and not journal.schema.shown(f"announced {table}", "\n".join(why))
-        reports.append(TableReport(table, "mismatch", findings, new=is_new, resolution="see `pgddl ddl list`"))
-    return reports
+        known = reports.get(table, TableReport(table, "mismatch"))
+        reports[table] = replace(
+            known, status="mismatch", findings=(*known.findings, *(stopped(line, "ddl") for line in why)),
+            since=known.since if known.status == "mismatch" else None, resolution=STUCK,
+            new=known.new or is_new, held_back=held.get(table),
+        )  # fmt: skip
+    return list(reports.values())
+
+
+def _is_closed(statuses: Mapping[Name, StatusRow], table: TableRow) -> bool:
+    row = statuses.get((table.schema, table.name))
+    return row is not None and row.status == "mismatch"
 
 
 def held_back(journal: Journal, source: Session, tables: Sequence[TableRow]) -> dict[str, int]:
