@@ -73,11 +73,13 @@ class SchemaGuard:
         again = (
             "`pgddl reset` (--tables, where one table is concerned) and run again from setup; nothing has been swapped"
         )
+        alike = "make the table on the target the same (DEFAULT, NOT NULL and CHECK too)"
         if captures_ddl(self._context):
             return (
-                f"`pgddl ddl list` shows what was left out and why: retry or resolve it there; or undo it, or {again}"
+                "`pgddl ddl list` shows what was left out and why: retry or resolve it there; "
+                f"or {alike}, undo it, or {again}"
             )
-        return f"undo the change on the source, or {again}"
+        return f"{alike}, undo the change on the source, or {again}"
 
     def _refuse_drift(self) -> None:
         """What a window would stop a table for is said in a window's words, and recorded like by one."""
