@@ -83,12 +83,18 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     blocked = now["mismatches"]
     # One that came or went between the two reads is left for the next time.
     progress = {(t.schema, t.name): now["tables"][t.qualified] for t in tables if t.qualified in now["tables"]}
-    # A table may also wait behind DDL, which has no verdict.
-    stopped = {t for t, row in verdicts.items() if row.status == "mismatch"} | {
-        t for t in progress if ".".join(t) in blocked
-    }
+    # A table may also wait behind DDL, which has no verdict; it may be one that this DDL would have made.
+    names = {".".join(t): t for t in (*verdicts, *progress)}
+    stopped = {t for t, row in verdicts.items() if row.status == "mismatch"}
+    stopped |= {names.get(table) or _split(table) for table in blocked}
     matches = {t: t not in stopped for t in sorted({*verdicts, *stopped})}
     return _Known(name, progress, matches, counters, now["ddl_events"])
+
+
+def _split(name: str) -> Name:
+    """Schema and name of what is told as `schema.name`; no schema of what is in none."""
+    schema, _, table = name.rpartition(".")
+    return schema, table
 
 
 # --- one function a metric, in the order in which they are printed ----------------------------------------------------

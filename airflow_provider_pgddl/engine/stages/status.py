@@ -10,6 +10,7 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
+from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
@@ -58,9 +59,19 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             },
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": journal.windows(row.run),
-            "schema": {
-                ".".join(name): {"status": s.status, "since": s.since, "resolution": s.resolution}
-                for name, s in journal.schema.statuses().items()
-            },
+            "schema": _verdicts(journal),
             "mismatches": journal.mismatches(),
         }
+
+
+def _verdicts(journal: Journal) -> dict[str, dict[str, Any]]:
+    """`schema.table` → the verdict as the gate tells it."""
+    found = {
+        ".".join(name): {"status": s.status, "since": s.since, "resolution": s.resolution}
+        for name, s in journal.schema.statuses().items()
+    }
+    for table in journal.stuck_tables():
+        known = found.get(table)
+        since = known["since"] if known and known["status"] == "mismatch" else None
+        found[table] = {"status": "mismatch", "since": since, "resolution": STUCK}
+    return found
