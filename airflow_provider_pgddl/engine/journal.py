@@ -26,6 +26,7 @@ _Q = queries("journal")
 REPLACED = "a later dump took its place"
 SHOWN = "the snapshot shows it already"
 WAITS = "the dump that is taken when its time has come shows it"
+WAS_THERE = "IF NOT EXISTS has added nothing"
 # Commands for what a swap takes from its own dump, in scope or not.
 _DUMPED = [
     *(
@@ -229,8 +230,10 @@ class Journal:
         self.conn.execute(_Q["set_copy"], [Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id])
 
     def captured_statements(self, run: int, oid: int) -> list[tuple[CapturedEvent, list[str]]]:
-        """(captured event, what was run of it) of every applied event that a relation of the source is in."""
-        return self.conn.execute(_Q["captured_statements"], [self.pipeline, run, str(oid)]).fetchall()
+        """(captured event, what was run of it) of every applied event that a relation of the source is in; without
+        those that found a column of the same name on the target."""
+        args = [self.pipeline, run, str(oid), WAS_THERE]
+        return self.conn.execute(_Q["captured_statements"], args).fetchall()
 
     def forget_table(self, table: TableRow) -> None:
         self.conn.execute(_Q["delete_table"], [table.id])

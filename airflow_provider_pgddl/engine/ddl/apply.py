@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -23,7 +24,7 @@ from airflow_provider_pgddl.engine.ddl.parse import start_of
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.ddl_journal import Attempt, DdlJournal, DdlRow, Status
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
-from airflow_provider_pgddl.engine.journal import EventRow, Journal
+from airflow_provider_pgddl.engine.journal import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.pipeline import Ddl, Pipeline
 from airflow_provider_pgddl.engine.sql import queries
@@ -167,6 +168,22 @@ def _before(conn: Session, journal: DdlJournal, row: DdlRow) -> State | None:
         return None  # told when it is planned again
 
 
+@contextmanager
+def _columns_there(conn: Session) -> Iterator[list[str]]:
+    """What the server tells of columns that were not added, since there are such."""
+    told: list[str] = []
+
+    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.sqlstate == pg.DuplicateColumn.sqlstate:
+            told.append(diagnostic.message_primary or "")
+
+    conn.add_notice_handler(note)
+    try:
+        yield told
+    finally:
+        conn.remove_notice_handler(note)
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One attempt at one event: as many tries as locks need."""
@@ -231,11 +248,11 @@ class _Run:
         own = own_role(self.conn)
         with self.conn.transaction():
             client.become(self.conn, lock_timeout(self.pipeline.ddl), local=True)
-            with self.blockers.watch(self.conn):
+            with self.blockers.watch(self.conn), _columns_there(self.conn) as there:
                 for statement in statements:
                     self.conn.execute(statement)
             client.leave(self.conn, own)
-            notes = list(client.notes)
+            notes = [*client.notes, *(f"{WAS_THERE}: {told}" for told in there)]
             if self.copies_only:
                 _refuse_locks_outside(self.conn, ";\n".join(statements))
             elif client.role is None:

@@ -20,10 +20,11 @@ class Change:
     leaves: tuple[int, ...] = ()
 
 
-def was_rewritten(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> bool:
+def was_rewritten(before: dict[str, list[Any]], now: dict[str, list[Any]], gone: int = 0) -> bool:
     """Whether a copy may hold other values than it did (both `Table.physical`): ALTER TABLE has written its rows anew,
-    or another table has taken its place. VACUUM FULL and TRUNCATE leave the columns as they were."""
-    if before and not before.keys() & now.keys():
+    or another table has taken its place or that of a partition; `gone` are the partitions that the source has lost.
+    VACUUM FULL and TRUNCATE leave the columns as they were."""
+    if len(before.keys() - now.keys()) > gone:
         return True
     return any(
         now[leaf][0] != filenode and now[leaf][1] != attributes

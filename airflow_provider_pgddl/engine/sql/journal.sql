@@ -132,6 +132,7 @@ UPDATE pgddl.tables SET plan = %s, copy_physical = %s WHERE id = %s
 -- name: captured_statements
 SELECT captured, statements FROM pgddl.ddl_events
 WHERE pipeline = %s AND run = %s AND captured_id IS NOT NULL AND status = 'applied' AND captured -> 'tables' ? %s
+  AND NOT EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(notes) n(note) WHERE pg_catalog.starts_with(n.note, %s))
 ORDER BY seq
 
 -- name: unplan

@@ -51,8 +51,10 @@ def evaluate(
     old = {(r.plan.copy_schema, r.plan.copy_name) for r in rows}
     here = reading.read(target, {*copies.values(), *old})
     by_name = {(r.schema, r.name): r for r in rows}
+    # What has a renamed table's name on the target is its copy only where its own has not kept its old name.
+    strange = {copy for name, copy in copies.items() if wanted[name] not in (None, name) and copy not in old}
     return {
-        name: _evaluate(pipeline, name, now, there, here, copies[name], by_name.get(name), target.info.user)
+        name: _evaluate(pipeline, name, now, there, here, copies[name], by_name.get(name), target.info.user, strange)
         for name, now in wanted.items()
     }
 
@@ -68,7 +70,7 @@ def _copy_name(pipeline: Pipeline, name: Name) -> Name:
 
 def _evaluate(
     pipeline: Pipeline, name: Name, now: Name | None, there: Schemas, here: Schemas, copy: Name, row: TableRow | None,
-    role: str,
+    role: str, strange: Collection[Name],
 ) -> Evaluated:  # fmt: skip
     source = there.tables.get(now) if now else None
     if source is not None and row is not None and source.oid != row.oid:
@@ -79,8 +81,8 @@ def _evaluate(
         finding = Finding("missing_on_target", "info", what, source=written(*name))
         return Evaluated(source, None, (), Verdict("compatible", (finding,)), {})
     former = (row.plan.copy_schema, row.plan.copy_name) if row is not None else copy
-    if target is None and source is not None and former in here.tables:
-        finding = _renamed(name, now or name, former, copy)
+    if source is not None and former in here.tables and (target is None or copy in strange):
+        finding = _renamed(name, now or name, former, copy, taken=target is not None)
         return Evaluated(source, here.tables[former], (), Verdict("mismatch", (finding,)), {})
     skipped = _skipped(pipeline, source, row)
     altered = altered_columns(pipeline, name)
@@ -130,9 +132,13 @@ def _renamed_columns(row: TableRow | None, source: TableModel | None) -> dict[st
     }
 
 
-def _renamed(name: Name, now: Name, former: Name, copy: Name) -> Finding:
+def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) -> Finding:
+    """`taken`: what has the new name on the target is none of the pipeline's, so no row of it is touched."""
     what = f"Source table {written(*name)} is called {written(*now)} now; the target still has {written(*former)}"
     fix = []
+    if taken:
+        what += f", and another table of the name {written(*copy)}"
+        fix.append(f"ALTER TABLE {written(*copy)} RENAME TO {written(copy[1] + '_before_pgddl')};")
     if former[0] != copy[0]:
         fix.append(f"ALTER TABLE {written(*former)} SET SCHEMA {written(copy[0])};")
     if former[1] != copy[1]:

@@ -48,6 +48,11 @@ LEFT_BEHIND = (
     " they were: drop it there"
 )
 
+NOT_OURS = (
+    "came after the snapshot, and the target had a table of this name with rows of its own, which would be lost: keep"
+    " them elsewhere and empty it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -196,7 +201,8 @@ def _fresh(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=catalog.fingerprint(now.structure()), physical=now.physical(),
         log_table=change_log.log_name(context.name, now.oid), copy_physical=physical,
-        removed_columns=tuple(removed_columns(table, evaluated.source)),
+        # What the copy has lost as well, and gets again, is somebody's own column.
+        removed_columns=tuple(c for c in removed_columns(table, evaluated.source) if copy is None or copy.column(c)),
     )  # fmt: skip
 
 
@@ -239,8 +245,9 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     """Why rows that the copy has cannot be what the source has, although nothing happened there."""
     if table.state == "captured" or not table.plan.pairs:
         return None
-    if was_rewritten(table.copy_physical, look.fresh.copy_physical):
-        return "its copy was rewritten by ALTER TABLE"
+    gone = len(table.physical.keys() - look.fresh.physical.keys())
+    if was_rewritten(table.copy_physical, look.fresh.copy_physical, gone):
+        return "its copy was rewritten by ALTER TABLE, or replaced"
     known = table.version.get("attnums", {}).values()
     if values_missing(table.plan, look.fresh.plan, known, ()) is None:
         return None
@@ -404,6 +411,15 @@ def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list
     return {name: [LEFT_BEHIND] for name in others if catalog.oid_of(context.target, *name) is not None}
 
 
+def _holds_rows_of_others(context: Context, late: TableRow) -> bool:
+    """Whether its event has made no copy (IF NOT EXISTS), but found a table that somebody fills."""
+    if late.oid in context.journal.detached(context.row().run):
+        return False  # its rows came with those of the table that it was a partition of
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
+    row = context.target.execute(query).fetchone()
+    return bool(row and row[0])
+
+
 def _take_in(context: Context, late: TableRow, then: Table) -> None:
     now = catalog.describe(context.source, [late.oid], context.trigger_names).get(late.oid)
     if now is None or now.version() != then.version():
@@ -412,9 +428,10 @@ def _take_in(context: Context, late: TableRow, then: Table) -> None:
     indexed = copy is not None and catalog.describe(context.target, [copy])[copy].key is not None
     looks = look_at(context, [replace(late, state="indexed" if indexed else "created")], {late.oid: now})
     for _, look in looks:
-        if look.verdict.mismatches:
+        strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late) else []
+        if look.verdict.mismatches or strange:
             with context.fenced(late):
-                context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated)})
+                context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated, *strange)})
         elif indexed:
             _reload(context, late, look)
         else:  # a partition that was detached before its indexes were built
