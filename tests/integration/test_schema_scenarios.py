@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.report import box, lines
-from airflow_provider_pgddl.engine.schema.verdict import TableReport
+from airflow_provider_pgddl.engine.schema.verdict import Finding, TableReport
 from airflow_provider_pgddl.engine.stages import cut_over, verify
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
@@ -205,6 +205,14 @@ class Story:
             else:
                 assert (told["status"], told["error"], told["sync_stopped_at"]) == ("compatible", None, None)
         for table in errors:
+            report = reports[f"public.{table}"]
+            assert self.recorded(table) == (
+                "mismatch",
+                report.findings,
+                report.resolution,
+                64,
+                64,
+            )
             assert self.history(table)[-1] == ("mismatch", True, wanted[f"public.{table}"])
             assert (reports[f"public.{table}"].held_back or 0) > 0
 
@@ -234,6 +242,8 @@ class Story:
             assert self.arrived(table) == {"before", "during", "after"}
             status = statuses.get(table, "compatible")
             assert reports[f"public.{table}"].to_json()["status"] == status
+            findings = reports[f"public.{table}"].findings
+            assert self.recorded(table) == (status, findings, None, 64, 64)
             assert self.history(table)[-1] == (status, True, None)
         return reports
 
@@ -248,6 +258,15 @@ class Story:
     def written(self, table: str, phase: str) -> int:
         """Rows of that phase on the target."""
         return int(one(self.move.target, f"SELECT count(*) FROM {table} WHERE phase ~ '{phase}'"))
+
+    def recorded(self, table: str) -> tuple[Any, ...]:
+        """The verdict in the journal: status, findings, resolution, and how long both fingerprints are."""
+        query = (
+            "SELECT status, findings, resolution, length(source_fingerprint), length(target_fingerprint)"
+            " FROM pgddl.schema_status WHERE table_name = %s"
+        )
+        ((status, findings, *others),) = self.move.journal(query, [table])
+        return (status, tuple(map(Finding.from_json, findings)), *others)
 
     def history(self, table: str) -> list[tuple[str, bool, str | None]]:
         """Every verdict so far: status, whether it stands, and what is the matter."""
