@@ -176,6 +176,18 @@ def test_a_key_of_partitions_is_not_read_twice(dsn: str) -> None:
     assert [c.name for c in table(dsn, ("public", "t1")).constraints] == ["t1_pkey"]
 
 
+def test_constraints_on_more_than_columns_are_read(dsn: str) -> None:
+    """On the whole row, on a system's column, on an expression."""
+    do(
+        dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, n int4range, EXCLUDE USING gist ((n * n) WITH &&, n WITH &&))",
+        "CREATE FUNCTION fits(t) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'",
+        "ALTER TABLE t ADD CONSTRAINT whole CHECK (fits(t)), ADD CONSTRAINT own CHECK (tableoid > 0)",
+    )
+    limits = {c.name: c.columns for c in table(dsn).constraints}
+    assert limits == {"t_pkey": ("id",), "t_expr_n_excl": ("n",), "whole": (), "own": ()}
+
+
 def test_a_role_that_owns_nothing_reads_all_and_learns_what_it_lacks(pg16: Cluster, source_dsn: str) -> None:
     do(source_dsn, EVERYTHING, "DROP ROLE IF EXISTS pgddl_test_guest", "CREATE ROLE pgddl_test_guest",
        "REVOKE ALL ON SCHEMA public FROM PUBLIC", "GRANT SELECT, UPDATE ON t TO pgddl_test_guest")  # fmt: skip

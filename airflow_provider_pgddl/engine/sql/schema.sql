@@ -76,7 +76,8 @@ LEFT JOIN part p ON p.whole = u.oid
 -- name: constraints
 -- What rows have to meet, and their keys; of a foreign key to a partitioned table not what it has for each partition.
 SELECT c.conrelid::bigint AS relid, c.conname AS name, c.contype AS kind, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
-       c.conkey AS attnums
+       -- 0 is the whole row or an expression, below are the system's columns
+       ARRAY(SELECT k.attnum FROM pg_catalog.unnest(c.conkey) WITH ORDINALITY k(attnum, n) WHERE k.attnum > 0 ORDER BY k.n) AS attnums
 FROM pg_catalog.pg_constraint c
 WHERE c.conrelid = ANY(%(oids)s::oid[]) AND c.contype IN ('c', 'p', 'u', 'x', 'f') AND c.conname !~ '^pgddl_'
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint p WHERE p.oid = c.conparentid AND p.conrelid = c.conrelid)
