@@ -80,10 +80,10 @@ def _evaluate(
         what = f"{written(*copy)} is not on the target yet: the snapshot makes it"
         finding = Finding("missing_on_target", "info", what, source=written(*name))
         return Evaluated(source, None, (), Verdict("compatible", (finding,)), {})
-    former = (row.plan.copy_schema, row.plan.copy_name) if row is not None else copy
-    if source is not None and former in here.tables and (target is None or copy in strange):
-        finding = _renamed(name, now or name, former, copy, taken=target is not None)
-        return Evaluated(source, here.tables[former], (), Verdict("mismatch", (finding,)), {})
+    former = _former_copy(row, here)
+    if source is not None and former is not None and (target is None or copy in strange):
+        finding = _renamed(name, now or name, (former.schema, former.name), copy, taken=target is not None)
+        return Evaluated(source, former, (), Verdict("mismatch", (finding,)), {})
     skipped = _skipped(pipeline, source, row)
     altered = altered_columns(pipeline, name)
     found = compare(
@@ -130,6 +130,16 @@ def _renamed_columns(row: TableRow | None, source: TableModel | None) -> dict[st
         for was, number in row.version.get("attnums", {}).items()
         if was not in taken and number in names
     }
+
+
+def _former_copy(row: TableRow | None, here: Schemas) -> TableModel | None:
+    """What still has the copy's recorded name, if it is the copy: a view may have taken the name of a renamed table."""
+    there = here.tables.get((row.plan.copy_schema, row.plan.copy_name)) if row is not None else None
+    if row is None or there is None:
+        return None
+    known = row.copy_physical  # of a partitioned table: its leaves
+    is_it = there.relkind == "p" if row.plan.partitioned else not known or str(there.oid) in known
+    return there if is_it else None
 
 
 def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) -> Finding:
