@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
-from airflow_provider_pgddl.engine.schema.definitions import same_constraint
+from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
 from airflow_provider_pgddl.engine.schema.model import Name, TableModel
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
@@ -56,8 +56,7 @@ class SchemaGuard:
             added = [e for e in added if e.phase == "create" and not explained.has(e)]
             gone = [e for e in gone if e.phase == "create" and not explained.has(e)]
         # What a person did on both sides, table by table the same, was carried over.
-        added = [e for e in added if not (e.phase == "create" and e.table in settled)]
-        gone = [e for e in gone if not (e.phase == "create" and e.table in settled)]
+        added, gone = _without_carried(added, gone, settled), _without_carried(gone, added, settled)
         if added or gone:
             if self._digest_by(context.source) != now:
                 raise ChangedJustNow("the source's schema changed just now")
@@ -117,12 +116,41 @@ def _equal_now(context: Context) -> set[Name]:
         and _are_equal(
             e.source,
             e.target,
-            {f.column for f in e.verdict.findings if f.column} | altered_columns(context.pipeline, name),
+            {
+                c: [f.kind for f in e.verdict.findings if f.column == c]
+                for c in {f.column for f in e.verdict.findings if f.column} | altered_columns(context.pipeline, name)
+            },
         )
     }
 
 
-def _are_equal(source: TableModel, target: TableModel, apart: Collection[str]) -> bool:
+def _without_carried(
+    events: Sequence[DdlEvent], others: Sequence[DdlEvent], settled: Collection[Name]
+) -> list[DdlEvent]:
+    """Without what comparing the tables of both sides has shown to be equal: columns, defaults, checks, and that there
+    is an identity or a sequence; not what these or the tables are set to."""
+
+    def is_carried(event: DdlEvent) -> bool:
+        if event.phase != "create" or event.table not in settled:
+            return False
+        if event.tag == "CREATE TABLE":
+            return any(o.tag == event.tag and o.table == event.table and _frame(o) == _frame(event) for o in others)
+        alike = any(_first_line(o.statement) == _first_line(event.statement) for o in others)
+        return event.kind == "default" or (event.kind in ("identity", "sequence") and not alike)
+
+    return [event for event in events if not is_carried(event)]
+
+
+def _frame(event: DdlEvent) -> tuple[str, str]:
+    """What a CREATE TABLE says around its columns."""
+    return _first_line(event.statement), event.statement.rpartition("\n)")[2]
+
+
+def _are_equal(source: TableModel, target: TableModel, apart: Mapping[str, Collection[str]]) -> bool:
+    """`apart`: column → the kinds of findings on it, which say what of it is not the same."""
+    both = {c.name for c in source.columns} & {c.name for c in target.columns}
+    if any(_differ(source, target, name, kinds) for name, kinds in apart.items() if name in both):
+        return False
     sides = [[c for c in side.columns if c.name not in apart] for side in (source, target)]
     columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in sides]
     checks = [[c for c in side.constraints if c.kind == "c"] for side in (source, target)]
@@ -130,6 +158,20 @@ def _are_equal(source: TableModel, target: TableModel, apart: Collection[str]) -
         any(same_constraint(here.definition, there.definition, {}) for here in checks[1]) for there in checks[0]
     )
     return columns[0] == columns[1] and source.key == target.key and same
+
+
+def _differ(source: TableModel, target: TableModel, name: str, kinds: Collection[str]) -> bool:
+    """Whether a column is not the same in what no finding tells of it: NOT NULL and the default."""
+    here, there = source.column(name), target.column(name)
+    if here is None or there is None or not kinds or "target_added_column" in kinds:
+        return False  # of one side alone, given another shape on purpose, or left out
+    defaults = None if "generated" in kinds else (here.default, there.default)
+    same = (
+        defaults is None
+        or defaults[0] == defaults[1]
+        or (None not in defaults and same_expression(str(defaults[0]), str(defaults[1]), {}))
+    )
+    return not same or ("not_null" not in kinds and here.not_null != there.not_null)
 
 
 class _Explained:
