@@ -750,11 +750,18 @@ def _missing_labels(wanted: TypeModel, present: TypeModel) -> tuple[str, ...]:
     """What an enum lacks; what else two types of one name can differ in has no statement of its own."""
     statements = []
     wanted, present = (type_.element or type_ for type_ in (wanted, present))
-    before = ""
+    before, there = "", list(present.labels)
     for label in wanted.labels:
-        if label not in present.labels:
-            where = f" AFTER {_literal(before)}" if before else ""
-            statements.append(f"ALTER TYPE {wanted.name} ADD VALUE IF NOT EXISTS {_literal(label)}{where};")
+        if label not in there:
+            place = there.index(before) + 1 if before else 0
+            if place < len(there) and there[place] not in wanted.labels:
+                # Postgres takes no label away, so the source has renamed it, and with it what old rows hold.
+                renamed, there[place] = there[place], label
+                statements.append(f"ALTER TYPE {wanted.name} RENAME VALUE {_literal(renamed)} TO {_literal(label)};")
+            else:
+                where = f" AFTER {_literal(before)}" if before else ""
+                statements.append(f"ALTER TYPE {wanted.name} ADD VALUE IF NOT EXISTS {_literal(label)}{where};")
+                there.insert(place, label)
         before = label
     return tuple(statements)
 
