@@ -92,6 +92,24 @@ def _set_default(target: Session, table: TableRow, column: str) -> None:
         target.execute(sql.SQL(_Q["set_default"]).format(**parts))
 
 
+def rekey(target: Session, was: TableRow, now: TableRow) -> None:
+    """When a table's plan becomes another: values stay where the key still is of the same columns, in their new types.
+
+    Of another key nobody can tell which row they belong to, and of columns that are kept no more they are old ones."""
+    keys = [[t.version["attnums"].get(name) for name in t.plan.key] for t in (was, now)]
+    kept, types = kept_table(now.id), zip(was.plan.key_types, now.plan.key_types, strict=False)
+    row = target.execute(_Q["exists"], [f"pgddl.kept_{now.id}"]).fetchone()
+    if row is None or not row[0]:
+        return
+    if not now.plan.keep or keys[0] != keys[1]:
+        drop(target, now)
+        return
+    for i, (before, type_) in enumerate(types, 1):
+        if before != type_:
+            parts = {"kept": kept, "column": sql.Identifier(f"{_KEY}{i}"), "type": sql.SQL(type_)}
+            target.execute(sql.SQL(_Q["alter_column"]).format(**parts))
+
+
 def drop(target: Session, table: TableRow) -> None:
     target.execute(sql.SQL(_Q["drop"]).format(kept=kept_table(table.id), until=_until(table.id)))
 

@@ -13,6 +13,9 @@ WHERE a.attname IS NULL OR w.name IS NULL
 -- Keys change places within one statement, so uniqueness is looked at where it ends.
 CREATE TABLE {kept} ({definitions}, UNIQUE ({keys}) DEFERRABLE INITIALLY IMMEDIATE)
 
+-- name: exists
+SELECT pg_catalog.to_regclass(%s) IS NOT NULL
+
 -- name: create_until
 -- The snapshot of the last window whose changed keys were followed.
 CREATE TABLE {until} (snapshot pg_catalog.pg_snapshot NOT NULL)

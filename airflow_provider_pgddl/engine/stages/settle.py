@@ -41,6 +41,7 @@ from airflow_provider_pgddl.engine.stages.compare import (
 )
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.migrating import migrate
+from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
 from airflow_provider_pgddl.engine.stages.planning import first_plan, plan_for, values_missing
 
 LEFT_BEHIND = (
@@ -215,6 +216,8 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
         return recorded(look.evaluated, stopped(KEYLESS, "data_loss_risk"))
     if look.verdict.mismatches:
         return recorded(look.evaluated)
+    if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
+        return recorded(look.evaluated, *missing)
     if drift(table.version, table.physical, look.now) or look.lost_track:
         _follow_source(context, table, look)
         return None
@@ -334,6 +337,7 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
 
 def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
     journal = Journal(conn, pipeline)
+    kept.rekey(conn, was, look.fresh)
     journal.replan(replace(look.fresh, state=state))
     kept.fit(conn, look.fresh)
     journal.rename_chunks(look.fresh, look.now.leaves)
@@ -346,6 +350,7 @@ def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str)
 def _start_over(context: Context, was: TableRow, look: Look) -> None:
     """Without indexes it is read by blocks, as from the start."""
     with context.fenced(was):
+        kept.rekey(context.target, was, look.fresh)
         kept.save_all(context.target, look.fresh)
         context.target.execute(sql.SQL("TRUNCATE {}").format(look.fresh.plan.copy_only))
         context.journal.unplan(was.id)
