@@ -38,15 +38,17 @@ class Evaluated:
 
 
 def evaluate(
-    pipeline: Pipeline, source: Session, target: Session, rows: Sequence[TableRow] | None, names: Collection[Name]
-) -> dict[Name, Evaluated]:
-    """The tables of the journal (`rows`, by their recorded names) and others by name, both sides read once.
+    pipeline: Pipeline, source: Session, target: Session, rows: Sequence[TableRow] | None, names: Collection[Name],
+    *, seen: Schemas | None = None,
+) -> dict[Name, Evaluated]:  # fmt: skip
+    """The tables of the journal (`rows`, by their recorded names) and others by name, both sides read once; of the
+    source what was `seen` of it, where that is given.
 
     A table is found on the source by its oid where it is recorded, whatever it is called now."""
     rows = list(rows or ())
-    present = _present(source, rows)
+    present = _present(source, rows) if seen is None else {t.oid: name for name, t in seen.tables.items()}
     wanted = {**{(r.schema, r.name): present.get(r.oid) for r in rows}, **{n: n for n in names}}
-    there = reading.read(source, [name for name in wanted.values() if name is not None])
+    there = seen or reading.read(source, [name for name in wanted.values() if name is not None])
     copies = {name: _copy_name(pipeline, now or name) for name, now in wanted.items()}
     old = {(r.plan.copy_schema, r.plan.copy_name) for r in rows}
     here = reading.read(target, {*copies.values(), *old})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -23,16 +24,21 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relo
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.ddl_rows import DdlRow
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline import matches
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED, clear_changed
+from airflow_provider_pgddl.engine.schema import reading
+from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
 
+T = TypeVar("T")
+
+LOOKS = 5
 LATE = "it was run on the source after the cut-over: do it on the target and resolve it here, or skip it"
 ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
 
@@ -43,6 +49,7 @@ class _Seen:
 
     tables: dict[int, Table]
     names: dict[Name, int]
+    schemas: Schemas
 
 
 def captures_ddl(context: Context) -> bool:
@@ -61,13 +68,13 @@ def follow(context: Context, *, look: bool = False) -> None:
                 _settle_as_it_is(context)
         return
     with _alone(context):
-        seen = _read(context, look=look)
+        seen = _patient_look(lambda: _read(context, look=look))
         applied = _apply(context)
         if seen is None and applied:
-            seen = _read(context, look=True)
+            seen = _patient_look(lambda: _read(context, look=True))
             applied += _apply(context)  # no plan may be ahead of what its copy has become
         if seen is not None and context.moves_rows:
-            settle(context, seen.tables, again=applied > 0 or not context.looked)
+            settle(context, seen.tables, seen.schemas, again=applied > 0 or not context.looked)
             context.looked = True
             if context.job.tables is None and not context.in_place:
                 take_in_late_tables(context, seen.names, seen.tables)
@@ -89,10 +96,33 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
 
 def _settle_as_it_is(context: Context) -> None:
     """Where nobody captures DDL, a change is met by looking at the tables."""
-    tables = context.journal.tables(context.row().run)
-    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
-    settle(context, seen, again=not context.looked)
+    seen = _patient_look(lambda: _look_now(context))
+    settle(context, seen.tables, seen.schemas, again=not context.looked)
     context.looked = True
+
+
+def _look_now(context: Context) -> _Seen:
+    source = context.session_once("source", "ddl")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _look(context, source, {t.oid for t in context.journal.tables(context.row().run)}, {})
+
+
+def _look(context: Context, source: Session, oids: Collection[int], names: dict[Name, int]) -> _Seen:
+    """The tables as the snapshot of the caller's transaction shows them."""
+    tables = catalog.describe(source, oids, context.trigger_names)
+    schemas = reading.read(source, [(t.schema, t.name) for t in tables.values()])
+    return _Seen(tables, names, schemas)
+
+
+def _patient_look(look: Callable[[], T]) -> T:
+    """At a new snapshot where a table was altered while it was read: expressions are printed as of now."""
+    for _ in range(LOOKS):
+        try:
+            return look()
+        except Retry as error:
+            last = error
+    raise last
 
 
 @contextmanager
@@ -122,7 +152,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
             mine = {t.oid for t in context.journal.tables(context.row().run)}
             if context.moves_rows and not context.in_place:
                 mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
-            seen = _Seen(catalog.describe(source, mine, context.trigger_names), names)
+            seen = _look(context, source, mine, names)
     if news:
         record(context, ddl, read)
     if news or read.confirm_lsn is not None:  # also of nothing: the slot lets go of its WAL
@@ -178,7 +208,7 @@ def record_shown(context: Context, shown: Shown) -> None:
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
-    settle(context, shown.tables, again=False)
+    settle(context, shown.tables, None, again=False)
 
 
 def transport(context: Context) -> ddl_log.Transport:

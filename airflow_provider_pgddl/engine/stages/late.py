@@ -43,6 +43,9 @@ def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, w
     """UsageError where a stage was left out, and Retry where it was not, but DDL comes faster than we follow it."""
     first = next((t for t in waiting if t.state == "captured"), waiting[0])
     stage = "snapshot" if first.state == "captured" else before
-    if first.state != "captured" and context.journal.stage_finished(context.row().run, before):
+    run_no = context.row().run
+    # One that DDL has made has no copy under its name only while its next change is being followed.
+    late = first.state == "captured" and bool(context.journal.captured_statements(run_no, first.oid))
+    if late or (first.state != "captured" and context.journal.stage_finished(run_no, before)):
         raise Retry(f"{what}: DDL has changed it again and again", table=first.qualified, todo="run the stage again")
     raise UsageError(f"{first.qualified} {what}", todo=f"run stage {stage} first")

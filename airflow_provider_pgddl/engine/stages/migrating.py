@@ -8,6 +8,7 @@ from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import Overrides, Pipeline, SchemaPolicy
+from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.stages.altering import Alterations, Step, TablePlan
 from airflow_provider_pgddl.engine.stages.compare import Evaluated, evaluate, is_as_described
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -15,12 +16,12 @@ from airflow_provider_pgddl.engine.stages.context import Context
 _VERBS = {"add_column": "Adding", "safe_type_change": "Altering", "drop_column": "Dropping"}
 
 
-def migrate(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table]) -> None:
+def migrate(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table], schemas: Schemas | None) -> None:
     """Runs what the policy has approved, a transaction a table, with locks as captured DDL takes them. What cannot be
     done leaves its table blocked. A table that is not what it was in `seen` has DDL of its own under way."""
     if not _is_asked_for(context.pipeline):
         return
-    found = evaluate(context.pipeline, context.source, context.target, tables, ())
+    found = evaluate(context.pipeline, context.source, context.target, tables, (), seen=schemas)
     work = Alterations(context.pipeline, context.target_dsn, context.target, signals=True, say=context.say)
     for table in tables:
         both = found[table.schema, table.name]

@@ -45,7 +45,6 @@ def run(context: Context) -> StageResult:
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
-    # A key makes columns NOT NULL, which windows would take for somebody's ALTER of the copy.
     ready = settle_built(context, tables)
     return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built)
 

@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pend
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded
 from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capture_of
@@ -69,8 +70,9 @@ class Look:
         return self.evaluated.verdict
 
 
-def settle(context: Context, seen: Mapping[int, Table], *, again: bool) -> None:
-    """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches.
+def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas | None, *, again: bool) -> None:
+    """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches,
+    and `schemas` what was read of them there.
 
     `again`: a copy that refused a row may take it now (the label that its enum lacked, a partition made by hand).
     """
@@ -93,9 +95,9 @@ def settle(context: Context, seen: Mapping[int, Table], *, again: bool) -> None:
             _forget_attached(context, table, parts[table.oid])
         else:
             staying.append(table)
-    migrate(context, staying, seen)
+    migrate(context, staying, seen, schemas)
     verdicts: dict[Name, Recorded] = {}
-    for table, look in look_at(context, staying, seen):
+    for table, look in look_at(context, staying, seen, schemas):
         recorded = _settle(context, table, look, again=again)
         if recorded is not None:
             verdicts[table.schema, table.name] = recorded
@@ -141,30 +143,34 @@ def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
 
 
 def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
-    """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on unless
-    that finds a mismatch."""
+    """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on where
+    that finds no mismatch. One that was changed meanwhile, on either side, is looked at before its first window."""
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
     built = [replace(t, state="indexed") for t in tables if t.oid in seen]
-    ready = []
-    for table, look in look_at(context, built, seen):
-        changed = _concerns_rows(table, look.fresh) or was_rewritten(table.copy_physical, look.fresh.copy_physical)
+    looks = {table.id: look for table, look in look_at(context, built, seen)}
+    for table in built:
+        look = looks.get(table.id)
         with context.fenced(table):
+            context.journal.set_state("indexed", [table.id])
+            if look is None:
+                continue
             context.journal.schema.record_many({(table.schema, table.name): recorded(look.evaluated)})
-            # What was changed while it was built is looked at first, as in any other state.
-            if not look.verdict.mismatches and not changed:
-                context.journal.set_copy(look.fresh)
-                context.journal.set_state("indexed", [table.id])
-                ready.append(table)
-    return ready
+            rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
+            if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
+                context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL, which is no change of anybody's
+    return context.healthy(built)
 
 
-def look_at(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table]) -> list[tuple[TableRow, Look]]:
-    """Every table of `seen` that is still what it was there; one that has changed since is left for the next look."""
+def look_at(
+    context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table], schemas: Schemas | None = None
+) -> list[tuple[TableRow, Look]]:
+    """Every table of `seen` that is still what it was there; one that has changed since is left for the next look.
+    Where `schemas` were read with `seen`, none has."""
     # Digests first: what is altered after that shows a window another one.
     copies = [_with_its_copy(context, t, seen[t.oid]) for t in tables if t.state != "captured"]
     digests = copy_digests(context.target, copies)
     physical = _copies_physical(context, copies)
-    found = evaluate(context.pipeline, context.source, context.target, tables, ())
+    found = evaluate(context.pipeline, context.source, context.target, tables, (), seen=schemas)
     lost = lost_tracks(context.source, tables)
     looks = []
     for table in tables:
@@ -399,8 +405,10 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)
             table, log = capture(context, oid)
+            # It may have another name by now; its copy gets that once the statement has been followed.
+            plan = replace(first_plan(context.pipeline, table), copy_schema=name[0], copy_name=name[1])
             with context.fenced():
-                context.journal.add_table(run_no, table, log, first_plan(context.pipeline, table))
+                context.journal.add_table(run_no, table, log, plan)
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         _take_in(context, late, then)
