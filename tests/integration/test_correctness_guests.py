@@ -250,7 +250,7 @@ def asks(dsn: str, statement: str) -> Underway[None]:
 def test_c17_a_chunk_lets_go_of_a_table_that_somebody_waits_for(held: Lifecycle) -> None:
     """The target does not take the bytes, so nothing moves: whoever waits on the source must not wait for that."""
     held.run_all(until="snapshot")
-    with in_transaction(held.target, "LOCK TABLE items IN ACCESS EXCLUSIVE MODE") as slow:
+    with in_transaction(held.target, "LOCK TABLE items IN EXCLUSIVE MODE") as slow:
         with Underway(lambda: held.run("backfill")) as backfill:
             wait_for(lambda: holds(held.source, "items"), backfill)
             with asks(held.source, "BEGIN; LOCK TABLE items IN ACCESS EXCLUSIVE MODE; COMMIT") as asking:
@@ -269,7 +269,7 @@ def test_c17_a_window_lets_go_of_what_somebody_waits_for(held: Lifecycle, what: 
     held.run("schema_sync")
     # Ingest is done: the window reads pending keys from source to target, table after table.
     table = "items" if what == "a table" else "readings"
-    with in_transaction(held.target, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE") as slow:
+    with in_transaction(held.target, f"LOCK TABLE {table} IN EXCLUSIVE MODE") as slow:
         with Underway(lambda: held.run("replay")) as replay:
             stuck = (
                 "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted"
@@ -291,14 +291,14 @@ def test_c17_ddl_that_was_let_through_is_followed_or_stops_its_table_with_a_clea
     if not captured:
         held.content["capture"] = {"ddl": "off"}
     held.run_all(until="snapshot")
-    with in_transaction(held.target, "LOCK TABLE items IN ACCESS EXCLUSIVE MODE") as slow:
+    with in_transaction(held.target, "LOCK TABLE items IN EXCLUSIVE MODE") as slow:
         with Underway(lambda: held.run("backfill")) as backfill:
             wait_for(lambda: holds(held.source, "items"), backfill)
             with asks(held.source, "ALTER TABLE items ADD COLUMN late int DEFAULT 7") as asking:
                 asking.finish(10)
             slow.rollback()
             result = backfill.finish()
-    blocked = [{"table": "public.items", "reason": "column late was added (integer)"}]
+    blocked = [{"table": "public.items", "reason": "Source has new column 'late' not in target"}]
     assert [dict(b) for b in result.blocked] == ([] if captured else blocked)
     assert held.journal("SELECT state FROM pgddl.tables WHERE table_name = 'readings'") == [("backfilled",)]
     if captured:
