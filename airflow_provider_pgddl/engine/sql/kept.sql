@@ -82,9 +82,6 @@ CREATE TEMPORARY TABLE IF NOT EXISTS {moves} (at pg_catalog.pg_lsn NOT NULL, {de
 -- name: index_moves
 CREATE INDEX IF NOT EXISTS {index} ON {moves} ({old}, at)
 
--- name: create_ends
-CREATE TEMPORARY TABLE IF NOT EXISTS {ends} ({definitions}) ON COMMIT DELETE ROWS
-
 -- name: find_ends
 -- Where each kept key has come to in the order of the log; null where its row was deleted. Two come to one key only where a block
 -- has brought a row that had moved already, while its own values were kept at the key that it had before: that is the longer way.

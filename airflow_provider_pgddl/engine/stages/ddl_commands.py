@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, matches, written
 from airflow_provider_pgddl.engine.schema.versions import diff
+from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import require_same_config
 
@@ -153,8 +154,7 @@ def _end_exception(source: Session, pipeline: Pipeline, exception_id: int, note:
 
 def _look_again(ddl: DdlJournal, event_id: int) -> None:
     """What blocks the tables that an event is about may be over with it: the next stage finds out."""
-    for name in ddl.row(event_id).touches:
-        ddl.conn.execute(queries("journal")["delete_table_status"], [ddl.pipeline, *name])
+    SchemaJournal(ddl.conn, ddl.pipeline).forget(*((schema, name) for schema, name in ddl.row(event_id).touches))
 
 
 def _changed(ddl: DdlJournal, ids: Sequence[int]) -> dict[str, Any]:
