@@ -201,7 +201,7 @@ def test_c26_a_label_that_came_with_a_row_is_there_before_the_row(
 
 
 def test_c26_a_table_that_was_put_right_by_hand_goes_on(lifecycle: Pipelines, source_dsn: str, target_dsn: str) -> None:
-    """Its copy lacks a partition; nothing but the target has changed since, and the next replay finds that out itself."""
+    """Its copy lacked a partition; nothing but the target has changed since, and the next replay finds that itself."""
     execute(
         source_dsn,
         "CREATE TABLE public.e (id int PRIMARY KEY) PARTITION BY RANGE (id);"

@@ -72,6 +72,9 @@ SELECT at, {old}, {new} FROM {log} AS l
 WHERE (op = 'D' OR op = 'U' AND NOT ({same}))
   AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
+-- name: taken_again
+SELECT EXISTS (SELECT FROM {moves} AS m JOIN {moves} AS n ON {same} WHERE n.at > m.at)
+
 -- name: truncated
 SELECT DISTINCT leaf FROM {log}
 WHERE op = 'T' AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
