@@ -143,9 +143,9 @@ def test_an_undone_transaction_leaves_nothing(journal: SchemaJournal) -> None:
         journal.record(USERS, "mismatch", [PHONE])
         journal.validated("fail_unsafe", 1.5)
         assert not journal.shown("sensor", "a")
-        assert journal.claim_new() == [USERS]
+        assert journal.claim_new([ORDERS, USERS]) == [USERS]
     assert journal.statuses() == {} and journal.history() == [] and journal.counters() == {}
-    assert not journal.shown("sensor", "a") and journal.claim_new() == []
+    assert not journal.shown("sensor", "a") and journal.claim_new([ORDERS, USERS]) == []
 
 
 def test_what_is_forgotten_stays_in_the_history(journal: SchemaJournal) -> None:
@@ -189,29 +189,29 @@ def test_findings_that_are_new_are_counted_once(journal: SchemaJournal) -> None:
 
 def test_a_new_mismatch_is_announced_once(journal: SchemaJournal) -> None:
     journal.record(USERS, "warning", [EXTRA])
-    assert journal.claim_new() == []
+    assert journal.claim_new([ORDERS, USERS]) == []
     journal.record(USERS, "mismatch", [PHONE, EXTRA])
     journal.record(ORDERS, "mismatch", [PRICE])
-    assert journal.claim_new() == [ORDERS, USERS]
-    assert journal.claim_new() == []
+    assert journal.claim_new([ORDERS, USERS]) == [ORDERS, USERS]
+    assert journal.claim_new([ORDERS, USERS]) == []
     assert journal.statuses()[USERS].notified_at is not None
     journal.record(USERS, "mismatch", [PHONE])  # one finding less is no news
-    assert journal.claim_new() == []
+    assert journal.claim_new([ORDERS, USERS]) == []
     journal.record(USERS, "mismatch", [PHONE, PRICE])
-    assert journal.claim_new() == [USERS]
+    assert journal.claim_new([ORDERS, USERS]) == [USERS]
     journal.record(USERS, "compatible", [])
     assert journal.statuses()[USERS].notified_at is None
     journal.record(USERS, "mismatch", [PHONE])
-    assert journal.claim_new() == [USERS]
+    assert journal.claim_new([ORDERS, USERS]) == [USERS]
 
 
 def test_of_two_that_ask_at_once_one_is_told(journal: SchemaJournal, open_journal: Callable[[], SchemaJournal]) -> None:
     journal.record(USERS, "mismatch", [PHONE])
     other = open_journal()
     with journal.conn.transaction():
-        assert journal.claim_new() == [USERS]
-        assert other.claim_new() == []  # and does not wait
-    assert other.claim_new() == []
+        assert journal.claim_new([ORDERS, USERS]) == [USERS]
+        assert other.claim_new([ORDERS, USERS]) == []  # and does not wait
+    assert other.claim_new([ORDERS, USERS]) == []
 
 
 def waits(journal: SchemaJournal, pid: int) -> bool:
@@ -275,7 +275,7 @@ def test_sessions_that_record_many_tables_in_any_order_do_not_block_each_other_f
             for status, found in (("mismatch", findings), ("compatible", [])):
                 journal.record_many(dict.fromkeys(order, (status, found, None, (None, None))))
                 journal.touch(order)
-                journal.claim_new()
+                journal.claim_new([ORDERS, USERS])
 
     sessions = [open_journal(), open_journal(), open_journal()]
     with (

@@ -538,25 +538,25 @@ def test_a_value_that_cannot_be_cast_stops_its_table_and_nothing_is_lost(
     assert shop.journal("SELECT price::text FROM shop WHERE id = 8") == [("700",)]
 
 
-def test_keys_exchanged_while_rows_were_copied_stop_a_table_whose_values_are_preserved(shop: Lifecycle) -> None:
-    shop.content |= {"schema": {"source_removed_columns": "preserve"}}
-    shop.run_all(until="backfill")
-    do(shop.source, *EXCHANGE, "ALTER TABLE shop DROP COLUMN legacy")
-    # What a block has seen of an exchange the log does not say.
-    (blocked,) = shop.run("schema_sync").blocked
-    assert "nobody can tell whose the values are" in blocked["reason"]
-    shop.content |= {"schema": {"source_removed_columns": "null", "force": True}}
-    assert not shop.run("replay").blocked
-    assert unlike(shop, "id, who, price, ssn") == []
-    assert shop.journal("SELECT count(legacy) FROM shop") == [(0,)]
+BEFORE_BLOCKS = pytest.mark.xfail(
+    strict=True, reason="the log does not say which of its exchanges a block has seen, so values follow them once more"
+)
 
 
-def test_preserved_values_follow_keys_that_were_exchanged_once_all_rows_were_there(shop: Lifecycle) -> None:
+@pytest.mark.parametrize("exchanged", [pytest.param("before", marks=BEFORE_BLOCKS), "after"])
+def test_preserved_values_follow_keys_that_were_exchanged_while_rows_were_copied(
+    shop: Lifecycle, exchanged: str
+) -> None:
+    """Before their blocks were read, or after."""
     shop.content |= {"schema": {"source_removed_columns": "preserve"}}
-    shop.run_all(until="schema_sync")
+    shop.run_all(until="snapshot")
+    if exchanged == "before":
+        do(shop.source, *EXCHANGE)
+    shop.run("backfill")
+    if exchanged == "after":
+        do(shop.source, *EXCHANGE)
     do(shop.source, "ALTER TABLE shop DROP COLUMN legacy")
-    shop.run("replay")
-    do(shop.source, *EXCHANGE)
+    shop.run("schema_sync")
     shop.run("replay")
     assert unlike(shop, "id, who, price, ssn") == []
     assert shop.journal("SELECT who, legacy FROM shop WHERE legacy <> 'l' || who") == []

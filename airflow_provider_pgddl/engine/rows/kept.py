@@ -174,6 +174,7 @@ def _saving(target: Session, table: TableRow, values: Iterable[sql.Composable]) 
     return {
         "kept": kept_table(table.id),
         "values": sql.SQL(", ").join(values),
+        "keys": plan.key_list(_KEY),
         "columns": sql.SQL(", ").join([plan.key_list(_KEY), sql.Identifier(_LEAF), _columns(None, plan.keep)]),
         "worth": sql.SQL("true") if row and row[0] else nulls,
         "same": plan.same_key("k", _KEY, "g", _KEY),
@@ -214,25 +215,6 @@ def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
     now = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
     assert now is not None
     return Moves(moves, [leaf for (leaf,) in truncated], now[0])
-
-
-def is_uncertain(target: Session, table: TableRow, moved: Moves) -> bool:
-    """Whether a key was taken again that another row had left while rows came by blocks: what a block has brought at
-    such a key, with values that the source had then, is of the one row or of the other."""
-    if not set(table.plan.keep) & set(table.removed_columns):
-        return False
-    same = table.plan.same_key("m", "old_", "n", "new_")
-    row = target.execute(sql.SQL(_Q["taken_again"]).format(moves=moved.moves, same=same)).fetchone()
-    return bool(row and row[0])
-
-
-def uncertain(table: TableRow) -> str:
-    """The finding for that."""
-    columns = ", ".join(c for c in table.plan.keep if c in table.removed_columns)
-    return (
-        f"rows exchanged their keys while they were copied, and the source has dropped {columns} since, so nobody can "
-        "tell whose the values are that the target has: let them go (schema.source_removed_columns: null or drop)"
-    )
 
 
 def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pending: sql.Identifier) -> None:

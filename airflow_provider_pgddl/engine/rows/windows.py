@@ -246,25 +246,17 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         _stage_keys(replica.source, replica.target, table, staging)
         if table.plan.keep:
-            keys = _ingest_keeping(replica, table, staging)
-            if keys is None:
-                done.stopped[table.id] = [kept.uncertain(table)]
-                replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
-                continue
-            done.keys += keys
+            done.keys += _ingest_keeping(replica, table, staging)
         else:
             done.keys += ingest_keys(replica.target, table, staging, truncated)
         changed.append(table)
     return changed
 
 
-def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) -> int | None:
-    """The same, with the values of columns that the copy alone has: they follow their rows. None, and nothing is done,
-    where nobody can tell which rows those are."""
+def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) -> int:
+    """The same, with the values of columns that the copy alone has: they follow their rows."""
     target = replica.target
     moves = kept.read_moves(replica.source, target, table)
-    if table.state != "indexed" and kept.is_uncertain(target, table, moves):
-        return None
     if table.state == "indexed":
         kept.forget_strays(target, table, staging, pending_table(table.id))
     kept.forget_truncated(target, table, moves.truncated)

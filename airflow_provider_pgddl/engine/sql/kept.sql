@@ -72,9 +72,6 @@ SELECT at, {old}, {new} FROM {log} AS l
 WHERE (op = 'D' OR op = 'U' AND NOT ({same}))
   AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
--- name: taken_again
-SELECT EXISTS (SELECT FROM {moves} AS m JOIN {moves} AS n ON {same} WHERE n.at > m.at)
-
 -- name: truncated
 SELECT DISTINCT leaf FROM {log}
 WHERE op = 'T' AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
@@ -132,12 +129,13 @@ DELETE FROM {kept} AS k USING {staging} AS s WHERE {same}
 
 -- name: delete_from_copy
 WITH gone AS (DELETE FROM {copy} AS c USING {staging} AS k WHERE {join} RETURNING {values})
-INSERT INTO {kept} ({columns}) SELECT {columns} FROM gone AS g
+-- blocks may have brought two rows of one key
+INSERT INTO {kept} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM gone AS g
 WHERE {worth} AND NOT EXISTS (SELECT FROM {kept} AS k WHERE {same})
 
 -- name: save
 WITH there AS (SELECT {values} FROM {relation} AS c)
-INSERT INTO {kept} ({columns}) SELECT {columns} FROM there AS g
+INSERT INTO {kept} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM there AS g
 WHERE {worth} AND NOT EXISTS (SELECT FROM {kept} AS k WHERE {same})
 
 -- name: create_arrivals
