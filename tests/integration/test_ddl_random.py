@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -42,6 +43,12 @@ def attempt(pipeline: Lifecycle, stage: str, trouble: Faults) -> StageResult:
     raise AssertionError(f"{stage} did not end in {ATTEMPTS} attempts")
 
 
+def named(dsn: str) -> list[str]:
+    """The catalog, but for the number that Postgres puts behind the name of a partition's own index where the name is
+    taken at that moment: on the target other names may be."""
+    return [re.sub(r"_idx\d+\b", "_idx", line) for line in catalog_lines(dsn, ["public"])]
+
+
 @pytest.mark.parametrize("faults", [False, True], ids=["quiet", "with faults"])
 @pytest.mark.parametrize("transport", ["queue", "wal"])
 def test_both_end_equal(
@@ -72,6 +79,6 @@ def test_both_end_equal(
         raise
     assert developers.ddl > 10
     assert differences(source_dsn, target_dsn) == []
-    assert diff_catalogs(catalog_lines(source_dsn, ["public"]), catalog_lines(target_dsn, ["public"])) == []
+    assert diff_catalogs(named(source_dsn), named(target_dsn)) == []
     assert left_behind(source_dsn) == []
     assert STAGES[-1] in pipeline.results
