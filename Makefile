@@ -6,6 +6,8 @@
 
 ROWS ?= 5000000
 ARGS ?=
+# Processes that share the tests out, a file to each at a time: every one starts servers of its own.
+WORKERS ?= 2
 
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
@@ -17,7 +19,7 @@ demo: $(STAMP)
 	@.venv/bin/pgddl demo
 
 test: lint
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	.venv/bin/ruff check .

@@ -31,20 +31,31 @@ def amount(value: float) -> str:
 
 
 @contextmanager
-def reporting(stage: str, line: Callable[[float], str | None]) -> Iterator[None]:
-    """Says `line(seconds since the start)` every few seconds while the block runs; None says nothing."""
-    over, started = threading.Event(), time.monotonic()
+def repeating(name: str, seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Calls `act` in a thread of this name, every so many seconds while the block runs."""
+    over = threading.Event()
 
-    def report() -> None:
-        while not over.wait(LINE_EVERY):
-            text = line(time.monotonic() - started)
-            if text:
-                say(stage, text)
+    def repeat() -> None:
+        while not over.wait(seconds):
+            act()
 
-    thread = threading.Thread(target=report, name="pgddl-progress", daemon=True)
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def reporting(stage: str, line: Callable[[float], str | None]) -> Iterator[None]:
+    """Says `line(seconds since the start)` every few seconds while the block runs; None says nothing."""
+    started = time.monotonic()
+
+    def report() -> None:
+        if text := line(time.monotonic() - started):
+            say(stage, text)
+
+    with repeating("pgddl-progress", LINE_EVERY, report):
+        yield

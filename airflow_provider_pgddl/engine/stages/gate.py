@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.progress import repeating
 from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
@@ -150,20 +150,13 @@ def shown(pipeline: Pipeline, target_dsn: str, who: str, digest: str) -> bool:
 def validating(context: Context) -> Iterator[None]:
     """Looks at the schemas every `schema.validation_interval` while the block runs: rows are copied for hours, and no
     chunk of a table is begun that the gate has closed for."""
-    over, interval = threading.Event(), context.pipeline.schema_.validation_interval
 
     def validate() -> None:
-        while not over.wait(interval):
-            try:
-                gate(context.pipeline, context.source_dsn, context.target_dsn)
-            except (PgddlError, psycopg.Error) as error:
-                failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="comparing schemas")
-                context.say(f"the schemas could not be compared, which is tried again: {failure.what}")
+        try:
+            gate(context.pipeline, context.source_dsn, context.target_dsn)
+        except (PgddlError, psycopg.Error) as error:
+            failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="comparing schemas")
+            context.say(f"the schemas could not be compared, which is tried again: {failure.what}")
 
-    thread = threading.Thread(target=validate, name="pgddl-validation", daemon=True)
-    thread.start()
-    try:
+    with repeating("pgddl-validation", context.pipeline.schema_.validation_interval, validate):
         yield
-    finally:
-        over.set()
-        thread.join()

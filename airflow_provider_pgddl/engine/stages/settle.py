@@ -98,9 +98,9 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas | None,
     migrate(context, staying, seen, schemas)
     verdicts: dict[Name, Recorded] = {}
     for table, look in look_at(context, staying, seen, schemas):
-        recorded = _settle(context, table, look, again=again)
-        if recorded is not None:
-            verdicts[table.schema, table.name] = recorded
+        verdict = _settle(context, table, look, again=again)
+        if verdict is not None:
+            verdicts[table.schema, table.name] = verdict
     if verdicts:
         with context.fenced():
             context.journal.schema.record_many(verdicts)

@@ -45,7 +45,7 @@ SCENARIOS = {
         ["CREATE TABLE app.our_events_2 PARTITION OF app.our_events FOR VALUES FROM (100) TO (200)",
          "ALTER TABLE app.our_events ADD a int", "INSERT INTO app.our_events VALUES (150)"], group=NARROW,
         expect=["skipped: tag CREATE TABLE is not in create_tags", "applied"],
-        blocked="no partition of relation \"our_events\" found for row",
+        blocked="Source has partition app.our_events_2, and the target has none of this name",
         differs="our_events_2",
     ),
     "replicated tables: a key to another": Scenario(
