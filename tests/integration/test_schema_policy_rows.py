@@ -538,12 +538,7 @@ def test_a_value_that_cannot_be_cast_stops_its_table_and_nothing_is_lost(
     assert shop.journal("SELECT price::text FROM shop WHERE id = 8") == [("700",)]
 
 
-BEFORE_BLOCKS = pytest.mark.xfail(
-    strict=True, reason="the log does not say which of its exchanges a block has seen, so values follow them once more"
-)
-
-
-@pytest.mark.parametrize("exchanged", [pytest.param("before", marks=BEFORE_BLOCKS), "after"])
+@pytest.mark.parametrize("exchanged", ["before", "after"])
 def test_preserved_values_follow_keys_that_were_exchanged_while_rows_were_copied(
     shop: Lifecycle, exchanged: str
 ) -> None:

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.kept import current_snapshot
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
@@ -144,13 +145,13 @@ class _Worker:
             others = () if self._work.in_place else (self._target,)
             try:
                 with Watch(self._source, self._watcher, *others) as watch:
-                    rows, size = self._copy(table, leaf_oid, leaf, filenode, first, end)
+                    rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, first, end)
                 watch.check()
             except REFUSALS as error:
                 raise _Changed(table_id, [refusal(error)], error) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
-            self._target.execute(_Q["chunk_done"], [rows, chunk_id])
+            self._target.execute(_Q["chunk_done"], [rows, snapshot, chunk_id])
             count_partial(self._target, self._work.pipeline, table.plan, rows)
             lease.check(self._target, table.fence)
         self._chunks += 1
@@ -160,13 +161,15 @@ class _Worker:
 
     def _copy(
         self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, first: int, end: int
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, str | None]:
+        """(rows, bytes, the source's snapshot that they were read at)"""
         if hold_copies(self._target, {table.id: table.plan}):
             raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
-            return self._insert_select(table.plan, leaf, first, end)
+            return self._insert_select(table.plan, leaf, first, end), 0, None
         with self._source.transaction():
+            self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
             copied = copy_between(
                 self._source,
@@ -174,9 +177,9 @@ class _Worker:
                 read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
                 write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
             )
-            lsn = insert_lsn(self._source)
+            snapshot, lsn = current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
-        return copied.rows, copied.bytes
+        return copied.rows, copied.bytes, snapshot
 
     def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:
         """Lock first, then look (C3): under the lock the file and the structure cannot change any more."""
@@ -189,11 +192,11 @@ class _Worker:
         if next(x.filenode for x in now.leaves if x.oid == oid) != filenode:
             raise _Changed(table.id, None)
 
-    def _insert_select(self, plan: Plan, leaf: sql.Identifier, first: int, end: int) -> tuple[int, int]:
+    def _insert_select(self, plan: Plan, leaf: sql.Identifier, first: int, end: int) -> int:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
             plan.copy, plan.column_list, _rows_of(plan, leaf, first, end)
         )
-        return self._target.execute(statement).rowcount, 0
+        return self._target.execute(statement).rowcount
 
 
 class _ChunkGaveWay(GaveWay):

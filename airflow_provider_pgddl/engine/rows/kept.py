@@ -1,10 +1,11 @@
 """Columns that the copy alone has: their values outlive that a row leaves the copy and comes back (C5).
 
 A row that has changed is deleted from the copy and inserted again. What nobody but the copy knows of it waits
-meanwhile in a table of its own, by key. In that table and in the copy a value stands at the key that its row had at
-the snapshot of the last window; each window takes the values to the keys that their rows have come to, in the order of
-the log. Log rows that a window was told of before (it died before it had acknowledged them) are told by that snapshot
-and not followed twice, which would undo an exchange of keys."""
+meanwhile in a table of its own, by key. A value stands there at the key that its row had at one snapshot of the source:
+that of the chunk that has brought the row, else that of the last window. Each window takes the values to the keys that
+their rows have come to since, in the order of the log. Moves that a value's snapshot shows are not followed once more,
+which would undo an exchange of keys: of a window that died before it had acknowledged them, or of keys that were
+exchanged before their blocks were read."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ _Q = queries("kept")
 # The other columns bear their own names, so these have such as nobody gives.
 _KEY = "pgddl key "
 _LEAF = "pgddl leaf"
+_SEEN = "pgddl seen"  # the snapshot of the chunk that has brought the row; null: that of the last window
+_BATCH = "pgddl batch"  # the transaction that has kept it; null once a window has followed it
 
 
 def kept_table(table_id: int) -> sql.Identifier:
@@ -45,7 +48,7 @@ def fit(target: Session, table: TableRow) -> None:
         drop(target, table)
         return
     keys = [f"{_KEY}{i}" for i in range(1, len(plan.key) + 1)]
-    wanted = {**dict(zip(keys, plan.key_types, strict=True)), _LEAF: "oid"}
+    wanted = {**dict(zip(keys, plan.key_types, strict=True)), _LEAF: "oid", _SEEN: "pg_snapshot", _BATCH: "xid8"}
     wanted |= dict(zip(plan.keep, plan.keep_types, strict=True))
     kept = kept_table(table.id)
     args = {"names": list(wanted), "types": list(wanted.values()), "keys": keys, "kept": f"pgddl.kept_{table.id}"}
@@ -71,6 +74,8 @@ def _create(target: Session, table: TableRow) -> None:
         [
             plan.key_definitions(_KEY, not_null=True),
             sql.SQL("{} oid NOT NULL").format(sql.Identifier(_LEAF)),
+            sql.SQL("{} pg_catalog.pg_snapshot").format(sql.Identifier(_SEEN)),
+            sql.SQL("{} pg_catalog.xid8 DEFAULT pg_catalog.pg_current_xact_id()").format(sql.Identifier(_BATCH)),
             *(
                 sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(t))
                 for c, t in zip(plan.keep, plan.keep_types, strict=True)
@@ -78,7 +83,9 @@ def _create(target: Session, table: TableRow) -> None:
         ]
     )
     kept, until = kept_table(table.id), _until(table.id)
-    target.execute(sql.SQL(_Q["create"]).format(kept=kept, definitions=definitions, keys=plan.key_list(_KEY)))
+    target.execute(sql.SQL(_Q["create"]).format(kept=kept, definitions=definitions))
+    target.execute(sql.SQL(_Q["index_keys"]).format(kept=kept, keys=plan.key_list(_KEY)))
+    target.execute(sql.SQL(_Q["index_batch"]).format(kept=kept, batch=sql.Identifier(_BATCH)))
     target.execute(sql.SQL(_Q["create_until"]).format(until=until))
     for relation in (kept, until):  # someone else's FOR ALL TABLES publication would fail our updates
         target.execute(sql.SQL(_Q["replica_identity"]).format(relation=relation))
@@ -162,22 +169,25 @@ def _save(target: Session, table: TableRow, relation: sql.Composable) -> None:
 
 def _leaf_and_values(plan: Plan) -> list[sql.Composable]:
     leaf = sql.SQL("c.tableoid AS {}").format(sql.Identifier(_LEAF))
-    return [leaf, *(sql.Identifier("c", c) for c in plan.keep)]
+    return [leaf, sql.SQL("c.xmin AS pgddl_xmin"), *(sql.Identifier("c", c) for c in plan.keep)]
 
 
 def _saving(target: Session, table: TableRow, values: Iterable[sql.Composable]) -> dict[str, sql.Composable]:
     plan = table.plan
     args = [plan.copy_schema, plan.copy_name, list(plan.keep)]
     row = target.execute(_Q["have_defaults"], args).fetchone()
+    # A row that was written anew since, by hand or by an ALTER, is no chunk's any more.
+    first = target.execute(_Q["first_seen"], [table.id]).fetchone()
     # Where a column has a default, NULL is a value, too: the row would not come back with it.
     nulls = sql.SQL("pg_catalog.num_nonnulls({}) > 0").format(_columns("g", plan.keep))
     return {
         "kept": kept_table(table.id),
         "values": sql.SQL(", ").join(values),
-        "keys": plan.key_list(_KEY),
         "columns": sql.SQL(", ").join([plan.key_list(_KEY), sql.Identifier(_LEAF), _columns(None, plan.keep)]),
+        "seen": sql.Identifier(_SEEN),
+        "table": sql.Literal(table.id),
+        "first_seen": sql.SQL("{}::pg_catalog.pg_snapshot").format(sql.Literal(first[0] if first else None)),
         "worth": sql.SQL("true") if row and row[0] else nulls,
-        "same": plan.same_key("k", _KEY, "g", _KEY),
     }
 
 
@@ -187,11 +197,30 @@ def _saving(target: Session, table: TableRow, values: Iterable[sql.Composable]) 
 @dataclass(frozen=True, slots=True)
 class Moves:
     """What the log says under a window's snapshot: keys that went elsewhere (in a temporary table), leaves that were
-    truncated."""
+    truncated and by which transaction."""
 
     moves: sql.Identifier
-    truncated: Sequence[int]
+    truncated: Sequence[tuple[int, str]]
     snapshot: str
+
+    @property
+    def leaves(self) -> list[int]:
+        """Those that were truncated."""
+        return sorted({leaf for leaf, _ in self.truncated})
+
+
+def current_snapshot(source: Session) -> str:
+    """What the next query of a transaction sees, or all of them where it keeps one snapshot."""
+    row = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def unfollowed(target: Session, table: TableRow) -> bool:
+    """Whether values are kept that no window has taken along yet."""
+    query = sql.SQL(_Q["unfollowed"]).format(kept=kept_table(table.id), batch=sql.Identifier(_BATCH))
+    row = target.execute(query).fetchone()
+    return bool(row and row[0])
 
 
 def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
@@ -208,13 +237,11 @@ def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
     target.execute(sql.SQL(_Q["index_moves"]).format(index=index, moves=moves, old=old))
     same = plan.same_key("l", "old_", "l", "new_")
     query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=same, until=until)
-    columns = sql.SQL("at, {}, {}").format(old, new)
+    columns = sql.SQL("xid, at, {}, {}").format(old, new)
     write = write_statement(moves, columns, plan.key_binary)
     copy_between(source, target, read_statement(query, plan.key_binary), write)
     truncated = source.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
-    now = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
-    assert now is not None
-    return Moves(moves, [leaf for (leaf,) in truncated], now[0])
+    return Moves(moves, [(leaf, xid) for leaf, xid in truncated], current_snapshot(source))
 
 
 def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pending: sql.Identifier) -> None:
@@ -230,16 +257,21 @@ def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pen
     target.execute(query)
 
 
-def forget_truncated(target: Session, table: TableRow, leaves: Sequence[int]) -> None:
-    """The rows of these leaves are gone with their values; a row never leaves its leaf but by DELETE and INSERT."""
-    kept, plan = kept_table(table.id), table.plan
-    if leaves and not plan.partitioned:
-        target.execute(sql.SQL(_Q["forget_all"]).format(kept=kept))
-    elif leaves:
-        names = [plan.copies[str(leaf)] for leaf in leaves if str(leaf) in plan.copies]
-        oids = [target.execute(queries("catalog")["oid_of"], name).fetchone() for name in names]
-        query = sql.SQL(_Q["forget_leaves"]).format(kept=kept, leaf=sql.Identifier(_LEAF))
-        target.execute(query, [[oid[0] for oid in oids if oid]])
+def forget_truncated(target: Session, table: TableRow, truncated: Sequence[tuple[int, str]]) -> None:
+    """The rows that stood in these leaves when they were truncated are gone with their values; a row never leaves its
+    leaf but by DELETE and INSERT."""
+    plan, oids = table.plan, list[int | None]()
+    for leaf, _ in truncated:
+        name = plan.copies.get(str(leaf))
+        row = target.execute(queries("catalog")["oid_of"], name).fetchone() if name else None
+        oids.append(row[0] if row else None)
+    if not truncated:
+        return
+    query = sql.SQL(_Q["forget_truncated"]).format(
+        kept=kept_table(table.id), seen=sql.Identifier(_SEEN),
+        there=sql.SQL("{} = t.leaf").format(sql.Identifier("k", _LEAF)) if plan.partitioned else sql.SQL("true"),
+    )  # fmt: skip
+    target.execute(query, [oids, [xid for _, xid in truncated]])
 
 
 def follow(target: Session, table: TableRow, moved: Moves) -> None:
@@ -247,33 +279,24 @@ def follow(target: Session, table: TableRow, moved: Moves) -> None:
     snapshot. All in the transaction in which the window takes the keys."""
     plan, kept, ends = table.plan, kept_table(table.id), _temporary("ends", table)
     old, new = plan.key_list("old_"), plan.key_list("new_")
-    target.execute(
-        sql.SQL(queries("windows")["create_staging"]).format(
-            staging=ends, definitions=plan.key_definitions("old_", "new_")
-        )
-    )
+    target.execute(sql.SQL(_Q["create_ends"]).format(ends=ends, definitions=plan.key_definitions("new_")))
     target.execute(sql.SQL("ANALYZE {}").format(moved.moves))
-    first = sql.SQL("CASE WHEN rank = 1 THEN {} END")
+    seen = sql.Identifier("k", _SEEN)
     target.execute(
         sql.SQL(_Q["find_ends"]).format(
-            ends=ends, moves=moved.moves, kept=kept, old=old, new=new,
-            m_old=_keys("m", plan, "old_"), m_new=_keys("m", plan, "new_"), w_old=_keys("w", plan, "old_"),
-            departs=plan.same_key("m", "old_", "k", _KEY),
-            goes_on=plan.same_key("n", "old_", "w", "new_"),
-            new_if_first=sql.SQL(", ").join(
-                first.format(sql.Identifier(f"new_{i}")) for i in range(1, len(plan.key) + 1)
-            ),
+            ends=ends, moves=moved.moves, kept=kept, old=old, new=new, seen=seen, m_new=_keys("m", plan, "new_"),
+            departs=plan.same_key("m", "old_", "k", _KEY), goes_on=plan.same_key("n", "old_", "w", "new_"),
         )
     )  # fmt: skip
-    parts = {"kept": kept, "ends": ends, "same": plan.same_key("k", _KEY, "e", "old_")}
-    target.execute(sql.SQL(_Q["forget_gone"]).format(**parts))
-    arrives, leaves = plan.same_key("k", _KEY, "e", "new_"), plan.same_key("k", _KEY, "l", "old_")
-    target.execute(sql.SQL(_Q["forget_replaced"]).format(arrives=arrives, leaves=leaves, **parts))
     assignments = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(f"{_KEY}{i}"), sql.Identifier("e", f"new_{i}"))
         for i in range(1, len(plan.key) + 1)
     )
+    parts = {"kept": kept, "ends": ends, "seen": sql.Identifier(_SEEN), "batch": sql.Identifier(_BATCH)}
+    target.execute(sql.SQL(_Q["forget_gone"]).format(**parts))
     target.execute(sql.SQL(_Q["move"]).format(set=assignments, **parts))
+    target.execute(sql.SQL(_Q["forget_doubles"]).format(same=plan.same_key("k", _KEY, "b", _KEY), **parts))
+    target.execute(sql.SQL(_Q["followed"]).format(**parts))
     for temporary in (moved.moves, ends):
         target.execute(sql.SQL("TRUNCATE {}").format(temporary))
     until = _until(table.id)
@@ -303,23 +326,15 @@ def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier) 
     target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=_arrivals(table_id)))
 
 
-def restore(target: Session, table: TableRow) -> None:
-    """Puts back what is kept for rows that the copy has by now: once blocks have brought them all to a copy that
-    started over, and before anything else happens to it. In the caller's transaction."""
-    plan = table.plan
-    if not plan.keep:
-        return
+def stage_keys(target: Session, table: TableRow, staging: sql.Identifier) -> None:
+    """The keys that values are kept for."""
     fit(target, table)
-    arrivals = create_arrivals(target, plan, table.id)
-    parts = {"arrivals": arrivals, "kept": kept_table(table.id), "columns": plan.column_list}
-    values = _columns("c", plan.columns)
-    join = plan.key_join("c", "k", _KEY)
-    target.execute(sql.SQL(_Q["take_out"]).format(copy=plan.copy_only, join=join, values=values, **parts))
-    target.execute(sql.SQL("ANALYZE {}").format(arrivals))
-    _insert(target, plan, table.id)
-    returned = {"kept": kept_table(table.id), "arrivals": arrivals, "join": plan.key_join("a", "k", _KEY)}
-    target.execute(sql.SQL(_Q["forget_returned"]).format(**returned))
-    target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=arrivals))
+    query = sql.SQL(_Q["stage_keys"])
+    target.execute(
+        query.format(
+            staging=staging, names=table.plan.key_list(), keys=table.plan.key_list(_KEY), kept=kept_table(table.id)
+        )
+    )
 
 
 def _insert(target: Session, plan: Plan, table_id: int) -> None:

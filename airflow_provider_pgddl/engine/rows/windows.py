@@ -241,7 +241,7 @@ def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -
         if lost_track:
             done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
             continue
-        if count == 0:
+        if count == 0 and not (table.plan.keep and kept.unfollowed(replica.target, table)):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         _stage_keys(replica.source, replica.target, table, staging)
@@ -259,8 +259,9 @@ def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) 
     moves = kept.read_moves(replica.source, target, table)
     if table.state == "indexed":
         kept.forget_strays(target, table, staging, pending_table(table.id))
+    kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
     kept.forget_truncated(target, table, moves.truncated)
-    keys = ingest_keys(target, table, staging, moves.truncated)
+    keys = ingest_keys(target, table, staging, moves.leaves)
     kept.follow(target, table, moves)
     return keys
 
@@ -584,6 +585,16 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) 
     target.execute(
         sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
     )
+
+
+def wait_for_kept(target: Session, table: TableRow) -> None:
+    """Rows that values are kept for leave the copy, and come back with them by windows: once blocks have brought all
+    rows to a copy that started over. Which row a value belongs to, the next window tells. In the caller's
+    transaction."""
+    staging = staging_table(target, "ingest", table.plan, table.id)
+    kept.stage_keys(target, table, staging)
+    ingest_keys(target, table, staging, ())
+    target.execute(sql.SQL("TRUNCATE {}").format(staging))
 
 
 def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:

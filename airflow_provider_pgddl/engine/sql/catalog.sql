@@ -270,6 +270,17 @@ JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace 
 JOIN pg_catalog.pg_class t ON t.oid = i.indrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 
+-- name: partition_indexes
+-- (level, schema, partition, the parent's index, its own index) of a partitioned table, from the top.
+SELECT t.level, n.nspname, r.relname, p.relname, c.relname
+FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::text, %s::text))) t
+JOIN pg_catalog.pg_class r ON r.oid = t.relid
+JOIN pg_catalog.pg_index x ON x.indrelid = r.oid
+JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid
+JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
+ORDER BY 1, 2, 3, 4
+
 -- name: statistics_definition
 SELECT pg_catalog.format('%%s %%s %%s', s.stxkind, nullif(s.stxstattarget, -1),
                          pg_catalog.pg_get_statisticsobjdef_columns(s.oid))

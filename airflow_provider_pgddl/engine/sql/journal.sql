@@ -161,7 +161,8 @@ WHERE c.table_id = ANY(%s) AND c.done_at IS NULL AND c.id <> ALL(%s)
 ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 
 -- name: chunk_done
-UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s WHERE id = %s
+UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s, xid = pg_catalog.pg_current_xact_id(), snapshot = %s
+WHERE id = %s
 
 -- name: chunks_left
 SELECT t.id, count(*) FILTER (WHERE c.done_at IS NULL), coalesce(sum(c.bytes) FILTER (WHERE c.done_at IS NULL), 0)

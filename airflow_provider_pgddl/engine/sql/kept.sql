@@ -10,8 +10,17 @@ WHERE a.attname IS NULL OR w.name IS NULL
    OR CASE WHEN w.name = ANY(%(keys)s::name[]) THEN a.atttypid <> w.type::pg_catalog.regtype ELSE a.type <> w.type END
 
 -- name: create
--- Keys change places within one statement, so uniqueness is looked at where it ends.
-CREATE TABLE {kept} ({definitions}, UNIQUE ({keys}) DEFERRABLE INITIALLY IMMEDIATE)
+-- Not unique: blocks may have brought two rows of one key, until a window has followed them.
+CREATE TABLE {kept} ({definitions})
+
+-- name: index_keys
+CREATE INDEX ON {kept} ({keys})
+
+-- name: index_batch
+CREATE INDEX ON {kept} ({batch}) WHERE {batch} IS NOT NULL
+
+-- name: unfollowed
+SELECT EXISTS (SELECT FROM {kept} WHERE {batch} IS NOT NULL)
 
 -- name: exists
 SELECT pg_catalog.to_regclass(%s) IS NOT NULL
@@ -68,75 +77,91 @@ INSERT INTO {until} (snapshot) VALUES ({snapshot})
 
 -- name: moves
 -- Where keys went that the log shows and no window has followed yet; a deleted row's went nowhere.
-SELECT at, {old}, {new} FROM {log} AS l
+SELECT xid, at, {old}, {new} FROM {log} AS l
 WHERE (op = 'D' OR op = 'U' AND NOT ({same}))
   AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
 -- name: truncated
-SELECT DISTINCT leaf FROM {log}
+SELECT DISTINCT leaf, xid::text FROM {log}
 WHERE op = 'T' AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
 -- name: create_moves
-CREATE TEMPORARY TABLE IF NOT EXISTS {moves} (at pg_catalog.pg_lsn NOT NULL, {definitions}) ON COMMIT DELETE ROWS
+CREATE TEMPORARY TABLE IF NOT EXISTS {moves} (xid pg_catalog.xid8 NOT NULL, at pg_catalog.pg_lsn NOT NULL, {definitions})
+ON COMMIT DELETE ROWS
+
+-- name: create_ends
+CREATE TEMPORARY TABLE IF NOT EXISTS {ends} (kept pg_catalog.tid NOT NULL, {definitions}) ON COMMIT DELETE ROWS
 
 -- name: index_moves
 CREATE INDEX IF NOT EXISTS {index} ON {moves} ({old}, at)
 
 -- name: find_ends
--- Where each kept key has come to in the order of the log; null where its row was deleted. Two come to one key only where a block
--- has brought a row that had moved already, while its own values were kept at the key that it had before: that is the longer way.
-INSERT INTO {ends} ({old}, {new})
+-- Where each kept value's row has come to in the order of the log, by moves that the value's snapshot does not show: a row that
+-- moves twice is seen to have moved first. Null where it was deleted.
+INSERT INTO {ends} (kept, {new})
 WITH RECURSIVE way AS (
     SELECT * FROM (
-        SELECT DISTINCT ON ({m_old}) {m_old}, {m_new}, m.at, 1 AS hops
+        SELECT DISTINCT ON (k.ctid) k.ctid AS kept, {m_new}, m.at
         FROM {moves} AS m JOIN {kept} AS k ON {departs}
-        ORDER BY {m_old}, m.at
+        WHERE coalesce(NOT pg_catalog.pg_visible_in_snapshot(m.xid, {seen}), true)
+        ORDER BY k.ctid, m.at
     ) first
     UNION ALL
-    SELECT {w_old}, {m_new}, m.at, w.hops + 1
+    SELECT w.kept, {m_new}, m.at
     FROM way AS w CROSS JOIN LATERAL (
         SELECT {new}, at FROM {moves} AS n WHERE {goes_on} AND n.at > w.at ORDER BY n.at LIMIT 1
     ) AS m
-), last AS (
-    SELECT DISTINCT ON ({old}) {old}, {new}, hops FROM way ORDER BY {old}, hops DESC
-), ranked AS (
-    SELECT {old}, {new}, pg_catalog.row_number() OVER (PARTITION BY {new} ORDER BY hops DESC) AS rank FROM last
 )
-SELECT {old}, {new_if_first} FROM ranked
+SELECT DISTINCT ON (kept) kept, {new} FROM way ORDER BY kept, at DESC
 
 -- name: forget_gone
-DELETE FROM {kept} AS k USING {ends} AS e WHERE {same} AND e.new_1 IS NULL
+DELETE FROM {kept} AS k USING {ends} AS e WHERE k.ctid = e.kept AND e.new_1 IS NULL
 
--- name: forget_replaced
--- A value at a key that another row has come to, and that did not leave it: of a row that a block had brought early.
-DELETE FROM {kept} AS k USING {ends} AS e WHERE {arrives} AND NOT EXISTS (SELECT FROM {ends} AS l WHERE {leaves})
+-- name: forget_doubles
+-- Of values that have come to one key the first that was kept: what blocks bring later has no more than a default. Of those that
+-- were kept at once, the one of the latest chunk.
+DELETE FROM {kept} AS k USING {kept} AS b
+WHERE {same} AND k.ctid <> b.ctid AND k.{batch} IS NOT NULL
+  AND (coalesce(b.{batch}, '0') < coalesce(k.{batch}, '0')
+       OR b.{batch} IS NOT DISTINCT FROM k.{batch}
+          AND (coalesce(pg_catalog.pg_snapshot_xmax(b.{seen}), '0'), b.ctid)
+              > (coalesce(pg_catalog.pg_snapshot_xmax(k.{seen}), '0'), k.ctid))
+
+-- name: followed
+UPDATE {kept} SET {batch} = NULL, {seen} = NULL WHERE {batch} IS NOT NULL
 
 -- name: move
-UPDATE {kept} AS k SET {set} FROM {ends} AS e WHERE {same}
+UPDATE {kept} AS k SET {set} FROM {ends} AS e WHERE k.ctid = e.kept
 
 -- name: forget_strays
 -- Values of keys that are not pending, so whose rows were gone when they could have come back.
 DELETE FROM {kept} AS k USING {staging} AS s WHERE {same} AND NOT EXISTS (SELECT FROM {pending} AS p WHERE {waits})
 
--- name: forget_all
-DELETE FROM {kept}
-
--- name: forget_leaves
-DELETE FROM {kept} WHERE {leaf} = ANY(%s::pg_catalog.oid[])
+-- name: forget_truncated
+DELETE FROM {kept} AS k USING unnest(%s::oid[], %s::xid8[]) AS t(leaf, xid)
+WHERE {there} AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(t.xid, k.{seen}), true)
 
 -- name: forget_taken
 DELETE FROM {kept} AS k USING {staging} AS s WHERE {same}
 
+-- name: first_seen
+-- What every row that chunks have brought has seen at least.
+SELECT snapshot::text FROM pgddl.chunks WHERE table_id = %s AND snapshot IS NOT NULL
+ORDER BY pg_catalog.pg_snapshot_xmax(snapshot), pg_catalog.pg_snapshot_xmin(snapshot) LIMIT 1
+
 -- name: delete_from_copy
 WITH gone AS (DELETE FROM {copy} AS c USING {staging} AS k WHERE {join} RETURNING {values})
--- blocks may have brought two rows of one key
-INSERT INTO {kept} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM gone AS g
-WHERE {worth} AND NOT EXISTS (SELECT FROM {kept} AS k WHERE {same})
+INSERT INTO {kept} ({columns}, {seen})
+SELECT {columns}, coalesce(b.snapshot, {first_seen}) FROM gone AS g
+LEFT JOIN pgddl.chunks AS b ON b.table_id = {table} AND b.xid::pg_catalog.xid = g.pgddl_xmin
+WHERE {worth}
 
 -- name: save
 WITH there AS (SELECT {values} FROM {relation} AS c)
-INSERT INTO {kept} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM there AS g
-WHERE {worth} AND NOT EXISTS (SELECT FROM {kept} AS k WHERE {same})
+INSERT INTO {kept} ({columns}, {seen})
+SELECT {columns}, coalesce(b.snapshot, {first_seen}) FROM there AS g
+LEFT JOIN pgddl.chunks AS b ON b.table_id = {table} AND b.xid::pg_catalog.xid = g.pgddl_xmin
+WHERE {worth}
 
 -- name: create_arrivals
 CREATE TEMPORARY TABLE {arrivals} AS SELECT {columns} FROM {copy} WITH NO DATA
@@ -144,9 +169,8 @@ CREATE TEMPORARY TABLE {arrivals} AS SELECT {columns} FROM {copy} WITH NO DATA
 -- name: drop_arrivals
 DROP TABLE {arrivals}
 
--- name: take_out
-WITH gone AS (DELETE FROM {copy} AS c USING {kept} AS k WHERE {join} RETURNING {values})
-INSERT INTO {arrivals} ({columns}) SELECT {columns} FROM gone
+-- name: stage_keys
+INSERT INTO {staging} ({names}) SELECT DISTINCT {keys} FROM {kept}
 
 -- name: insert_kept
 INSERT INTO {copy} ({columns}, {keep}) OVERRIDING SYSTEM VALUE
@@ -155,6 +179,3 @@ SELECT {values}, {kept_values} FROM {arrivals} AS a JOIN {kept} AS k ON {join}
 -- name: insert_others
 INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE
 SELECT {values} FROM {arrivals} AS a WHERE NOT EXISTS (SELECT FROM {kept} AS k WHERE {join})
-
--- name: forget_returned
-DELETE FROM {kept} AS k USING {arrivals} AS a WHERE {join}

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
-from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift, wait_for_kept
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
@@ -161,6 +161,7 @@ def _mark_finished(context: Context) -> list[TableRow]:
         altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.keep})
         done = [t for t in done if t.id not in altered]
         for table in done:
-            kept.restore(context.target, table)  # of a copy that started over
+            if table.plan.keep:
+                wait_for_kept(context.target, table)
         context.journal.set_state("backfilled", [t.id for t in done])
     return done

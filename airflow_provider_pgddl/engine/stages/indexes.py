@@ -1,11 +1,13 @@
-"""Indexes and statistics that came, went or changed without an applied event: done on the copies before a swap."""
+"""Indexes and statistics that came, went or changed without an applied event, and names of indexes that the target's
+server has chosen: done on the copies before a swap."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
@@ -14,6 +16,9 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
+
+# What a name has while it changes hands, in one transaction.
+_BETWEEN = "pgddl renames {}"
 
 Built = tuple[str, Name]  # "index" or "statistics", and its name on the source
 
@@ -46,6 +51,49 @@ def carry_indexes(
     pending = context.journal.events(context.row().run, ["index"])
     count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
     context.say(f"{count} index(es) built that came after the snapshot")
+
+
+def name_as_on_source(context: Context) -> None:
+    """Gives the indexes of partitions the names that they have on the source.
+
+    Which of two on the same columns gets which is decided by the order in which the indexes of the parent came to be,
+    and by the names of columns at that moment; what is built late has another order."""
+    for table in context.tables() if not context.in_place else ():
+        if not table.plan.partitioned:
+            continue
+        names = (table.schema, table.name), (table.plan.copy_schema, table.plan.copy_name)
+        source, copy = (_of_partitions(c, n) for c, n in zip((context.source, context.target), names, strict=True))
+        for level in sorted({level for level, *_ in copy}):
+            # A level's names are known once those above bear the source's.
+            copy = _of_partitions(context.target, names[1])
+            here = {at: name for at, name in copy.items() if at[0] == level}
+            _rename_all(context, {(at[1], name): source[at] for at, name in here.items() if at in source})
+
+
+def _of_partitions(conn: Session, table: Name) -> dict[tuple[int, str, str, str], str]:
+    rows = conn.execute(queries("catalog")["partition_indexes"], table).fetchall()
+    return {(level, schema, partition, parent): name for level, schema, partition, parent, name in rows}
+
+
+def _rename_all(context: Context, wanted: Mapping[Name, str]) -> None:
+    renames = {old: new for old, new in wanted.items() if old[1] != new}
+    while taken := [old for old, new in renames.items() if not _is_free(context, (old[0], new), renames)]:
+        renames = {old: new for old, new in renames.items() if old not in taken}
+    if not renames:
+        return
+    rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
+    with context.fenced():
+        for number, (schema, old) in enumerate(renames):
+            between = sql.Identifier(_BETWEEN.format(number))
+            context.target.execute(rename.format(sql.Identifier(schema, old), between))
+        for number, ((schema, _), new) in enumerate(renames.items()):
+            between = sql.Identifier(schema, _BETWEEN.format(number))
+            context.target.execute(rename.format(between, sql.Identifier(new)))
+    context.say(f"{len(renames)} index(es) of partitions renamed as they are on the source")
+
+
+def _is_free(context: Context, name: Name, renamed: Collection[Name]) -> bool:
+    return name in renamed or catalog.oid_of(context.target, *name) is None
 
 
 def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:

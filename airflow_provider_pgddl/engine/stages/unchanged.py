@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
-from airflow_provider_pgddl.engine.stages.indexes import carry_indexes
+from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, name_as_on_source
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
@@ -50,6 +50,7 @@ class SchemaGuard:
         recorded = context.journal.dumped_events(context.row().run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
+            name_as_on_source(context)
             carry_indexes(context, dumped, added, gone)
             replace_pending(context, dumped, ["foreign_key", "finish"])
             explained = _Explained(context)

@@ -1,0 +1,1 @@
+ALTER TABLE pgddl.chunks DROP xid, DROP snapshot;
