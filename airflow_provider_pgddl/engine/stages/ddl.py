@@ -34,7 +34,8 @@ from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
-from airflow_provider_pgddl.engine.stages.settle import settle, take_in_late_tables
+from airflow_provider_pgddl.engine.stages.newcomers import take_in_late_tables
+from airflow_provider_pgddl.engine.stages.settle import settle
 
 T = TypeVar("T")
 
