@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -852,24 +853,24 @@ def _answers(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -
 
 
 @pytest.fixture
-def pgbouncer(pg16: Cluster, tmp_path: Path) -> Iterator[Callable[[str, str], str]]:
+def pgbouncer(pg16: Cluster) -> Iterator[Callable[[str, str], str]]:
     """``pgbouncer(dsn, mode)``: a connection string through a PgBouncer of its own."""
     binary = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
     if binary is None:
         pytest.skip("no pgbouncer here: apt-get install pgbouncer")
     started: list[subprocess.Popen[bytes]] = []
+    folder = Path(tempfile.mkdtemp(prefix="pgddl-pgbouncer-"))
+    folder.chmod(0o755)  # it refuses to run as root
 
     def start(dsn: str, mode: str, extra: str = "") -> str:
         parts, port = conninfo_to_dict(dsn), _free_port()
-        config = tmp_path / f"pgbouncer-{mode}.ini"
-        (tmp_path / "users.txt").write_text(f'"postgres" "{pg16.password}"\n')
+        config = folder / f"{mode}.ini"
+        (folder / "users.txt").write_text(f'"postgres" "{pg16.password}"\n')
         config.write_text(
             f"[databases]\n* = host=127.0.0.1 port={parts['port']}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-            f"unix_socket_dir =\nauth_type = plain\nauth_file = {tmp_path / 'users.txt'}\npool_mode = {mode}\n{extra}\n"
+            f"unix_socket_dir =\nauth_type = plain\nauth_file = {folder / 'users.txt'}\npool_mode = {mode}\n{extra}\n"
         )
-        for path in (tmp_path, *tmp_path.parents[:2]):
-            path.chmod(0o755)
         process = subprocess.Popen(
             [binary, "-q", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **_nobody()
         )
@@ -881,6 +882,7 @@ def pgbouncer(pg16: Cluster, tmp_path: Path) -> Iterator[Callable[[str, str], st
     for process in started:
         process.terminate()
         process.wait(10)
+    shutil.rmtree(folder)
 
 
 def shared(dsn: str) -> bool:

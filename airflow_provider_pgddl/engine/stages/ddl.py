@@ -168,16 +168,16 @@ class Shown:
     read: ddl_log.Read
     versions: dict[int, TableMeta]
     tables: dict[int, Table]
+    schemas: Schemas
 
 
 def read_shown(context: Context, source: Session) -> Shown:
-    """Inside the dump's own transaction, so at its very snapshot."""
+    """Inside the dump's own transaction, so at its very snapshot. Retry where a table is altered just now."""
     ddl = DdlJournal(context.target, context.name, context.row().run)
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
-    mine = context.journal.tables(context.row().run)
-    tables = catalog.describe(source, [t.oid for t in mine], context.trigger_names)
-    return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), tables)
+    seen = _look(context, source, {t.oid for t in context.journal.tables(context.row().run)}, {})
+    return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
 def came_since(context: Context, position: str | None) -> bool:
@@ -209,7 +209,7 @@ def record_shown(context: Context, shown: Shown) -> None:
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
-    settle(context, shown.tables, None, again=False)
+    settle(context, shown.tables, shown.schemas, again=False)
 
 
 def transport(context: Context) -> ddl_log.Transport:

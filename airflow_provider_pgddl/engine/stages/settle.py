@@ -60,7 +60,7 @@ class Look:
         return self.evaluated.verdict
 
 
-def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas | None, *, again: bool) -> None:
+def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, again: bool) -> None:
     """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches,
     and `schemas` what was read of them there.
 

@@ -4,6 +4,7 @@ their stage."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -121,23 +122,36 @@ def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[D
     """The source's events. pg_dump prints parts of a schema as of now, not as of its snapshot, so what changed while it
     ran is dumped again (C24); a table that changed since its capture is blocked."""
     for _ in range(DUMP_TRIES):
-        source = context.source
-        with source.transaction():
-            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
-            assert row is not None
-            before = _fingerprints(source)
-            tables = context.healthy(context.tables() if late is None else late)
-            shown = read_shown(context, source) if late is None and captures_ddl(context) else None
-            events = _dump(context, row[0], tables if context.in_place or late is not None else None)
-        if _fingerprints(source) == before and not (shown and came_since(context, shown.read.position)):
-            if shown:
-                record_shown(context, shown)
-            else:
-                follow(context, look=True)
-            return events
+        with suppress(_ChangedMeanwhile):
+            return _dump_once(context, late)
         context.say("the schema changed while it was dumped: dumping again")
     raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+
+
+class _ChangedMeanwhile(Exception):
+    """What was dumped is no one moment's."""
+
+
+def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
+    source = context.source
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+        assert row is not None
+        before = _fingerprints(source)
+        tables = context.healthy(context.tables() if late is None else late)
+        try:
+            shown = read_shown(context, source) if late is None and captures_ddl(context) else None
+        except Retry:
+            raise _ChangedMeanwhile from None
+        events = _dump(context, row[0], tables if context.in_place or late is not None else None)
+    if _fingerprints(source) != before or (shown and came_since(context, shown.read.position)):
+        raise _ChangedMeanwhile
+    if shown:
+        record_shown(context, shown)
+    else:
+        follow(context, look=True)
+    return events
 
 
 def settled_dump(context: Context) -> list[DdlEvent]:
