@@ -52,6 +52,16 @@ PINNED = {
 Session = Connection[Any]
 AsyncSession = AsyncConnection[Any]
 
+# Such a session knows only simple queries, into which the client writes the parameters; and it waits for the server
+# rather than asking it, so the network has to tell when that is gone.
+_REPLICATION: dict[str, Any] = {
+    "replication": "database",
+    "cursor_factory": psycopg.ClientCursor,
+    "keepalives_idle": 10,  # seconds
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
 _PIN = "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)"
 
 
@@ -77,6 +87,28 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
                 f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
                 todo="connect to the server itself, or to a pooler in session mode",
             )
+        conn.execute(_PIN, _pins(conn.info))
+    except psycopg.Error as error:
+        conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Session:
+    """A session that speaks the replication protocol beside SQL, with the same pins, for values are printed by its
+    settings; the errors of `connect`.
+
+    No pooler is looked for: one that takes such a connection gives it a session of the server's own.
+    """
+    try:
+        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)), **_REPLICATION)
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
+    try:
+        _refuse_old(conn.info, dsn)
         conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         conn.close()

@@ -1,0 +1,245 @@
+"""A logical slot over the streaming replication protocol: transactions in the order of their commits, from where the
+slot is confirmed to.
+
+Which of them belong to a window, C1 says: take the window's snapshot T, then a `marker` E; of what comes before E a
+transaction belongs to the window if and only if T shows it. `confirm` no further than the first one that T does not
+show, else E: a commit is in the log, and decoded, before its transaction becomes visible.
+
+See "Streaming Replication Protocol" in Postgres' documentation."""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import pq, sql
+
+from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
+from airflow_provider_pgddl.engine.connect import Session, connect_replication
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("stream")
+
+SENDER_TIMEOUT = 300.0
+"""Seconds after which the server ends a stream that has not answered: nobody may leave one alone for longer between two
+calls. Not off: a server that shuts down waits for its streams."""
+SILENCE = 2 * SENDER_TIMEOUT  # seconds; the server asks whether we are there after half of its timeout
+RELEASE_WAIT = 5.0  # seconds; a server process that was just ended still holds its slot
+CLOSE_WAIT = 5.0  # seconds for the server to end the stream by itself
+
+_DATA = 25  # bytes of an XLogData message before what the plugin wrote: 'w', start, end, time
+_KEEPALIVE = struct.Struct("!cQq?")  # 'k', up to where everything was sent, time, whether an answer is asked for
+_STATUS = struct.Struct("!cQQQq?")  # 'r', written, flushed, applied, time, whether an answer is asked for
+_W, _K, _B = b"wkB"
+_BEGIN = struct.Struct("!xQ")  # the beginning of pgoutput's 'B': LSN of the commit record
+_POSTGRES_EPOCH = 946_684_800  # 2000-01-01, seconds
+
+
+class SlotLost(StageFailed):
+    """The slot was dropped, or the server has thrown away WAL that it needs: which rows changed is not known."""
+
+
+def marker(session: Session) -> int:
+    """Writes and flushes a message to the log, and returns its LSN E: whatever a snapshot taken before shows has its
+    commit below E. `session` is not in a transaction."""
+    if session.info.transaction_status != pq.TransactionStatus.IDLE:
+        raise AssertionError("a marker must be committed at once")
+    row = session.execute(_Q["marker"]).fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+class SlotStream:
+    """One connection to a slot of plugin pgoutput and its publication, as a context manager.
+
+    While it is open nobody else can read the slot. Every call raises Retry or Unreachable where the stream was ended
+    or the server is gone, and SlotLost where the slot cannot be read any more; a new stream starts from what was
+    confirmed.
+    """
+
+    def __init__(self, dsn: str, slot: str, publication: str, *, pipeline: str = "", token: int = 0) -> None:
+        self._slot, self._publication = slot, publication
+        self._where = dsn, pipeline, token
+        self._confirmed = 0
+        self._sent = 0  # the server has sent whatever committed below
+        self._held: bytes | None = None  # a Begin at or behind the last `upto`
+
+    def __enter__(self) -> Self:
+        dsn, pipeline, token = self._where
+        self._conn = connect_replication(dsn, purpose="stream", pipeline=pipeline, token=token)
+        self._pgconn = self._conn.pgconn
+        try:
+            self._conn.execute(_Q["sender_timeout"], [str(int(SENDER_TIMEOUT * 1000))])
+            self._start()
+        except psycopg.Error as error:
+            self._conn.close()
+            raise from_postgres(error, doing=f"opening replication slot {self._slot!r}") from None
+        except BaseException:
+            self._conn.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            # Only then has the server read our last status, and let go of the slot. After an error it may still have
+            # much to say that nobody wants to hear.
+            with suppress(psycopg.Error):
+                self._finish()
+        self._conn.close()
+
+    def messages(self, upto: int) -> Iterator[bytes]:
+        """The messages of every transaction whose commit record begins below LSN `upto`, which the server has flushed
+        or will; waits for what it has not sent yet.
+
+        The next call goes on where this one ended: what was yielded comes again only on a new stream. A caller that
+        leaves off in the middle has to close the stream.
+        """
+        if self._held is not None:
+            if _commit_lsn(self._held) >= upto:
+                return
+            held, self._held = self._held, None
+            yield held
+        read = self._pgconn.get_copy_data
+        try:
+            while self._sent < upto:
+                size, view = read(1)
+                if size == 0:
+                    self._receive()
+                elif size < 0:
+                    raise self._ended()
+                elif view[0] == _W:
+                    data = bytes(view[_DATA:])
+                    # Transactions come in the order of their commits, so nothing below is missing.
+                    if data[0] == _B and _commit_lsn(data) >= upto:
+                        self._held = data
+                        return
+                    yield data
+                elif view[0] == _K:
+                    self._keep_alive(view)
+        except psycopg.Error as error:
+            raise from_postgres(error, doing=f"reading replication slot {self._slot!r}") from None
+
+    def confirm(self, lsn: int) -> None:
+        """Lets the source forget transactions whose commit record begins below `lsn`: what the target has committed. A
+        new stream may yield some of them again all the same, for the server writes this down now and then."""
+        if lsn <= self._confirmed:
+            return  # some servers would move the slot back
+        try:
+            self._status(flushed=lsn)
+            self._status()
+        except psycopg.Error as error:
+            raise from_postgres(error, doing=f"confirming replication slot {self._slot!r}") from None
+        self._confirmed = lsn
+
+    def _start(self) -> None:
+        statement = sql.SQL(_Q["start"]).format(
+            slot=sql.Identifier(self._slot),
+            publications=sql.Literal(sql.Identifier(self._publication).as_string()),
+        )
+        deadline = time.monotonic() + RELEASE_WAIT
+        while True:
+            self._look()
+            result = self._pgconn.exec_(statement.as_bytes(self._conn))
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                return
+            error = pg.error_from_result(result)
+            if not isinstance(error, pg.ObjectInUse):
+                self._look()  # it may have been lost since
+                raise error
+            if time.monotonic() > deadline:
+                raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again")
+            time.sleep(0.05)
+
+    def _look(self) -> None:
+        """Refuses a slot that cannot be read, and learns where it is confirmed to."""
+        row = self._conn.execute(_Q["slot"], [self._slot]).fetchone()
+        todo = "the tables that it captured have to be copied again: `pgddl reset` them, or set on_slot_lost"
+        if row is None:
+            raise SlotLost(
+                f"replication slot {self._slot!r} was dropped: what changed since its last read is not known", todo=todo
+            )
+        plugin, here, wal_status, confirmed = row
+        if plugin != "pgoutput" or not here:
+            raise StageFailed(
+                f"replication slot {self._slot!r} is somebody else's (plugin {plugin}, this database: {here})",
+                todo="give this pipeline another name, or drop that slot",
+            )
+        if wal_status == "lost":
+            raise SlotLost(
+                f"replication slot {self._slot!r} has lost WAL that it needs: the source keeps no more than"
+                " max_slot_wal_keep_size, or its logical decoding was turned off",
+                todo=todo,
+            )
+        self._confirmed = parse_lsn(confirmed)
+
+    def _receive(self) -> None:
+        """Waits for the server."""
+        if not self._wait(select.POLLIN, SILENCE):
+            raise Unreachable(
+                f"the source has sent nothing for {SILENCE:.0f} s while replication slot {self._slot!r} was read",
+                todo="check that the source is up and reachable, then run again",
+            )
+        self._pgconn.consume_input()
+
+    def _wait(self, event: int, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._pgconn.socket, event)
+        return bool(poll.poll(max(seconds, 0) * 1000))
+
+    def _keep_alive(self, view: memoryview) -> None:
+        _, sent, _, answer = _KEEPALIVE.unpack(view)
+        # It comes between transactions with all before it sent, or with a position from before the one under way.
+        self._sent = max(self._sent, sent)
+        if answer:
+            self._status()
+
+    def _status(self, flushed: int = 0) -> None:
+        """Tells the server where we are. It is told "flushed" by `confirm` alone, and that it does not know afterwards:
+        who flushes could be waited for by the source's synchronous commits, and by its shutdown, which waits for
+        what is "written" where nothing is flushed."""
+        now = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
+        self._pgconn.put_copy_data(_STATUS.pack(b"r", self._sent, flushed, flushed, now, False))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._pgconn.flush():
+            self._wait(select.POLLOUT, SILENCE)
+
+    def _ended(self) -> psycopg.Error | Unreachable:
+        """Why there is no more."""
+        result = self._pgconn.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return pg.error_from_result(result)
+        return Unreachable(
+            f"the source ended the stream of replication slot {self._slot!r}, as it does when it shuts down",
+            todo="check that the source is up, then run again",
+        )
+
+    def _finish(self) -> None:
+        self._pgconn.put_copy_end()
+        self._flush()
+        deadline = time.monotonic() + CLOSE_WAIT
+        while (size := self._pgconn.get_copy_data(1)[0]) >= 0:
+            if size == 0:
+                if not self._wait(select.POLLIN, deadline - time.monotonic()):
+                    return
+                self._pgconn.consume_input()
+            elif time.monotonic() > deadline:
+                return
+        while self._pgconn.get_result() is not None:
+            pass
+
+
+def _commit_lsn(begin: bytes) -> int:
+    """Of a Begin message: where its transaction's commit record begins."""
+    return int(_BEGIN.unpack_from(begin)[0])
