@@ -372,13 +372,25 @@ class Journal:
 
     # --- windows ------------------------------------------------------------------------------------------------
 
-    def add_window(self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime) -> int:
+    def add_window(
+        self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime, lsn: str | None = None
+    ) -> int:
         """Notes a window under the next number (above `after`), late in its transaction: runs over other tables
-        number theirs in the same row. Returns the number."""
+        number theirs in the same row. Returns the number.
+
+        `lsn`: where the source's WAL was at the snapshot of a window over all tables that rows are followed of."""
         row = self.conn.execute(_Q["next_window"], [after, self.pipeline]).fetchone()
         assert row is not None
-        self.conn.execute(_Q["insert_window"], [self.pipeline, row[0], run, keys, rows, pending, taken_at])
+        self.conn.execute(_Q["insert_window"], [self.pipeline, row[0], run, keys, rows, pending, taken_at, lsn])
         return int(row[0])
+
+    def window_filled(self, number: int) -> None:
+        """None of a window's keys are pending any more."""
+        self.conn.execute(_Q["window_filled"], [self.pipeline, number])
+
+    def last_complete(self, run: int) -> tuple[str, datetime] | None:
+        """(LSN, time) of the last snapshot of the source that the target has shown the rows of in full."""
+        return self.conn.execute(_Q["last_complete"], [self.pipeline, run]).fetchone()
 
     def windows(self, run: int) -> dict[str, Any]:
         row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()

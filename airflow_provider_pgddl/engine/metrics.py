@@ -31,13 +31,15 @@ _TABLE = ("pipeline", "schema", "table")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of a pipeline; nothing but its name before setup. `progress`: per table of the run, what status
-    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on."""
+    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on; `lag`: as status says it,
+    None where there is none."""
 
     pipeline: str
     progress: Mapping[Name, Mapping[str, Any]] = field(default_factory=dict)
     matches: Mapping[Name, bool] = field(default_factory=dict)
     counters: Mapping[tuple[Name | None, str, str], float] = field(default_factory=dict)
     ddl_events: Mapping[str, int] = field(default_factory=dict)
+    lag: Mapping[str, float] | None = None
 
     def by_table(self, counter: str, labels: Iterable[str]) -> dict[tuple[Name, str], float]:
         """(table, label) → count: of every table these labels, and what else was counted."""
@@ -88,7 +90,7 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     stopped = {t for t, row in verdicts.items() if row.status == "mismatch"}
     stopped |= {names.get(table) or _split(table) for table in blocked}
     matches = {t: t not in stopped for t in sorted({*verdicts, *stopped})}
-    return _Known(name, progress, matches, counters, now["ddl_events"])
+    return _Known(name, progress, matches, counters, now["ddl_events"], now["lag"])
 
 
 def _split(name: str) -> Name:
@@ -164,6 +166,16 @@ def _progress(name: str, documentation: str, key: str) -> Callable[[_Known], Met
     return gauge
 
 
+def _lag(name: str, documentation: str, key: str) -> Callable[[_Known], Metric]:
+    def gauge(known: _Known) -> Metric:
+        family = GaugeMetricFamily(name, documentation, labels=["pipeline"])
+        if known.lag is not None:
+            family.add_metric([known.pipeline], known.lag[key])
+        return family
+
+    return gauge
+
+
 def _ddl_events(known: _Known) -> Metric:
     family = GaugeMetricFamily("pgddl_ddl_events", "The run's captured DDL, by status.", labels=["pipeline", "status"])
     for state in STATUSES:
@@ -180,6 +192,9 @@ _FAMILIES: tuple[Callable[[_Known], Metric], ...] = (
     _validation_duration,
     _progress("pgddl_table_rows_pending", "Keys whose rows have not been read again yet.", "pending_keys"),
     _progress("pgddl_changes_in_log", "Changes on the source that no window has taken.", "changes_in_log"),
+    _progress("pgddl_lag_keys", "Keys and changes that the target does not show yet: both of the above.", "lag_keys"),
+    _lag("pgddl_lag_bytes", "WAL of the source since the last snapshot that the target has shown in full.", "bytes"),
+    _lag("pgddl_lag_seconds", "Age of the last snapshot that the target has shown in full.", "seconds"),
     _progress("pgddl_chunks_left", "Chunks of the first copy that are not done.", "chunks_left"),
     _ddl_events,
 )

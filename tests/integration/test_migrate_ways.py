@@ -305,7 +305,7 @@ def test_databases_may_have_any_name(pg16: Cluster, pg18: Cluster, database: Dat
 @pytest.mark.parametrize(
     ("where", "fence"),
     [
-        ("_set_sequences", "read_only"),
+        ("set_exactly", "read_only"),
         ("_add_foreign_keys", "none"),
         ("apply_together", "read_only"),
         ("apply_together", "none"),

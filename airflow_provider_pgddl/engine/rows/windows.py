@@ -42,10 +42,12 @@ FILL = "fill"  # the purpose of a worker's session on the target
 class Window:
     """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept.
 
+    `lsn` is where the source's WAL was at its snapshot.
     `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
     are done."""
 
     taken_at: datetime
+    lsn: str
     snapshot: str | None = None
     number: int = 0
     keys: int = 0
@@ -105,8 +107,11 @@ def window(
     fill: int,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
+    whole: bool = False,
 ) -> Window:
     """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only).
+
+    `whole` says that these are all tables that rows are followed of: lag is counted from such a window's snapshot.
 
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
     target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that."""
@@ -117,11 +122,11 @@ def window(
         with Watch(replica.source, replica.watcher, *others) as watch:
             lock_tables(replica, tables)
             if replica.in_place:
-                done = _in_place(replica, tables, fill)
+                done = _in_place(replica, tables, fill, whole)
                 if inside:
                     inside(done)
             else:
-                done = _across(replica, tables, fill, fill_elsewhere, inside)
+                done = _across(replica, tables, fill, fill_elsewhere, inside, whole)
         watch.check()
         if replica.in_place:
             lease.check(replica.source, replica.fence)
@@ -173,6 +178,7 @@ def _across(
     fill: int,
     fill_elsewhere: FillElsewhere | None,
     inside: Callable[[Window], None] | None,
+    whole: bool,
 ) -> Window:
     source, target = replica.source, replica.target
     journal = Journal(target, replica.pipeline)
@@ -180,7 +186,7 @@ def _across(
     assert row is not None
     snapshot, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
-    done = Window(taken_at, snapshot)
+    done = Window(taken_at, lsn, snapshot)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         if _type_altered(replica):
@@ -200,7 +206,7 @@ def _across(
             waiting = {}
         done.pending = sum(waiting.values())
         flush(replica.watcher, lsn)
-        done.number = journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, taken_at)
+        done.number = _note(journal, replica, done, acknowledged, whole)
         lease.check(target, replica.fence)
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
     if fill and waiting:
@@ -211,9 +217,18 @@ def _across(
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
         done.pending = sum(count_pending(target, healthy).values())
+        if not done.pending and not refused:
+            with lease.fenced(target, replica.fence):
+                journal.window_filled(done.number)
     if inside:
         inside(done)
     return done
+
+
+def _note(journal: Journal, replica: Replica, done: Window, acknowledged: int, whole: bool) -> int:
+    """The window into the journal; returns its number."""
+    lsn = done.lsn if whole and not done.stopped else None
+    return journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, done.taken_at, lsn)
 
 
 def _type_altered(replica: Replica) -> bool:
@@ -346,7 +361,7 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     assert row is not None
     _, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
-    done = Window(taken_at)
+    done = Window(taken_at, lsn)
     with target.transaction():
         tables = _keepable(target, tables)
         changed = _ingest_across(replica, tables, done)
@@ -355,7 +370,8 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
                 _empty(replica, table)
         flush(replica.watcher, lsn)
         journal = Journal(target, replica.pipeline)
-        done.number = journal.add_window(acknowledged, replica.run, done.keys, 0, done.keys, taken_at)
+        done.pending = done.keys
+        done.number = _note(journal, replica, done, acknowledged, False)
         lease.check(target, replica.fence)
     change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
 
@@ -490,12 +506,13 @@ def at_snapshot(
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window:
+def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bool) -> Window:
     conn = replica.source
-    row = conn.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
+    row = conn.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()").fetchone()
     assert row is not None
+    lsn, taken_at = row
     journal = Journal(conn, replica.pipeline)
-    done = Window(row[0])
+    done = Window(taken_at, lsn)
     healthy, done.stopped = stopped_by_drift(conn, journal, tables)
     for table in healthy:
         try:
@@ -512,7 +529,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int) -> Window
         done.keys += keys
         done.rows += rows
     done.pending = sum(count_pending(conn, healthy).values())
-    done.number = journal.add_window(0, replica.run, done.keys, done.rows, done.pending, done.taken_at)
+    done.number = _note(journal, replica, done, 0, whole)
     change_log.acknowledge(conn, replica.pipeline, done.number, [])
     return done
 

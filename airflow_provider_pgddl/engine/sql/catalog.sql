@@ -133,13 +133,6 @@ FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS v(schema_name, table_name
 JOIN pg_catalog.pg_namespace n ON n.nspname = v.schema_name
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.table_name
 
--- name: sequences
-SELECT n.nspname, c.relname
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
-  AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
-ORDER BY 1, 2
-
 -- name: strong_locks_outside
 -- Relations of users, outside our own schemas, that this transaction holds more on than a reader's or a row locker's lock.
 SELECT n.nspname, c.relname

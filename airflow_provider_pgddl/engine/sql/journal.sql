@@ -36,7 +36,15 @@ DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run < %s
 DELETE FROM pgddl.windows WHERE pipeline = %s AND run < %s
 
 -- name: insert_window
-INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at) VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at, lsn) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: window_filled
+UPDATE pgddl.windows SET pending = 0 WHERE pipeline = %s AND window_no = %s
+
+-- name: last_complete
+SELECT lsn::text, taken_at FROM pgddl.windows
+WHERE pipeline = %s AND run = %s AND pending = 0 AND lsn IS NOT NULL
+ORDER BY window_no DESC LIMIT 1
 
 -- name: windows
 SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(rows), 0), max(finished_at) FROM pgddl.windows WHERE pipeline = %s AND run = %s

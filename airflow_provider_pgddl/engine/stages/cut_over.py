@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
+from airflow_provider_pgddl.engine.stages.sequences import set_exactly
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.stages.unready import not_compared, refuse_blocked, refuse_unready
 
@@ -75,7 +76,7 @@ class _NotYet(Exception):
 def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     run_no = context.row().run
     with context.fenced():
-        sequences = _set_sequences(context)
+        sequences = set_exactly(context)
         keys = _add_foreign_keys(context)
         events = context.journal.events(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
@@ -188,23 +189,6 @@ def _hold(context: Context, session: Session, tables: Sequence[TableRow]) -> Non
     except pg.Error:
         session.rollback()
         raise
-
-
-def _set_sequences(context: Context) -> int:
-    """Every sequence of the source that the target has too stands where the source's stands."""
-    here = set(context.target.execute(queries("catalog")["sequences"]).fetchall())
-    there = context.source.execute(queries("catalog")["sequences"]).fetchall()
-    common = [name for name in there if name in here]
-    for name in common:
-        row = context.source.execute(
-            sql.SQL("SELECT last_value, is_called FROM {}").format(sql.Identifier(*name))
-        ).fetchone()
-        assert row is not None
-        context.target.execute(
-            "SELECT pg_catalog.setval(%s::pg_catalog.regclass, %s, %s)",
-            [sql.Identifier(*name).as_string(context.target), *row],
-        )
-    return len(common)
 
 
 def _add_foreign_keys(context: Context) -> int:

@@ -9,6 +9,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import application_name
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.rows.windows import (
     FILL,
     Filled,
@@ -24,6 +25,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
@@ -41,11 +43,12 @@ def run(context: Context) -> StageResult:
     windows = catch_up(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
+    lag = behind(context.source, last.lsn, last.taken_at)
     state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
     return context.result(
         state, {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
         keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
-        lag_seconds=round(last.seconds, 3),
+        lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
     )  # fmt: skip
 
 
@@ -96,13 +99,14 @@ def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
         look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
         looked = time.monotonic() if look else looked
         follow(context, look=look)
-        done = one_window(context, replica, followed(context), fill_elsewhere=elsewhere)
+        if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
+            keep_ahead(context)
+        whole = context.job.tables is None
+        done = one_window(context, replica, followed(context), fill_elsewhere=elsewhere, whole=whole)
         windows.append(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
-            context.say(
-                f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, "
-                f"{done.seconds:.2f} s behind"
-            )
+            lag = behind(context.source, done.lsn, done.taken_at)
+            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
         if done.stopped and any(t.id in done.stopped for t in followed(context)):
             continue  # it was left out of this window, and goes on
         if until_quiet:
@@ -126,11 +130,16 @@ def one_window(
     *,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
+    whole: bool = False,
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
     goes on in the next one where captured DDL explains it."""
     rows = context.pipeline.replay.window_rows
-    done = patiently(context, lambda: window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside))
+
+    def attempt() -> Window:
+        return window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside, whole=whole)
+
+    done = patiently(context, attempt)
     stop(context, done.stopped)
     return done
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
 from airflow_provider_pgddl.engine.stages.gate import STUCK
@@ -15,7 +16,7 @@ from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """Stages, tables with their chunks, pending keys and changes waiting in the log, captured DDL by status, windows,
-    mismatches, the cut-over."""
+    how far behind the rows are, mismatches, the cut-over."""
     name = pipeline.pipeline
     with (
         connect(source_dsn, purpose="status", pipeline=name) as source,
@@ -54,14 +55,26 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
                     "chunks_left": left.get(t.id, (0, 0))[0],
                     "changes_in_log": changes.get(t.id, 0),
                     "pending_keys": pending.get(t.id, 0),
+                    "lag_keys": changes.get(t.id, 0) + pending.get(t.id, 0),
                 }
                 for t in tables
             },
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": journal.windows(row.run),
+            "lag": None if row.cut_over_at else _lag(journal, source, row.run),
             "schema": _verdicts(journal),
             "mismatches": journal.mismatches(),
         }
+
+
+def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:
+    """Since the last snapshot of the source that the target has shown in full, but for blocked tables; None before the
+    first."""
+    last = journal.last_complete(run)
+    if last is None:
+        return None
+    lag = behind(source, *last)
+    return {"bytes": lag.bytes, "seconds": round(lag.seconds, 3)}
 
 
 def _verdicts(journal: Journal) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""Sequences across databases: ahead of the source's while rows are followed, and where they stand at the cut-over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.context import Context, patiently
+
+_Q = queries("sequences")
+# More than a busy server draws from one sequence in the minute between two runs. What is left out after a failover
+# costs nothing: a cut-over sets the sequence back to where the source's stands.
+DRAWS_AHEAD = 1_000_000
+# At most this part of the values that are left: whoever outruns it between two runs has no values left soon anyway.
+PART_AHEAD = 100
+SEQUENCES_A_QUERY = 100
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A sequence and what it may hand out."""
+
+    oid: int
+    increment: int
+    low: int
+    high: int
+    cycle: bool
+
+    @property
+    def length(self) -> int:
+        """How many values a cycle has."""
+        return (self.high - self.low) // abs(self.increment) + 1
+
+    def left(self, last: int) -> int:
+        """How many values come behind this one before the end is reached."""
+        return ((self.high - last) if self.increment > 0 else (last - self.low)) // abs(self.increment)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`last` is the last value that was handed out, or the first that will be (not `called`)."""
+
+    last: int
+    called: bool
+
+
+def ahead(sequence: Sequence, source: Position, target: Position) -> Position | None:
+    """Where the target's sequence has to go so that it hands out nothing that the source's did, or will soon.
+
+    None while it may stay: it is far enough ahead, and it is never set back, but where values come round again. Nothing
+    outside of what it may hand out, which DDL will have widened by the time that a row needs it."""
+    if not sequence.low <= source.last <= sequence.high:
+        return None
+    left, first = sequence.left(source.last), sequence.low if sequence.increment > 0 else sequence.high
+    margin = min(DRAWS_AHEAD, (sequence.length if sequence.cycle else left) // PART_AHEAD)
+    lead = (target.last - source.last) // sequence.increment
+    if sequence.cycle and lead < 0:  # round the end, from where values may be others than before
+        lead = left + 1 + (target.last - first) // sequence.increment
+    enough = 2 * lead >= margin and (lead > 0 or target.called or not source.called)
+    if enough and not (sequence.cycle and lead > margin):
+        return None
+    if margin <= left:
+        last = source.last + margin * sequence.increment
+    else:
+        last = first + (margin - left - 1) * sequence.increment
+    return Position(last, source.called or margin > 0)
+
+
+def keep_ahead(context: Context) -> None:
+    """Before rows are brought: what they have drawn, the target's sequences have passed. In a transaction of its own;
+    nothing is written while they are far enough ahead."""
+
+    def attempt() -> None:
+        here = _sequences(context.target)
+        now = _on_source(context, here)
+        stand = _positions(context.target, now)
+        wanted = {here[name].oid: ahead(here[name], now[name], stand[name]) for name in now}
+        moved = {oid: position for oid, position in wanted.items() if position is not None}
+        if moved:
+            with context.fenced():
+                _set(context.target, moved)
+
+    patiently(context, attempt)
+
+
+def set_exactly(context: Context) -> int:
+    """Every sequence of the source that the target has too stands where the source's stands; returns how many. In the
+    caller's transaction, though a sequence does not go back with it."""
+    here = _sequences(context.target)
+    now = _on_source(context, here)
+    _set(context.target, {here[name].oid: position for name, position in now.items()})
+    return len(now)
+
+
+def _on_source(context: Context, here: Collection[Name]) -> dict[Name, Position]:
+    """Where the source's sequences stand that the target has too."""
+    return _positions(context.source, _sequences(context.source).keys() & here)
+
+
+def _sequences(conn: Session) -> dict[Name, Sequence]:
+    return {(schema, name): Sequence(*rest) for schema, name, *rest in conn.execute(_Q["sequences"])}
+
+
+def _positions(conn: Session, names: Iterable[Name]) -> dict[Name, Position]:
+    found: dict[Name, Position] = {}
+    listed = sorted(names)
+    for start in range(0, len(listed), SEQUENCES_A_QUERY):
+        batch = listed[start : start + SEQUENCES_A_QUERY]
+        query = sql.SQL(" UNION ALL ").join(
+            sql.SQL(_Q["position"]).format(number=sql.Literal(i), sequence=sql.Identifier(*name))
+            for i, name in enumerate(batch)
+        )
+        try:
+            found |= {batch[i]: Position(last, called) for i, last, called in conn.execute(query)}
+        except pg.UndefinedTable as error:
+            raise GaveWay("a sequence was dropped or renamed just now") from error
+    return found
+
+
+def _set(target: Session, positions: Mapping[int, Position]) -> None:
+    last, called = [p.last for p in positions.values()], [p.called for p in positions.values()]
+    target.execute(_Q["set_positions"], [list(positions), last, called])
