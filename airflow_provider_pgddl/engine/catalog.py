@@ -163,6 +163,13 @@ def all_relations(conn: Session) -> list[int]:
     return [row[0] for row in conn.execute(_Q["all_relations"])]
 
 
+def current_snapshot(conn: Session) -> str:
+    """What the next query of a transaction sees, or all of them where it keeps one snapshot."""
+    row = conn.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 def describe_all(conn: Session, triggers: Sequence[str] = ()) -> dict[tuple[str, str], Table]:
     """Every table by (schema, name)."""
     oids = [row[0] for row in conn.execute(_Q["tables"])]

@@ -569,6 +569,11 @@ class Pipeline(Section):
         """Whether rows travel, or only DDL does."""
         return not self.ddl.ddl_only
 
+    @property
+    def by_slot(self) -> bool:
+        """Whether a logical slot fills the change logs, which are on the target then."""
+        return self.capture.rows == "wal"
+
     @cached_property
     def rewrites(self) -> dict[Table, Rewrite]:
         """`rewrite` by exact (schema, table)."""
@@ -926,6 +931,8 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
                 yield ("rewrite", name), "is not in tables.include; in place leave tables.include out"
     if pipeline.capture.rows == "none":
         yield ("capture", "rows"), "none would lose what is written during a rewrite in place"
+    if pipeline.capture.rows == "wal":
+        yield ("capture", "rows"), "wal is for a migrate to a target; in place use change_log"
     if pipeline.swap.fence != "none":
         yield ("swap", "fence"), "a fence is for a migrate to a target; in place the swap's lock is enough"
     if pipeline.ddl.ddl_only:

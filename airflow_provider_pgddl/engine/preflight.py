@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
@@ -157,6 +158,7 @@ class Preflight:
             self.pooler,
             self.event_triggers,
             self.slots,
+            self.replica_identities,
             self.pg_dump,
             self.our_schemas,
             self.publications,
@@ -189,16 +191,37 @@ class Preflight:
             yield Finding("error", "event_triggers", "source", None, what, fix)
 
     def slots(self) -> Iterator[Finding]:
-        if self.pipeline.capture.ddl != "wal":
+        capture, server = self.pipeline.capture, self.source.server
+        keys = [key for key in ("rows", "ddl") if getattr(capture, key) == "wal"]
+        if not keys:
             return
-        server = self.source.server
+        asked = " and ".join(f"capture.{key}: wal" for key in keys)
         if server["wal_level"] != "logical":
-            what = f"capture.ddl: wal needs wal_level logical, and it is {server['wal_level']}"
-            fix = "ALTER SYSTEM SET wal_level = 'logical';  -- and restart the server; or set capture.ddl: queue"
+            what = f"{asked} needs wal_level logical, and it is {server['wal_level']}"
+            instead = " and ".join(
+                {"rows": "capture.rows: change_log", "ddl": "capture.ddl: queue"}[key] for key in keys
+            )
+            fix = f"ALTER SYSTEM SET wal_level = 'logical';  -- and restart the server; or set {instead}"
             yield Finding("error", "wal_level", "source", None, what, fix)
-        elif server["free_slots"] < 1:
+        elif server["free_slots"] < len(keys):
             fix = "ALTER SYSTEM SET max_replication_slots = 20;  -- and restart the server; or drop a slot"
-            yield Finding("error", "slots", "source", None, "every replication slot is taken", fix)
+            what = (
+                "every replication slot is taken"
+                if server["free_slots"] < 1
+                else f"{asked} need two slots, one is free"
+            )
+            yield Finding("error", "slots", "source", None, what, fix)
+        if not server["replication"]:
+            fix = f"ALTER ROLE {self.source.role} REPLICATION;"
+            yield Finding("error", "replication", "source", None, f"{asked} needs the right to replicate", fix)
+
+    def replica_identities(self) -> Iterator[Finding]:
+        """What our publication would break for applications (C19)."""
+        if not self.pipeline.by_slot:
+            return
+        for table in catalog.describe(self.source.conn, self.row_oids).values():
+            for relation, what, fix in slot_log.unfit(self.source.conn, table):
+                yield Finding("error", "replica_identity", "source", relation, what, fix)
 
     def same_database(self) -> Iterator[Finding]:
         """Names and system identifiers are no proof (a standby that was promoted has both); a lock that collides is."""

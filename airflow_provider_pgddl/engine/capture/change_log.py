@@ -30,6 +30,16 @@ def trigger_names(pipeline: str) -> tuple[str, str]:
     return f"pgddl_row_{pipeline}", f"pgddl_truncate_{pipeline}"
 
 
+def publication_name(pipeline: str) -> str:
+    """Of the publication, and the slot, that fill the logs where triggers do not."""
+    return f"pgddl_rows_of_{pipeline}"
+
+
+def capture_names(pipeline: str) -> tuple[str, ...]:
+    """The triggers, and the publication: where a leaf has lost the one or left the other, changes were missed (C9)."""
+    return *trigger_names(pipeline), publication_name(pipeline)
+
+
 def fence_name(pipeline: str) -> str:
     return f"pgddl_fence_{pipeline}"
 
@@ -129,7 +139,7 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
             raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
         for leaf in now.leaves:
             _create_triggers(source, names, leaf, function_name(pipeline, leaf.oid))
-        return catalog.describe(source, [prepared.oid], names)[prepared.oid]
+        return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
 
 
 def _create_log(source: Session, table: Table, log: str) -> None:
@@ -171,8 +181,8 @@ def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = Fal
     wait."""
     captured = [row for row in source.execute(_Q["captured"], [pipeline]) if row[0] == root]
     for _, leaf, _, function in captured:
-        _drop_triggers(source, pipeline, leaf, function)
-    for log in {row[2] for row in captured}:
+        _let_go(source, pipeline, leaf, function)
+    for log in {row[2] for row in captured if row[3]}:
         # With the triggers gone under their lock, nothing can be written to the log any more.
         if only_if_empty and source.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(log_table(log))).fetchone():
             raise LateChanges(log)
@@ -185,12 +195,19 @@ def release(source: Session, pipeline: str, leaf: int) -> None:
     transaction. Bound the wait for its lock."""
     for _, oid, _, function in source.execute(_Q["captured"], [pipeline]).fetchall():
         if oid == leaf:
-            _drop_triggers(source, pipeline, leaf, function)
+            _let_go(source, pipeline, leaf, function)
             source.execute(_Q["forget_leaf"], [pipeline, leaf])
 
 
-def _drop_triggers(source: Session, pipeline: str, leaf: int, function: str) -> None:
+def _let_go(source: Session, pipeline: str, leaf: int, function: str) -> None:
     name = source.execute(_Q["relation_name"], [leaf]).fetchone()
+    if not function:  # captured by a slot
+        publication = publication_name(pipeline)
+        row = source.execute(_Q["published"], [publication, leaf]).fetchone()
+        if name is not None and row and row[0]:
+            drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
+            source.execute(drop.format(sql.Identifier(publication), sql.Identifier(*name)))
+        return
     if name is not None:
         for trigger in trigger_names(pipeline):
             source.execute(

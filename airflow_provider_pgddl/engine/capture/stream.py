@@ -68,6 +68,7 @@ class SlotStream:
     def __init__(self, dsn: str, slot: str, publication: str, *, pipeline: str = "", token: int = 0) -> None:
         self._slot, self._publication = slot, publication
         self._where = dsn, pipeline, token
+        self.at = 0  # where the message that was yielded last stands in the WAL
         self._confirmed = 0
         self._sent = 0  # the server has sent whatever committed below
         self._held: bytes | None = None  # a Begin at or behind the last `upto`
@@ -123,6 +124,7 @@ class SlotStream:
                     if data[0] == _B and _commit_lsn(data) >= upto:
                         self._held = data
                         return
+                    self.at = int.from_bytes(view[1:9])
                     yield data
                 elif view[0] == _K:
                     self._keep_alive(view)

@@ -16,7 +16,6 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.kept import current_snapshot
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
@@ -177,7 +176,7 @@ class _Worker:
                 read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
                 write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
             )
-            snapshot, lsn = current_snapshot(self._source), insert_lsn(self._source)
+            snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
         return copied.rows, copied.bytes, snapshot
 

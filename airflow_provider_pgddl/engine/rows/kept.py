@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -209,13 +208,6 @@ class Moves:
         return sorted({leaf for leaf, _ in self.truncated})
 
 
-def current_snapshot(source: Session) -> str:
-    """What the next query of a transaction sees, or all of them where it keeps one snapshot."""
-    row = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
-    assert row is not None
-    return str(row[0])
-
-
 def unfollowed(target: Session, table: TableRow) -> bool:
     """Whether values are kept that no window has taken along yet."""
     query = sql.SQL(_Q["unfollowed"]).format(kept=kept_table(table.id), batch=sql.Identifier(_BATCH))
@@ -223,9 +215,9 @@ def unfollowed(target: Session, table: TableRow) -> bool:
     return bool(row and row[0])
 
 
-def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
-    """Of what no window has followed yet, under the snapshot of the source's transaction."""
-    plan, log = table.plan, change_log.log_table(table.log_table)
+def read_moves(logs: Session, target: Session, table: TableRow, log: sql.Composable, snapshot: str) -> Moves:
+    """Of what no window has followed yet; `log` is the change log as the source's snapshot shows it, on `logs`."""
+    plan = table.plan
     fit(target, table)
     row = target.execute(sql.SQL(_Q["followed_until"]).format(until=_until(table.id))).fetchone()
     until = sql.Literal(row[0] if row else None)
@@ -238,10 +230,13 @@ def read_moves(source: Session, target: Session, table: TableRow) -> Moves:
     same = plan.same_key("l", "old_", "l", "new_")
     query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=same, until=until)
     columns = sql.SQL("xid, at, {}, {}").format(old, new)
-    write = write_statement(moves, columns, plan.key_binary)
-    copy_between(source, target, read_statement(query, plan.key_binary), write)
-    truncated = source.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
-    return Moves(moves, [(leaf, xid) for leaf, xid in truncated], current_snapshot(source))
+    if logs is target:
+        target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(moves, columns, query))
+    else:
+        write = write_statement(moves, columns, plan.key_binary)
+        copy_between(logs, target, read_statement(query, plan.key_binary), write)
+    truncated = logs.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
+    return Moves(moves, [(leaf, xid) for leaf, xid in truncated], snapshot)
 
 
 def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pending: sql.Identifier) -> None:

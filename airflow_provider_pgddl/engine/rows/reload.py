@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.logs import Logs
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
@@ -25,7 +26,9 @@ from airflow_provider_pgddl.engine.rows.windows import (
     drop_pending,
     ingest_keys,
     lock_tables,
+    logs_of,
     pending_table,
+    read_moves,
     staging_table,
 )
 from airflow_provider_pgddl.engine.rows.yielding import Watch
@@ -47,20 +50,23 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
         replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with Watch(replica.source, replica.watcher, *others) as watch:
             lock_tables(replica, [table])
-            triggers = change_log.trigger_names(replica.pipeline)
+            triggers = change_log.capture_names(replica.pipeline)
             now = catalog.describe(replica.source, [table.oid], triggers).get(table.oid)
             if findings := drift(table.version, table.physical, now):
                 raise ChangedAgain("; ".join(findings))
             assert now is not None
             names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
+            logs = logs_of(replica)
             if replica.in_place:
-                keys = _make_pending(replica, table, record, {oid: names[oid] for oid in leaves})
+                keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
             else:
                 with replica.target.transaction():
-                    keys = _make_pending(replica, table, record, {oid: names[oid] for oid in leaves})
+                    keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
+                    if not leaves:
+                        logs.forget([table])
                     flush(replica.watcher, insert_lsn(replica.source))
                     lease.check(replica.target, replica.fence)
-            if not leaves:
+            if not leaves and replica.receive is None:
                 change_log.acknowledge(replica.source, replica.pipeline, 0, [table.log_table])
         watch.check()
         if replica.in_place:
@@ -69,14 +75,18 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
 
 
 def _make_pending(
-    replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Mapping[int, sql.Identifier]
+    replica: Replica,
+    logs: Logs,
+    table: TableRow,
+    record: Callable[[Session], None],
+    leaves: Mapping[int, sql.Identifier],
 ) -> int:
     if hold_copies(replica.target, {table.id: table.plan}):
         raise ChangedAgain(COPY_ALTERED)
     record(replica.target)
     if not leaves:
         if table.plan.keep:
-            moves = kept.read_moves(replica.source, replica.target, table)
+            moves = read_moves(replica, logs, table)
             kept.save_all(replica.target, table)
             kept.forget_truncated(replica.target, table, moves.truncated)
             kept.follow(replica.target, table, moves)

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.flush import flush
+from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys, summaries
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
@@ -33,7 +34,6 @@ from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
-LOGS_A_QUERY = 100  # log tables summed up in one query
 TYPE_ALTERED = "a type was altered just now"
 FILL = "fill"  # the purpose of a worker's session on the target
 
@@ -69,6 +69,17 @@ class Replica:
     watcher: Session
     fence: Fence
     in_place: bool
+    receive: Callable[[], None] | None = None
+    """Where a slot fills the change logs: brings them, on the target, to what the source has committed by now."""
+
+
+def logs_of(replica: Replica) -> Logs:
+    """As the snapshot of the source's transaction shows them."""
+    if replica.receive is None:
+        return Logs(replica.source)
+    shown = catalog.current_snapshot(replica.source)
+    replica.receive()  # after the snapshot: every commit that it shows is below what is read now
+    return Logs(replica.target, shown)
 
 
 # What a fill did: rows, and why tables whose copy refused one have to stop.
@@ -95,9 +106,11 @@ def drop_pending(target: Session, table: TableRow) -> None:
 
 
 def forget_keys(target: Session, table: TableRow) -> None:
-    """All that is kept of a table by key: pending keys, and values of columns that its copy alone has."""
+    """All that the target keeps of a table by key: pending keys, values of columns that its copy alone has, and the
+    log that a slot fills."""
     drop_pending(target, table)
     kept.drop(target, table)
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
 
 
 def window(
@@ -155,7 +168,7 @@ def stopped_by_drift(
     conn: Session, journal: Journal, tables: Sequence[TableRow]
 ) -> tuple[list[TableRow], dict[int, list[str]]]:
     """Tables that are still what they were recorded as, and findings for those that are not (C9)."""
-    now = catalog.describe(conn, [t.oid for t in tables], change_log.trigger_names(journal.pipeline))
+    now = catalog.describe(conn, [t.oid for t in tables], change_log.capture_names(journal.pipeline))
     healthy, stopped = [], {}
     for table in tables:
         findings = drift(table.version, table.physical, now.get(table.oid))
@@ -187,6 +200,7 @@ def _across(
     snapshot, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at, lsn, snapshot)
+    logs = logs_of(replica)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         if _type_altered(replica):
@@ -196,7 +210,7 @@ def _across(
         for table in healthy:
             if table.plan.keep:
                 kept.fit(target, table)
-        changed = _ingest_across(replica, healthy, done)
+        changed = _ingest_across(replica, logs, healthy, done)
         waiting = count_pending(target, healthy)
         if fill > 0 and sum(waiting.values()) <= fill:
             shares = [(t.id, t.plan) for t in healthy if waiting.get(t.id)]
@@ -205,10 +219,11 @@ def _across(
             done.stopped |= refused
             waiting = {}
         done.pending = sum(waiting.values())
+        logs.forget(changed)
         flush(replica.watcher, lsn)
         done.number = _note(journal, replica, done, acknowledged, whole)
         lease.check(target, replica.fence)
-    change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
+    change_log.acknowledge(source, replica.pipeline, done.number, _on_source(replica, changed))
     if fill and waiting:
         todo = [t for t in healthy if waiting.get(t.id)]
         fill_now = fill_elsewhere or _fill_here(replica)
@@ -247,31 +262,35 @@ def _unaltered(target: Session, tables: Sequence[TableRow], done: Window) -> lis
     return [t for t in tables if t.id not in altered]
 
 
-def _ingest_across(replica: Replica, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
+def _on_source(replica: Replica, tables: Sequence[TableRow]) -> list[str]:
+    return [] if replica.receive else [t.log_table for t in tables]
+
+
+def _ingest_across(replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
     """Moves the keys of every non-empty log; returns the tables whose log was taken."""
     changed = []
-    summaries = _log_summaries(replica.source, tables)
+    found = summaries(logs, tables)
     for table in tables:
-        count, lost_track, truncated = summaries[table.id]
+        count, lost_track, truncated = found[table.id]
         if lost_track:
             done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
             continue
         if count == 0 and not (table.plan.keep and kept.unfollowed(replica.target, table)):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        _stage_keys(replica.source, replica.target, table, staging)
+        _stage_keys(logs, replica.target, table, staging)
         if table.plan.keep:
-            done.keys += _ingest_keeping(replica, table, staging)
+            done.keys += _ingest_keeping(replica, logs, table, staging)
         else:
             done.keys += ingest_keys(replica.target, table, staging, truncated)
         changed.append(table)
     return changed
 
 
-def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) -> int:
+def _ingest_keeping(replica: Replica, logs: Logs, table: TableRow, staging: sql.Identifier) -> int:
     """The same, with the values of columns that the copy alone has: they follow their rows."""
     target = replica.target
-    moves = kept.read_moves(replica.source, target, table)
+    moves = read_moves(replica, logs, table)
     if table.state == "indexed":
         kept.forget_strays(target, table, staging, pending_table(table.id))
     kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
@@ -279,6 +298,11 @@ def _ingest_keeping(replica: Replica, table: TableRow, staging: sql.Identifier) 
     keys = ingest_keys(target, table, staging, moves.leaves)
     kept.follow(target, table, moves)
     return keys
+
+
+def read_moves(replica: Replica, logs: Logs, table: TableRow) -> kept.Moves:
+    shown = logs.shown or catalog.current_snapshot(replica.source)
+    return kept.read_moves(logs.session, replica.target, table, logs.of(table), shown)
 
 
 def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -315,7 +339,7 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
 def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
     """The tables without those that are gone, and those whose log is no longer the one that the plan was made for:
     these are going to be read as a whole."""
-    now = catalog.describe(replica.source, [t.oid for t in tables], change_log.trigger_names(replica.pipeline))
+    now = catalog.describe(replica.source, [t.oid for t in tables], change_log.capture_names(replica.pipeline))
     left = []
     for table in tables:
         leaves = now[table.oid].leaves if table.oid in now else ()
@@ -332,27 +356,28 @@ def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -
 def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
     if not tables:
         return
+    logs = logs_of(replica)
     with replica.target.transaction():
         for table in _keepable(replica.target, tables):
-            count, lost_track, _ = _log_summaries(replica.source, [table])[table.id]
+            count, lost_track, _ = summaries(logs, [table])[table.id]
             if lost_track:
                 _empty(replica, table)
             elif count:
                 staging = staging_table(replica.target, "ingest", table.plan, table.id)
-                _stage_keys(replica.source, replica.target, table, staging)
+                _stage_keys(logs, replica.target, table, staging)
                 delete_from_copy(replica.target, table, staging)
                 replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)
 
 
-def _stage_keys(source: Session, target: Session, table: TableRow, staging: sql.Identifier) -> None:
-    """The keys that the log shows; in place both are one session."""
-    keys, names = _log_keys(table), table.plan.key_list()
-    if source is target:
+def _stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> None:
+    """The keys that the log shows; in place, and where a slot fills it, it is where the copy is."""
+    keys, names = log_keys(logs, table), table.plan.key_list()
+    if logs.session is target:
         target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys))
         return
     read = read_statement(keys, table.plan.key_binary)
-    copy_between(source, target, read, write_statement(staging, names, table.plan.key_binary))
+    copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary))
 
 
 def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -362,18 +387,20 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     _, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at, lsn)
+    logs = logs_of(replica)
     with target.transaction():
         tables = _keepable(target, tables)
-        changed = _ingest_across(replica, tables, done)
+        changed = _ingest_across(replica, logs, tables, done)
         for table in tables:
             if table.id in done.stopped:
                 _empty(replica, table)
+        logs.forget(changed)
         flush(replica.watcher, lsn)
         journal = Journal(target, replica.pipeline)
         done.pending = done.keys
         done.number = _note(journal, replica, done, acknowledged, False)
         lease.check(target, replica.fence)
-    change_log.acknowledge(source, replica.pipeline, done.number, [t.log_table for t in changed])
+    change_log.acknowledge(source, replica.pipeline, done.number, _on_source(replica, changed))
 
 
 def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
@@ -543,15 +570,14 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
 
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
     acknowledge."""
-    log = change_log.log_table(table.log_table)
-    summary = _log_summaries(conn, [table])[table.id]
-    count, lost_track, truncated = summary
+    log, logs = change_log.log_table(table.log_table), Logs(conn)
+    count, lost_track, truncated = summaries(logs, [table])[table.id]
     if lost_track:
         raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
     keys = 0
     if count:
         staging = staging_table(conn, "ingest", table.plan, table.id)
-        _stage_keys(conn, conn, table, staging)
+        _stage_keys(logs, conn, table, staging)
         conn.execute(sql.SQL("DELETE FROM {}").format(log))
         keys = ingest_keys(conn, table, staging, truncated)
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
@@ -617,48 +643,12 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
 def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
     """Pending keys a table; tables without any are left out."""
     found: dict[int, int] = {}
-    for batch in _batches(tables):
+    for batch in batches(tables):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["count_pending"]).format(id=sql.Literal(t.id), pending=pending_table(t.id)) for t in batch
         )
         found |= {table_id: n for table_id, n in conn.execute(query) if n}
     return found
-
-
-def count_changes(source: Session, tables: Sequence[TableRow]) -> dict[int, int]:
-    """Log rows a table that this statement's snapshot shows."""
-    return {table_id: summary[0] for table_id, summary in _log_summaries(source, tables).items()}
-
-
-def lost_tracks(source: Session, tables: Sequence[TableRow]) -> set[int]:
-    """The ids of the tables whose log says that it does not know what changed."""
-    return {table_id for table_id, (_, lost, _) in _log_summaries(source, tables).items() if lost}
-
-
-def _log_summaries(source: Session, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
-    """Table id → (log rows, whether one says 'X', leaves that were truncated). A log that is not there, since a run
-    died while it made a new one, does not know anything."""
-    rows = source.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall()
-    there = {row[0] for row in rows}
-    found: dict[int, tuple[int, bool, list[int]]] = {t.id: (0, True, []) for t in tables if t.log_table not in there}
-    for batch in _batches([t for t in tables if t.log_table in there]):
-        query = sql.SQL(" UNION ALL ").join(
-            sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=change_log.log_table(t.log_table))
-            for t in batch
-        )
-        found |= {row[0]: (row[1], row[2], row[3]) for row in source.execute(query)}
-    return found
-
-
-def _batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
-    return (tables[i : i + LOGS_A_QUERY] for i in range(0, len(tables), LOGS_A_QUERY))
-
-
-def _log_keys(table: TableRow) -> sql.Composed:
-    plan = table.plan
-    return sql.SQL(_Q["log_keys"]).format(
-        old=plan.key_list("old_"), new=plan.key_list("new_"), log=change_log.log_table(table.log_table)
-    )
 
 
 def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:

@@ -58,9 +58,7 @@ def change_of(
             continue
         filenode, attributes, triggers = was
         if leaf.triggers != triggers:
-            return Change(
-                "capture", f"the capture triggers on {leaf.schema}.{leaf.name} were off for a while, or altered"
-            )
+            return Change("capture", f"the capture of {leaf.schema}.{leaf.name} was off for a while, or altered")
         if leaf.filenode != filenode and leaf.attributes != attributes:
             return Change("reload", f"{leaf.schema}.{leaf.name} was rewritten by ALTER TABLE")
     new = tuple(x.oid for x in now.leaves if str(x.oid) not in physical and x.oid not in born_empty)

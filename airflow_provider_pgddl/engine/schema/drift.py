@@ -65,7 +65,7 @@ def physical_drift(recorded: dict[str, list[Any]], now: Table) -> list[str]:
         filenode, attributes, triggers = was
         if leaf.triggers != triggers:
             findings.append(
-                f"the capture triggers on {leaf.schema}.{leaf.name} were disabled, dropped or altered, "
+                f"the capture of {leaf.schema}.{leaf.name} was disabled, dropped or altered, "
                 f"so writes may have been missed; {AGAIN}"
             )
         if leaf.filenode != filenode and leaf.attributes != attributes:

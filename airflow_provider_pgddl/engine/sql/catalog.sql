@@ -76,7 +76,7 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
   AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
                   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
                   WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull)
-ORDER BY i.indrelid, i.indisprimary DESC, i.indisreplident DESC, i.indnkeyatts, ic.relname COLLATE "C"
+ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, i.indnkeyatts, ic.relname COLLATE "C"
 
 -- name: leaves
 -- What holds the rows: the table itself, or the leaves of a partitioned one as pg_inherits shows them to this snapshot.
@@ -94,8 +94,13 @@ SELECT t.root, c.oid, n.nspname, c.relname, c.relkind::text,
        pg_catalog.md5((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
                        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
        pg_catalog.pg_get_expr(c.relpartbound, c.oid),
-       (SELECT pg_catalog.string_agg(g.tgname || ':' || g.tgenabled::text || ':' || g.xmin::text, ',' ORDER BY g.tgname COLLATE "C")
-        FROM pg_catalog.pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname = ANY(%(triggers)s::name[]))
+       (SELECT pg_catalog.string_agg(g.name || ':' || g.state || ':' || g.version, ',' ORDER BY g.name COLLATE "C")
+        FROM (SELECT t.tgname::text AS name, t.tgenabled::text AS state, t.xmin::text AS version
+              FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = ANY(%(triggers)s::name[])
+              UNION ALL
+              SELECT p.pubname, r.oid::text, r.xmin::text
+              FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+              WHERE r.prrelid = c.oid AND p.pubname = ANY(%(triggers)s::name[])) g)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind <> 'p'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -82,7 +82,7 @@ WHERE (op = 'D' OR op = 'U' AND NOT ({same}))
   AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
 -- name: truncated
-SELECT DISTINCT leaf, xid::text FROM {log}
+SELECT DISTINCT leaf, xid::text FROM {log} AS l
 WHERE op = 'T' AND coalesce(NOT pg_catalog.pg_visible_in_snapshot(xid, {until}::pg_catalog.pg_snapshot), true)
 
 -- name: create_moves

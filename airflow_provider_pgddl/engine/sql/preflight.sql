@@ -12,6 +12,7 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        r.rolsuper OR r.rolbypassrls AS bypasses_row_security,
        pg_catalog.has_database_privilege(d.oid, 'CREATE') AS can_create,
        pg_catalog.current_setting('wal_level') AS wal_level,
+       r.rolreplication OR r.rolsuper AS replication,
        pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots,
        pg_catalog.current_setting('max_connections')::int
            - pg_catalog.current_setting('superuser_reserved_connections')::int

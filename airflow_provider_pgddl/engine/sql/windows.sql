@@ -14,11 +14,11 @@ WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
 -- name: log_summary
 SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')
-FROM {log}
+FROM {log} AS l
 
 -- name: log_keys
 -- Every key that the log names, before and after; UNION compares by the types' own equality.
-SELECT {old} FROM {log} WHERE op IN ('U', 'D') UNION SELECT {new} FROM {log} WHERE op IN ('I', 'U')
+SELECT {old} FROM {log} AS l WHERE op IN ('U', 'D') UNION SELECT {new} FROM {log} AS l WHERE op IN ('I', 'U')
 
 -- name: create_pending
 CREATE TABLE IF NOT EXISTS {pending} ({definitions}, UNIQUE ({keys}))

@@ -8,13 +8,14 @@ from functools import partial
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import lease, migrations
-from airflow_provider_pgddl.engine.capture import change_log, ddl_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline
-from airflow_provider_pgddl.engine.rows.windows import count_changes, forget_keys
+from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.windows import forget_keys
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
@@ -45,7 +46,8 @@ def run(context: Context) -> StageResult:
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
         )  # fmt: skip
-    refuse_late_changes(context.source, context.name, tables)
+    context.receive()
+    refuse_late_changes(context.source, context.logs, context.name, tables)
     stop_capture(context, tables)
     if context.in_place:
         _drop_old(context, tables)
@@ -78,11 +80,11 @@ def _finish_ddl_only(context: Context) -> StageResult:
     return context.result("done")
 
 
-def refuse_late_changes(source: Session, pipeline: str, tables: Sequence[TableRow]) -> None:
+def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:
     """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
     rows without a word."""
     logged = set(change_log.captured_roots(source, pipeline))
-    changes = count_changes(source, [t for t in tables if t.oid in logged])
+    changes = count_changes(logs, [t for t in tables if t.oid in logged])
     late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
     if late:
         listed = ", ".join(f"{name}: {n}" for name, n in late.items())
@@ -112,10 +114,31 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
         context.check_fence()
         then = partial(drop_replaced, replaced.get(oid))
         try:
+            if context.pipeline.by_slot:
+                _stop_slot_capture_of(context, oid, [t for t in tables if t.oid == oid])
+                continue
             stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True, then=then)
         except change_log.LateChanges:
-            refuse_late_changes(context.source, context.name, tables)
+            refuse_late_changes(context.source, context.logs, context.name, tables)
             raise
+
+
+def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]) -> None:
+    """Under a lock that keeps writers out, what they have written is read before nobody reads it any more."""
+
+    def attempt() -> None:
+        with context.source.transaction():
+            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
+            name = context.source.execute(queries("capture")["relation_name"], [oid]).fetchone()
+            if name is not None:
+                lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
+                context.source.execute(lock.format(sql.Identifier(*name)))
+            context.receive()
+            if any(count_changes(context.logs, tables).values()):
+                raise change_log.LateChanges(oid)
+            change_log.stop(context.source, context.name, oid)
+
+    with_tries(context.pipeline.swap, "taking a table out of the publication", attempt)
 
 
 def stop_capture_of(
@@ -176,6 +199,7 @@ def forget_capture(source: Session, pipeline: str) -> None:
     if not migrations.state(source, "core")["applied"]:
         return
     ddl_log.stop(source, pipeline)
+    slot_log.stop_slot(source, pipeline)
     with source.transaction():
         left, fences = change_log.forget_pipeline(source, pipeline)
     if left == 0 and not fences:

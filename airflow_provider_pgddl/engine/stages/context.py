@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import lease
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.capture.stream import SlotStream
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, UsageError
 from airflow_provider_pgddl.engine.job import Job
@@ -19,6 +20,7 @@ from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema import verdict
@@ -141,9 +143,25 @@ class Context:
         row = self.row()
         source = self.session("source", "window")
         target = source if self.in_place else self.session("target", "window")
-        return Replica(
-            self.name, row.run, source, target, self.session("source", "watch"), self.lease.fence, self.in_place
-        )
+        receive = self.receive if self.pipeline.by_slot else None
+        watcher = self.session("source", "watch")
+        return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive)
+
+    def receive(self) -> None:
+        """Where a slot fills the change logs: all that the source has committed by now."""
+        if not self.pipeline.by_slot:
+            return
+        source, target = self.session_once("source", "receive"), self.session_once("target", "receive")
+
+        def stream(slot: str) -> SlotStream:
+            return SlotStream(self.source_dsn, slot, slot, pipeline=self.name, token=self.lease.token)
+
+        slot_log.receive(source, target, stream, self.name, self.lease.fence)
+
+    @property
+    def logs(self) -> Logs:
+        """The change logs as they are now."""
+        return logs_now(self.pipeline, self.source, self.target)
 
     def block(self, stopped: Mapping[int, list[str]]) -> None:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
@@ -177,7 +195,7 @@ class Context:
 
     @property
     def trigger_names(self) -> tuple[str, ...]:
-        return change_log.trigger_names(self.name)
+        return change_log.capture_names(self.name)
 
 
 def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:

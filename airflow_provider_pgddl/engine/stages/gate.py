@@ -16,7 +16,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_po
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.progress import repeating
-from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
+from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
+from airflow_provider_pgddl.engine.rows.windows import count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped
@@ -51,7 +52,7 @@ def gate(
         stuck = journal.stuck_tables()
         evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck])
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
-        return _reports(journal, rows, evaluated, stuck, source, wanted, announce=announce)
+        return _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
 
 
 def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
@@ -68,7 +69,7 @@ def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[T
     """Compares these tables as they are now, and records the verdicts."""
     started = time.monotonic()
     found = evaluate(pipeline, source, journal.conn, rows, ())
-    now = catalog.describe(source, [t.oid for t in rows], change_log.trigger_names(pipeline.pipeline))
+    now = catalog.describe(source, [t.oid for t in rows], change_log.capture_names(pipeline.pipeline))
     known = journal.schema.statuses()
     verdicts: dict[Name, Recorded] = {}
     for table in rows:
@@ -98,12 +99,12 @@ def _result(verdicts: Iterable[Recorded]) -> Result:
 
 
 def _reports(
-    journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated], stuck: Mapping[str, list[str]],
-    source: Session, wanted: Collection[Name] | None, *, announce: bool,
+    pipeline: Pipeline, journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated],
+    stuck: Mapping[str, list[str]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
 ) -> list[TableReport]:  # fmt: skip
     statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
     new = set(journal.schema.claim_new(statuses)) if announce else set()
-    held = held_back(journal, source, [t for t in rows if t.qualified in stuck or _is_closed(statuses, t)])
+    held = held_back(pipeline, journal, source, [t for t in rows if t.qualified in stuck or _is_closed(statuses, t)])
     reports = {}
     for name, status in statuses.items():
         sides = evaluated.get(name)
@@ -132,10 +133,10 @@ def _is_closed(statuses: Mapping[Name, StatusRow], table: TableRow) -> bool:
     return row is not None and row.status == "mismatch"
 
 
-def held_back(journal: Journal, source: Session, tables: Sequence[TableRow]) -> dict[str, int]:
+def held_back(pipeline: Pipeline, journal: Journal, source: Session, tables: Sequence[TableRow]) -> dict[str, int]:
     """Rows that were written on the source and wait, by table, where that is known."""
-    logs = set(change_log.captured_roots(source, journal.pipeline).values()) if tables else set()
-    changes = count_changes(source, [t for t in tables if t.log_table in logs])
+    logs = set(change_log.captured_roots(source, pipeline.pipeline).values()) if tables else set()
+    changes = count_changes(logs_now(pipeline, source, journal.conn), [t for t in tables if t.log_table in logs])
     pending = count_pending(journal.conn, [t for t in tables if t.state in WITH_PENDING])
     return {t.qualified: changes.get(t.id, 0) + pending.get(t.id, 0) for t in tables if t.log_table in logs}
 

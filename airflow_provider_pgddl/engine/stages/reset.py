@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.journal import exists as journal_exists
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.rows.logs import logs_now
 from airflow_provider_pgddl.engine.rows.windows import forget_keys
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
@@ -123,7 +124,7 @@ def _reset_all(
 ) -> list[str]:
     dropped: list[str] = []
     if row.cut_over_at is not None and row.finished_at is None:
-        refuse_late_changes(source, pipeline.pipeline, tables)
+        refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
     if row.finished_at is None or pipeline.swap.fence == "read_only":
         dropped += _drop_capture(pipeline, source, tables, None)
     if row.cut_over_at is None:

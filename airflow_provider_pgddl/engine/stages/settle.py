@@ -22,9 +22,10 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows.logs import lost_tracks
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
-from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys, lost_tracks
+from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
@@ -161,7 +162,7 @@ def look_at(
     digests = copy_digests(context.target, copies)
     physical = _copies_physical(context, copies)
     found = evaluate(context.pipeline, context.source, context.target, tables, (), seen=schemas)
-    lost = lost_tracks(context.source, tables)
+    lost = lost_tracks(context.logs, tables)
     looks = []
     for table in tables:
         now, evaluated = seen[table.oid], found[table.schema, table.name]

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 from airflow_provider_pgddl.engine import catalog, migrations
-from airflow_provider_pgddl.engine.capture import change_log, ddl_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
@@ -66,6 +66,8 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 
 def run(context: Context) -> StageResult:
     _start_ddl_capture(context)
+    if context.pipeline.by_slot:
+        slot_log.start_slot(context.source, context.target, context.name)
     started = _start_capture(context)
     if context.journal.stage_done(context.row().run, "snapshot"):
         follow(context, look=True)
@@ -137,6 +139,8 @@ def _refuse_lost_names(context: Context) -> None:
 def capture(context: Context, oid: int) -> tuple[Table, str]:
     """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
     swap = context.pipeline.swap
+    if context.pipeline.by_slot:
+        return _capture_by_slot(context, oid)
     prepared, log = change_log.prepare(context.source, context.name, oid)
     first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
 
@@ -144,6 +148,21 @@ def capture(context: Context, oid: int) -> tuple[Table, str]:
         return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
 
     return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
+
+
+def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
+    swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
+    if oid not in described:
+        raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+    prepared = described[oid]
+    first_plan(context.pipeline, prepared)
+    return with_tries(
+        swap,
+        f"capturing {prepared.qualified}",
+        lambda: slot_log.capture(
+            context.source, context.target, context.fence(), context.name, prepared, swap.lock_timeout
+        ),
+    )
 
 
 def _wait_for_older_transactions(context: Context) -> None:

@@ -10,7 +10,8 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.pipeline import Pipeline
-from airflow_provider_pgddl.engine.rows.windows import count_changes, count_pending
+from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
+from airflow_provider_pgddl.engine.rows.windows import count_pending
 from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 
@@ -29,7 +30,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         tables = journal.tables(row.run)
         working = [t for t in tables if t.state != "cleaned"]
         logs = set(change_log.captured_roots(source, name).values()) if row.finished_at is None else set()
-        changes = count_changes(source, [t for t in working if t.log_table in logs])
+        changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
         followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
         pending = count_pending(target, followed)
         left = journal.chunks_left([t.id for t in tables])

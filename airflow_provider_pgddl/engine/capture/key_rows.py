@@ -1,0 +1,135 @@
+"""What a slot's stream becomes in the change logs: a line of COPY for each changed row. Pure.
+
+A publication lists the key's columns only, so that a message holds little else; of a table with REPLICA IDENTITY FULL,
+and on Postgres 14, all columns come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.capture.pgoutput import (
+    Begin,
+    Commit,
+    Item,
+    Relation,
+    Truncate,
+    Unchanged,
+    Values,
+    format_lsn,
+)
+
+_Key = Sequence[bytes | Unchanged | None]
+
+_SPECIAL = re.compile(rb"[\\\n\r\t]")
+_ESCAPED = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedLeaf:
+    """A relation that is captured: its log table, and its key in the log's order by attribute number, present name
+    (None: it is gone) and type."""
+
+    log: str
+    key: Sequence[int]
+    names: Sequence[str | None]
+    types: Sequence[int]
+
+
+class KeyRows:
+    """Takes what a stream says in its order. `lines` are the log rows since `clear`, by log table; `border` is where
+    the last whole transaction ends."""
+
+    def __init__(self, leaves: Mapping[int, CapturedLeaf], widen: Callable[[int], int], known: int) -> None:
+        """`known` is how far the logs have come: what committed before may be sent again."""
+        self._all, self._widen, self._known = leaves, widen, known
+        self._leaves = leaves
+        self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
+        self._xid = b""
+        self.lines: dict[str, list[bytes]] = {leaf.log: [] for leaf in leaves.values()}
+        self.count = 0
+        self.border: int | None = None
+
+    def clear(self) -> None:
+        for lines in self.lines.values():
+            lines.clear()
+        self.count = 0
+
+    def take(self, item: Item, lsn: int) -> bool:
+        """`lsn` is where the message stands in the WAL. Whether a transaction has ended with it."""
+        if isinstance(item, tuple):
+            op, relation, old, new = item
+            leaf = self._leaves.get(relation)
+            if leaf is not None:
+                self._row(op, relation, leaf, old, new, lsn)
+        elif isinstance(item, Begin):
+            self._xid = b"%d" % self._widen(item.xid)
+            self._leaves = self._all if item.commit_lsn >= self._known else {}
+        elif isinstance(item, Commit):
+            self.border = item.end_lsn
+            return True
+        elif isinstance(item, Relation):
+            self._places[item.oid] = _places(item, self._all.get(item.oid))
+        elif isinstance(item, Truncate):
+            for relation in item.relations:
+                if relation in self._leaves:
+                    self._add("T", relation, self._leaves[relation], None, None, lsn)
+        return False
+
+    def _row(
+        self, op: str, relation: int, leaf: CapturedLeaf, old: Values | None, new: Values | None, lsn: int
+    ) -> None:
+        places = self._places[relation]
+        if places is None:
+            self._add("X", relation, leaf, None, None, lsn)
+            return
+        before, after = old and [old[n] for n in places], new and [new[n] for n in places]
+        if op == "U":
+            before = before or after  # the key is what it was
+            if before and after:
+                after = [b if a is Unchanged.TOAST else a for a, b in zip(after, before, strict=True)]
+        # Kept out of line and sent nowhere: the server sends such a key as the old one.
+        if any(value is Unchanged.TOAST for value in [*(before or ()), *(after or ())]):
+            self._add("X", relation, leaf, None, None, lsn)
+            return
+        self._add(op, relation, leaf, before, after, lsn)
+
+    def _add(self, op: str, relation: int, leaf: CapturedLeaf, old: _Key | None, new: _Key | None, lsn: int) -> None:
+        none = [b"\\N"] * len(leaf.key)
+        fields = [
+            op.encode(),
+            b"%d" % relation,
+            *(map(_text, old) if old else none),
+            *(map(_text, new) if new else none),
+            self._xid,
+            format_lsn(lsn).encode(),
+        ]
+        self.lines[leaf.log].append(b"\t".join(fields))
+        self.count += 1
+
+
+def _places(relation: Relation, leaf: CapturedLeaf | None) -> list[int] | None:
+    """Where a row of the relation has the key's columns, in the log's order; None where that is not known: the key has
+    become another one meanwhile."""
+    if leaf is None:
+        return None
+    columns = relation.columns
+    if relation.replica_identity != "f" and len(columns) == len(leaf.key):
+        # The list is by attribute number, so columns may have had other names.
+        order = sorted(leaf.key)
+        places = [order.index(number) for number in leaf.key]
+    else:
+        names = [c.name for c in columns]
+        if any(name not in names for name in leaf.names):
+            return None
+        places = [names.index(name) for name in leaf.names if name is not None]
+    if any(columns[place].type_oid != type_ for place, type_ in zip(places, leaf.types, strict=True)):
+        return None
+    return places
+
+
+def _text(value: bytes | Unchanged | None) -> bytes:
+    if not isinstance(value, bytes):
+        return b"\\N"
+    return _SPECIAL.sub(lambda found: _ESCAPED[found[0]], value) if _SPECIAL.search(value) else value

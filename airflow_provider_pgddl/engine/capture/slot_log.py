@@ -1,0 +1,239 @@
+"""The change log by a logical slot: the same log tables, on the target, filled from the source's WAL.
+
+What a slot yields is written into the logs and committed there together with how far it has been read; only then is
+it confirmed. So the source keeps no more WAL than since the last reading, however long a backfill takes, a change is
+in the log exactly once, and a window takes those of it that its snapshot shows (C1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
+from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
+from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
+from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
+from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.catalog import Leaf, Table
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("slot_log")
+LINES_AT_ONCE = 50_000  # are written into the logs together
+COLUMN_LISTS = 150_000  # the first version whose publications have them
+
+
+def slot_name(pipeline: str) -> str:
+    return publication_name(pipeline)
+
+
+# --- capture ----------------------------------------------------------------------------------------------------------
+
+
+def start_slot(source: Session, target: Session, pipeline: str) -> None:
+    """The publication first, for decoding looks that up as of each change; the tables join it one by one (C2). Does
+    nothing where the slot is there. StageFailed where it was there once and is gone, or is of no use."""
+    name = slot_name(pipeline)
+    row = source.execute(_Q["publication_exists"], [name]).fetchone()
+    if not (row and row[0]):
+        source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
+    if source.execute(_Q["slot"], [name]).fetchone() is None and received(target, pipeline) is None:
+        try:
+            source.execute(_Q["create_slot"], [name])
+        except pg.ObjectNotInPrerequisiteState as error:
+            raise StageFailed(
+                f"a logical slot cannot be made: {error.diag.message_primary}",
+                todo="set capture.rows: change_log, or make the source fit for logical decoding and restart it",
+                sql="ALTER SYSTEM SET wal_level = 'logical';",
+            ) from None
+        row = source.execute(_Q["slot"], [name]).fetchone()
+        assert row is not None
+        target.execute(_Q["set_received"], [row[3], pipeline])
+    refuse_lost(source, target, pipeline)
+
+
+def refuse_lost(source: Session, target: Session, pipeline: str) -> None:
+    """StageFailed where changes are gone that the logs do not have: a lag is none of that."""
+    name, known = slot_name(pipeline), received(target, pipeline)
+    row = source.execute(_Q["slot"], [name]).fetchone()
+    if row is None:
+        what = "was dropped"
+    elif row[2] == "lost":
+        what = "has lost WAL that it needs: it fell behind by more than max_slot_wal_keep_size"
+    elif row[0] != "pgoutput" or not row[1]:
+        raise StageFailed(
+            f"replication slot {name!r} is somebody else's (plugin {row[0]}, this database: {row[1]})",
+            todo="give this pipeline another name, or drop that slot",
+        )
+    elif known is None or parse_lsn(row[3]) > parse_lsn(known):
+        what = f"was read by somebody else, or made anew: it begins at {row[3]}, and the target has read up to {known}"
+    else:
+        return
+    raise SlotLost(
+        f"replication slot {name!r} {what}; changes since then are in no log",
+        todo="`pgddl reset` this pipeline and start again from setup, or set capture.on_slot_lost: restart_tables, "
+        "which reads every table again",
+    )
+
+
+def received(target: Session, pipeline: str) -> str | None:
+    """How far the slot has been read into the logs; None where it was not made yet."""
+    row = target.execute(_Q["received"], [pipeline]).fetchone()
+    return row[0] if row else None
+
+
+def capture(
+    source: Session, target: Session, fence: Fence, pipeline: str, prepared: Table, lock_timeout: float
+) -> tuple[Table, str]:
+    """One table's log, and its leaves into the publication; returns the table as described under their lock.
+
+    SHARE ROW EXCLUSIVE waits for every writer: adding a table to a publication does not (C2). LockNotAvailable when
+    `lock_timeout` (seconds) runs out; Retry where the table is no longer what was prepared for.
+    """
+    for leaf_name, what, fix in unfit(source, prepared):
+        raise PreflightRefused(what, table=leaf_name, sql=fix)
+    log = log_name(pipeline, prepared.oid)
+    with lease.fenced(target, fence):
+        _create_log(target, prepared, log)
+    with source.transaction():
+        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
+        relation = sql.Identifier(prepared.schema, prepared.name)
+        try:
+            source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
+        except pg.UndefinedTable:
+            raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
+        now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
+        if now is None or now.structure() != prepared.structure():
+            raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        as_leaves = catalog.describe(source, [leaf.oid for leaf in now.leaves])
+        for leaf in now.leaves:
+            _publish(source, pipeline, now, leaf, as_leaves[leaf.oid], log)
+        return catalog.describe(source, [prepared.oid], change_log.capture_names(pipeline))[prepared.oid], log
+
+
+def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
+    """(relation, what is wrong with it, SQL) of each leaf that a publication does not go with: an application's UPDATE
+    must not fail for it (C19), and an old key has to be in the WAL."""
+    for leaf in table.leaves:
+        row = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
+        if row is None:
+            continue  # dropped just now
+        identity, has_primary, persistence = row
+        name = sql.Identifier(leaf.schema, leaf.name).as_string()
+        if persistence != "p":
+            what, fix = "is unlogged: its changes are in no WAL", f"ALTER TABLE {name} SET LOGGED;"
+        elif identity == "n" or (identity == "d" and not has_primary):
+            what = "has no replica identity: in a publication its UPDATE and DELETE would fail"
+            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX a unique one"
+        else:
+            continue
+        yield f"{leaf.schema}.{leaf.name}", f"{what} (capture.rows: wal)", fix
+
+
+def _create_log(target: Session, table: Table, log: str) -> None:
+    assert table.key is not None
+    types = {c.name: c.base_type for c in table.columns}
+    keys = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))
+        for prefix in ("old_", "new_")
+        for i, k in enumerate(table.key.columns, 1)
+    )
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log)))
+    target.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=keys))
+    target.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(log_table(log)))
+
+
+def _publish(source: Session, pipeline: str, table: Table, leaf: Leaf, as_leaf: Table, log: str) -> None:
+    assert table.key is not None
+    by_name = {c.name: c for c in as_leaf.columns}
+    keys = [by_name[k] for k in table.key.columns]
+    source.execute(
+        _Q["register"], [pipeline, table.oid, leaf.oid, log, [k.attnum for k in keys], [k.type_oid for k in keys]]
+    )
+    publication, relation = sql.Identifier(publication_name(pipeline)), sql.Identifier(leaf.schema, leaf.name)
+    row = source.execute(queries("capture")["published"], [publication_name(pipeline), leaf.oid]).fetchone()
+    if row and row[0]:  # perhaps with another list
+        source.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(publication, relation))
+    identity = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
+    columns: sql.Composable = sql.SQL("")
+    if source.info.server_version >= COLUMN_LISTS and identity is not None and identity[0] != "f":
+        columns = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key.columns)))
+    source.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}{}").format(publication, relation, columns))
+
+
+def stop_slot(source: Session, pipeline: str) -> None:
+    """Retry where somebody reads it."""
+    name = slot_name(pipeline)
+    try:
+        source.execute(_Q["drop_slot"], [name])
+    except pg.ObjectInUse as error:
+        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+    source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def receive(
+    source: Session, target: Session, open_stream: Callable[[str], SlotStream], pipeline: str, fence: Fence
+) -> None:
+    """Reads the slot into the logs, up to what the source had committed when this was called.
+
+    In transactions of the target that end where one of the source's does, each with how far it has come, which is
+    confirmed once it has committed. No session is in a transaction. Runs of one pipeline take turns.
+    """
+    name = f"pgddl rows {pipeline}"
+    end = marker(source)
+    target.execute(_Q["lock_receiving"], [name])
+    try:
+        known = received(target, pipeline)
+        refuse_lost(source, target, pipeline)
+        assert known is not None
+        if parse_lsn(known) >= end:
+            return  # by another run
+        now = Snapshot.parse(catalog.current_snapshot(source))
+        rows = KeyRows(_captured(source, pipeline), now.widen, parse_lsn(known))
+        with open_stream(slot_name(pipeline)) as slot:
+            items = decode(slot.messages(end))
+            over = False
+            while not over:
+                with lease.fenced(target, fence):
+                    over = _write_some(target, rows, items, slot)
+                    reached = end if over or rows.border is None else rows.border
+                    target.execute(_Q["set_received"], [format_lsn(reached), pipeline])
+                slot.confirm(reached)
+    finally:
+        target.execute(_Q["unlock_receiving"], [name])
+
+
+def _captured(source: Session, pipeline: str) -> dict[int, CapturedLeaf]:
+    return {leaf: CapturedLeaf(*rest) for leaf, *rest in source.execute(_Q["captured"], [pipeline]).fetchall()}
+
+
+def _write_some(target: Session, rows: KeyRows, items: Iterator[Item], slot: SlotStream) -> bool:
+    """Up to a border behind enough lines; whether that was the end. A transaction of any size takes little memory."""
+    written = False
+    for item in items:
+        at_border = rows.take(item, slot.at)
+        if rows.count >= LINES_AT_ONCE:
+            _write(target, rows)
+            written = True
+        if at_border and written:
+            _write(target, rows)
+            return False
+    _write(target, rows)
+    return True
+
+
+def _write(target: Session, rows: KeyRows) -> None:
+    for log, lines in rows.lines.items():
+        if lines:
+            with target.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(log_table(log))) as copy:
+                copy.write(b"\n".join(lines) + b"\n")
+    rows.clear()

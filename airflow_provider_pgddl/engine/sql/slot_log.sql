@@ -1,0 +1,52 @@
+-- name: slot
+SELECT s.plugin, s.database = pg_catalog.current_database(), s.wal_status, s.confirmed_flush_lsn::text, s.active_pid,
+       pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), s.restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s
+
+-- name: create_slot
+SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')
+
+-- name: drop_slot
+SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+
+-- name: publication_exists
+SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)
+
+-- name: replica_identity
+-- (replica identity, whether there is a primary key, persistence)
+SELECT c.relreplident::text,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
+       c.relpersistence::text
+FROM pg_catalog.pg_class c WHERE c.oid = %s
+
+-- name: captured
+-- Each captured leaf with its log, and its key in the log's order: attnums, present names, types.
+SELECT c.leaf, c.log_table, c.key,
+       ARRAY(SELECT a.attname::text FROM unnest(c.key) WITH ORDINALITY k(attnum, n)
+             LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.leaf AND a.attnum = k.attnum AND NOT a.attisdropped
+             ORDER BY k.n),
+       c.key_types
+FROM pgddl.captured c WHERE c.pipeline = %s AND c.key IS NOT NULL
+
+-- name: register
+INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_types) VALUES (%s, %s, %s, %s, '', %s, %s)
+ON CONFLICT (pipeline, leaf) DO UPDATE SET root = EXCLUDED.root, log_table = EXCLUDED.log_table, key = EXCLUDED.key,
+    key_types = EXCLUDED.key_types
+
+-- name: log_table
+-- Like the log by triggers; `at` is where the change stands in the source's WAL.
+CREATE TABLE {log} (op "char" NOT NULL, leaf oid NOT NULL, {keys}, xid xid8 NOT NULL, at pg_lsn NOT NULL)
+WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+      autovacuum_vacuum_insert_threshold = -1)
+
+-- name: received
+SELECT slot_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
+
+-- name: set_received
+UPDATE pgddl.pipelines SET slot_lsn = %s::pg_catalog.pg_lsn WHERE pipeline = %s
+
+-- name: lock_receiving
+SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))
+
+-- name: unlock_receiving
+SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(%s, 0))
