@@ -1,4 +1,4 @@
-"""Task groups: the whole lifecycle in one line of a DAG."""
+"""Task groups: a whole pipeline in one line of a DAG."""
 
 from __future__ import annotations
 
@@ -47,5 +47,32 @@ def lifecycle(
             PgddlVerifyOperator(task_id="verify", **common),
             PgddlSwapOperator(task_id="swap", **common),
             PgddlCleanupOperator(task_id="cleanup", **common),
+        )
+    return group
+
+
+def follow(
+    *,
+    pipeline: str | os.PathLike[str] | Mapping[str, Any],
+    group_id: str = "follow",
+    gate: Mapping[str, Any] | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    **spark: Any,
+) -> TaskGroup:
+    """setup → snapshot → backfill → schema_sync → gate → replay, for a DAG that runs again and again.
+
+    The first run copies what is there. In every other one the first four have nothing to do but for tables that came
+    since, and replay brings DDL and rows until it is less than `replay.until_lag` behind. The DAG needs a schedule and
+    max_active_runs=1. Arguments and task ids are as for `lifecycle`.
+    """
+    with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
+        common: dict[str, Any] = {"pipeline": pipeline, **spark}
+        chain(
+            PgddlSetupOperator(task_id="setup", **common),
+            PgddlSnapshotOperator(task_id="snapshot", **common),
+            PgddlBackfillOperator(task_id="backfill", **common),
+            PgddlSchemaSyncOperator(task_id="schema_sync", **common),
+            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, **(gate or {})),
+            PgddlReplayOperator(task_id="replay", **common),
         )
     return group

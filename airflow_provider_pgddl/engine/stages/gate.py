@@ -49,6 +49,7 @@ def gate(
         if row is None or row.cut_over_at is not None:
             return []
         rows = journal.tables(row.run)
+        _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows})
         stuck = journal.stuck_tables()
         evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck])
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
@@ -63,6 +64,21 @@ def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
     if unknown := wanted - set(known):
         raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
     return wanted
+
+
+def _forget_newcomers(source: Session, journal: Journal, mine: Collection[Name]) -> None:
+    """What stopped tables that are none of the run yet, and does so no more: the next replay takes them in. It cannot
+    see that first where it waits for this gate."""
+    statuses = journal.schema.statuses().items()
+    others = {name: row for name, row in statuses if name not in mine and row.status == "mismatch"}
+    there = catalog.describe_all(source) if others else {}
+    for name, row in others.items():
+        if any(finding.what == KEYLESS for finding in row.findings):
+            stands = name in there and there[name].key is None
+        else:  # left behind on the target
+            stands = name in there and catalog.oid_of(journal.conn, *name) is not None
+        if not stands:
+            journal.schema.forget(name)
 
 
 def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow]) -> dict[Name, Evaluated]:

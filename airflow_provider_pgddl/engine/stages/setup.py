@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matc
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
+from airflow_provider_pgddl.engine.stages.compare import KEYLESS
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.stages.locks import with_tries
@@ -108,6 +109,10 @@ def _start_capture(context: Context) -> int:
         oid = catalog.oid_of(context.source, schema, name)
         if oid is None or oid in known:
             continue  # dropped in this moment, or captured
+        if _is_keyless(context.source, oid):
+            if captures_ddl(context) and journal.stage_done(run, "snapshot"):
+                continue  # stopped alone by what follows DDL, until it has one
+            raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
         if started == 0:
             _refuse_lost_names(context)
         context.check_fence()
@@ -120,6 +125,11 @@ def _start_capture(context: Context) -> int:
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
     return started
+
+
+def _is_keyless(source: Session, oid: int) -> bool:
+    table = catalog.describe(source, [oid]).get(oid)
+    return table is not None and table.key is None
 
 
 def _refuse_lost_names(context: Context) -> None:

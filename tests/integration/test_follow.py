@@ -1,0 +1,175 @@
+"""What the follow group's runs do, one after the other: rows and DDL come, also of tables that are new, gone or renamed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from tests.integration.lifecycle import Lifecycle, execute, wait_until
+
+Lifecycles = Callable[..., Lifecycle]
+
+BEFORE_THE_GATE = ("setup", "snapshot", "backfill", "schema_sync")
+ACCOUNTS = 40
+TOTAL = ACCOUNTS * 2 * 100
+SHOP = f"""
+CREATE SCHEMA shop;
+CREATE TABLE shop.checking (id int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE shop.savings (id int PRIMARY KEY, balance int NOT NULL);
+INSERT INTO shop.checking SELECT n, 100 FROM generate_series(1, {ACCOUNTS}) n;
+INSERT INTO shop.savings SELECT n, 100 FROM generate_series(1, {ACCOUNTS}) n;
+"""
+
+
+@pytest.fixture
+def shop(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> Lifecycle:
+    execute(source_dsn, SHOP)
+    return lifecycle(source_dsn, target_dsn, tables={"include": ["shop.*"]})
+
+
+def closed_for(move: Lifecycle) -> list[str]:
+    """The tables that the gate is closed for."""
+    reports = stages.gate(load_pipeline(move.content), move.source, move.target)
+    return [r.table for r in reports if r.status == "mismatch"]
+
+
+def one_run(move: Lifecycle) -> dict[str, str]:
+    """One run of the DAG, whose gate has to be open; the state that each stage ended with."""
+    states = {stage: move.run(stage).state for stage in BEFORE_THE_GATE}
+    assert closed_for(move) == []
+    return states | {"replay": move.run("replay").state}
+
+
+def test_the_first_run_copies_and_a_quiet_one_has_nothing_to_do(shop: Lifecycle) -> None:
+    assert set(one_run(shop).values()) == {"done"}
+    assert differences(shop.source, shop.target) == []
+    assert set(one_run(shop).values()) == {"nothing_to_do"}
+    execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3; DELETE FROM shop.savings WHERE id = 4")
+    assert one_run(shop) == dict.fromkeys(BEFORE_THE_GATE, "nothing_to_do") | {"replay": "done"}
+    assert differences(shop.source, shop.target) == []
+
+
+def test_tables_come_go_and_get_other_names_between_runs(shop: Lifecycle) -> None:
+    one_run(shop)
+    execute(
+        shop.source,
+        """
+        CREATE TABLE shop.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text UNIQUE);
+        INSERT INTO shop.orders (note) SELECT 'order ' || n FROM generate_series(1, 500) n;
+        """,
+    )
+    execute(shop.source, "CREATE TABLE shop.passing (id int PRIMARY KEY); INSERT INTO shop.passing VALUES (1)")
+    one_run(shop)
+    assert differences(shop.source, shop.target) == []
+    execute(
+        shop.source,
+        """
+        ALTER TABLE shop.orders RENAME TO purchases;
+        UPDATE shop.purchases SET note = 'changed ' || id WHERE id % 7 = 0;
+        DROP TABLE shop.passing;
+        ALTER TABLE shop.savings RENAME TO orders;
+        INSERT INTO shop.orders VALUES (1000, 5);
+        """,
+    )
+    one_run(shop)
+    assert differences(shop.source, shop.target) == []
+    execute(shop.source, "INSERT INTO shop.purchases (note) VALUES ('one more'); DELETE FROM shop.orders WHERE id < 9")
+    one_run(shop)
+    assert differences(shop.source, shop.target) == []
+    there = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'shop'::regnamespace ORDER BY 1"
+    assert shop.journal(there) == [("checking",), ("orders",), ("purchases",)]
+
+
+def test_a_new_table_without_a_key_closes_the_gate_until_it_has_one(shop: Lifecycle) -> None:
+    """The gate waits within a run, so it has to see by itself that it may open: nothing else runs meanwhile."""
+    one_run(shop)
+    execute(shop.source, "CREATE TABLE shop.log (id int NOT NULL, what text); INSERT INTO shop.log VALUES (1, 'a')")
+    for stage in BEFORE_THE_GATE:
+        assert shop.run(stage).state == "nothing_to_do"
+    assert closed_for(shop) == ["shop.log"]
+    execute(shop.source, "ALTER TABLE shop.log ADD PRIMARY KEY (id)")
+    assert closed_for(shop) == []
+    one_run(shop)
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_reader_of_the_target_never_sees_money_that_is_on_its_way(shop: Lifecycle) -> None:
+    """Each transaction on the source takes from one table and gives to the other: a window is one transaction here."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    one_run(shop)
+    with moving_money(shop.source, random.Random(seed)) as moved, reading_sums(shop.target) as seen:
+        for _ in range(6):
+            before = len(moved)
+            wait_until(lambda: len(moved) > before + 20)  # noqa: B023
+            assert shop.run("replay").state == "done"
+    assert set(seen) == {TOTAL}
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+@contextmanager
+def moving_money(dsn: str, dice: random.Random) -> Iterator[list[int]]:
+    """Amounts between random accounts of both tables, sometimes with a key that changes or an account that is new."""
+    over, moved = threading.Event(), list[int]()
+
+    def move() -> None:
+        with psycopg.connect(dsn) as conn:
+            while not over.is_set():
+                amount, one, other = dice.randint(-50, 50), dice.randint(1, ACCOUNTS), dice.randint(1, ACCOUNTS)
+                conn.execute("UPDATE shop.checking SET balance = balance - %s WHERE id = %s", [amount, one])
+                conn.execute("UPDATE shop.savings SET balance = balance + %s WHERE id = %s", [amount, other])
+                if dice.random() < 0.2:
+                    fresh = 1000 + len(moved)
+                    conn.execute("UPDATE shop.savings SET balance = balance - 5 WHERE id = %s", [other])
+                    conn.execute("INSERT INTO shop.checking VALUES (%s, 5)", [fresh])
+                conn.commit()
+                moved.append(amount)
+
+    with beside(move, over):
+        yield moved
+
+
+@contextmanager
+def reading_sums(dsn: str) -> Iterator[list[int]]:
+    over, seen = threading.Event(), list[int]()
+    query = "SELECT (SELECT sum(balance) FROM shop.checking) + (SELECT sum(balance) FROM shop.savings)"
+
+    def read() -> None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            while not over.is_set():
+                row = conn.execute(query).fetchone()
+                assert row is not None
+                seen.append(row[0])
+
+    with beside(read, over):
+        yield seen
+
+
+@contextmanager
+def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """`act` in a thread until the block ends; what it raises fails the test."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert failed == []
