@@ -8,10 +8,7 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
 # Keys whose every value is built, among sections of which the rest is not.
 _BUILT = ("capture.rows", "capture.ddl", "capture.identities")
 _LATER: dict[str, tuple[object, ...]] = {
-    "capture.rows": (
-        "change_log",
-        "wal",
-    ),
+    "capture.rows": ("change_log", "wal", "direct_trigger"),
     "tables.existing": ("refuse",),
     "tables.keyless": ("refuse",),
     "swap.keep_old": (True,),

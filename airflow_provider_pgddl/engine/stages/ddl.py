@@ -34,6 +34,7 @@ from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
+from airflow_provider_pgddl.engine.stages.handover import take_back
 from airflow_provider_pgddl.engine.stages.newcomers import take_in_late_tables
 from airflow_provider_pgddl.engine.stages.settle import settle
 
@@ -365,6 +366,7 @@ def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
     tables = [t for t in context.tables() if (t.schema, t.name) in names]
     known = [t for t in tables if t.state in ("created", "backfilled", "indexed")]
     if known:
+        take_back(context, known)
         # A run that died between an event and the plan that follows from it has left names that are no more.
         with suppress(pg.UndefinedTable, pg.UndefinedColumn):
             patiently(context, lambda: clear_changed(context.replica, known))

@@ -11,6 +11,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import dropped_columns
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
@@ -97,6 +98,8 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
             raise _NotYet("the schema changed just now")
         _wait_out_old_snapshots(conn)
         drained = _drain(context, conn, tables)
+        for root in direct.modes(conn, context.name):
+            direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
             _drop_foreign_key(conn, key)
         serials = [(table, _move(conn, table)) for table in tables]

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
+from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 
@@ -41,6 +42,7 @@ def run(context: Context) -> StageResult:
         return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
     tables = ready(context)
     windows = catch_up(context)
+    hand_over(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
     lag = behind(context.source, last.lsn, last.taken_at)
@@ -135,6 +137,7 @@ def one_window(
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
     goes on in the next one where captured DDL explains it."""
     rows = context.pipeline.replay.window_rows
+    tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt() -> Window:
         return window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside, whole=whole)

@@ -42,6 +42,7 @@ from airflow_provider_pgddl.engine.stages.compare import (
     removed_columns,
 )
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
+from airflow_provider_pgddl.engine.stages.handover import take_back
 from airflow_provider_pgddl.engine.stages.migrating import migrate
 from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
 from airflow_provider_pgddl.engine.stages.planning import first_plan, plan_for, values_missing
@@ -322,6 +323,7 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
     """The plan, in one transaction with what it asks for and with the verdict."""
     fresh = look.fresh
     context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
+    take_back(context, [was])
     if was.state == "captured" or change.what == "plan":
         with context.fenced(was):
             _record(context.target, context.name, was, look, was.state)
