@@ -201,6 +201,8 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
         "no pg_hba.conf entry": "allow this user and host in pg_hba.conf",
         "does not exist": "correct user or database of this connection",
         "is not permitted to log in": "give the role LOGIN",
+        "to start WAL sender": "give the role REPLICATION: ALTER ROLE … REPLICATION",
+        "to start walsender": "give the role REPLICATION: ALTER ROLE … REPLICATION",  # 15 and older
     }
     for words, todo in final.items():
         if words in text:

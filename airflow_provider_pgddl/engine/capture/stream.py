@@ -38,13 +38,15 @@ CLOSE_WAIT = 5.0  # seconds for the server to end the stream by itself
 _DATA = 25  # bytes of an XLogData message before what the plugin wrote: 'w', start, end, time
 _KEEPALIVE = struct.Struct("!cQq?")  # 'k', up to where everything was sent, time, whether an answer is asked for
 _STATUS = struct.Struct("!cQQQq?")  # 'r', written, flushed, applied, time, whether an answer is asked for
+_TODO = "the tables that it captured have to be copied again: `pgddl reset` them, or set on_slot_lost"
 _W, _K, _B = b"wkB"
 _BEGIN = struct.Struct("!xQ")  # the beginning of pgoutput's 'B': LSN of the commit record
 _POSTGRES_EPOCH = 946_684_800  # 2000-01-01, seconds
 
 
 class SlotLost(StageFailed):
-    """The slot was dropped, or the server has thrown away WAL that it needs: which rows changed is not known."""
+    """The slot or its publication was dropped, or the server has thrown away WAL that it needs: which rows changed is
+    not known."""
 
 
 def marker(session: Session) -> int:
@@ -72,10 +74,12 @@ class SlotStream:
         self._confirmed = 0
         self._sent = 0  # the server has sent whatever committed below
         self._held: bytes | None = None  # a Begin at or behind the last `upto`
+        self._skipped = False
 
     def __enter__(self) -> Self:
         dsn, pipeline, token = self._where
         self._conn = connect_replication(dsn, purpose="stream", pipeline=pipeline, token=token)
+        self._conn.add_notice_handler(self._notice)
         self._pgconn = self._conn.pgconn
         try:
             self._conn.execute(_Q["sender_timeout"], [str(int(SENDER_TIMEOUT * 1000))])
@@ -114,6 +118,8 @@ class SlotStream:
         try:
             while self._sent < upto:
                 size, view = read(1)
+                if self._skipped:
+                    raise self._unpublished()
                 if size == 0:
                     self._receive()
                 elif size < 0:
@@ -128,6 +134,8 @@ class SlotStream:
                     yield data
                 elif view[0] == _K:
                     self._keep_alive(view)
+        except pg.UndefinedObject:
+            raise self._unpublished() from None
         except psycopg.Error as error:
             raise from_postgres(error, doing=f"reading replication slot {self._slot!r}") from None
 
@@ -165,10 +173,10 @@ class SlotStream:
     def _look(self) -> None:
         """Refuses a slot that cannot be read, and learns where it is confirmed to."""
         row = self._conn.execute(_Q["slot"], [self._slot]).fetchone()
-        todo = "the tables that it captured have to be copied again: `pgddl reset` them, or set on_slot_lost"
         if row is None:
             raise SlotLost(
-                f"replication slot {self._slot!r} was dropped: what changed since its last read is not known", todo=todo
+                f"replication slot {self._slot!r} was dropped: what changed since its last read is not known",
+                todo=_TODO,
             )
         plugin, here, wal_status, confirmed = row
         if plugin != "pgoutput" or not here:
@@ -180,9 +188,21 @@ class SlotStream:
             raise SlotLost(
                 f"replication slot {self._slot!r} has lost WAL that it needs: the source keeps no more than"
                 " max_slot_wal_keep_size, or its logical decoding was turned off",
-                todo=todo,
+                todo=_TODO,
             )
         self._confirmed = parse_lsn(confirmed)
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        """From 18 on the server leaves rows out with a warning where older ones end the stream with an error. Words are
+        in the server's language."""
+        self._skipped = self._skipped or notice.sqlstate == pg.ObjectNotInPrerequisiteState.sqlstate
+
+    def _unpublished(self) -> SlotLost:
+        return SlotLost(
+            f"publication {self._publication!r} was dropped, if only for a time: what changed then is not in"
+            f" replication slot {self._slot!r}",
+            todo=_TODO,
+        )
 
     def _receive(self) -> None:
         """Waits for the server."""
