@@ -402,6 +402,7 @@ class Capture(Section):
     identities: Flag = False
     on_slot_lost: Literal["fail", "restart_tables"] = "fail"
     max_retained_wal: Bytes = 50 << 30
+    failover: Flag = False
 
     def model_post_init(self, _context: Any, /) -> None:
         if self.ddl is None:
@@ -974,6 +975,8 @@ def _ddl(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
             yield ("ddl", "create_tags"), f"{tag} belongs in drop_tags"
     if capture.ddl == "off" and ddl.ddl_only:
         yield ("ddl", "ddl_only"), "needs capture.ddl: queue or wal"
+    if capture.failover and capture.rows != "wal":
+        yield ("capture", "failover"), "needs a slot: capture.rows: wal"
     if capture.on_slot_lost != "fail" and "wal" not in (capture.rows, capture.ddl):
         yield ("capture", "on_slot_lost"), "needs a slot: capture.rows or capture.ddl: wal"
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from airflow_provider_pgddl.engine.findings import Finding
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline import Pipeline
 
-# Keys whose every value is built, among sections of which the rest is not.
-_BUILT = ("capture.rows", "capture.ddl", "capture.identities")
 _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),
     "tables.existing": ("refuse",),
@@ -17,13 +15,6 @@ _LATER: dict[str, tuple[object, ...]] = {
 
 def unsupported(pipeline: Pipeline) -> list[Finding]:
     """What the pipeline asks for that is valid and not built yet: one clear line each, nothing is silently ignored."""
-    plain = {
-        "pipeline": "plain",
-        "source": {"conn_id": "a"},
-        "target": {"conn_id": "b"},
-        "tables": {"include": ["a.b"]},
-    }
-    default = load_pipeline(plain)
     findings = []
 
     def later(path: tuple[str, ...], value: object) -> None:
@@ -37,10 +28,6 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
         value = getattr(getattr(pipeline, section), name)
         if value not in built:
             later((section, name), value)
-    for name in type(pipeline.capture).model_fields:
-        value = getattr(pipeline.capture, name)
-        if f"capture.{name}" not in _BUILT and value != getattr(default.capture, name):
-            later(("capture", name), value)
     for name, value in pipeline.backfill.throttle:
         if value is not None:
             later(("backfill", "throttle", name), value)

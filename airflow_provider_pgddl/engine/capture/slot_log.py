@@ -36,7 +36,7 @@ def slot_name(pipeline: str) -> str:
 # --- capture ----------------------------------------------------------------------------------------------------------
 
 
-def start_slot(source: Session, target: Session, pipeline: str) -> None:
+def start_slot(source: Session, target: Session, pipeline: str, failover: bool) -> None:
     """The publication first, for decoding looks that up as of each change; the tables join it one by one (C2). Does
     nothing where the slot is there. StageFailed where it was there once and is gone, or is of no use."""
     name = slot_name(pipeline)
@@ -44,18 +44,41 @@ def start_slot(source: Session, target: Session, pipeline: str) -> None:
     if not (row and row[0]):
         source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
     if source.execute(_Q["slot"], [name]).fetchone() is None and received(target, pipeline) is None:
-        try:
-            source.execute(_Q["create_slot"], [name])
-        except pg.ObjectNotInPrerequisiteState as error:
-            raise StageFailed(
-                f"a logical slot cannot be made: {error.diag.message_primary}",
-                todo="set capture.rows: change_log, or make the source fit for logical decoding and restart it",
-                sql="ALTER SYSTEM SET wal_level = 'logical';",
-            ) from None
-        row = source.execute(_Q["slot"], [name]).fetchone()
-        assert row is not None
-        target.execute(_Q["set_received"], [row[3], pipeline])
+        target.execute(_Q["set_received"], [_create_slot(source, name, failover), pipeline])
     refuse_lost(source, target, pipeline)
+
+
+def _create_slot(source: Session, name: str, failover: bool) -> str:
+    """Where it begins."""
+    try:
+        source.execute(_Q["create_failover_slot" if failover else "create_slot"], [name])
+    except pg.ObjectNotInPrerequisiteState as error:
+        raise StageFailed(
+            f"a logical slot cannot be made: {error.diag.message_primary}",
+            todo="set capture.rows: change_log, or make the source fit for logical decoding and restart it",
+            sql="ALTER SYSTEM SET wal_level = 'logical';",
+        ) from None
+    row = source.execute(_Q["slot"], [name]).fetchone()
+    assert row is not None
+    return str(row[3])
+
+
+def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, fence: Fence) -> None:
+    """A new slot in place of one that was lost; every log says that it does not know what has changed. Nobody may
+    trust a snapshot that is older than the end of all transactions that are in progress now."""
+    name = slot_name(pipeline)
+    source.execute(_Q["drop_slot"], [name])
+    start = _create_slot(source, name, failover)
+    with lease.fenced(target, fence):
+        for log, leaf in sorted({leaf.log: oid for oid, leaf in _captured(source, pipeline).items()}.items()):
+            target.execute(sql.SQL(_Q["lost_track"]).format(log=log_table(log)), [leaf])
+        target.execute(_Q["set_received"], [start, pipeline])
+
+
+def retained(source: Session, pipeline: str) -> int:
+    """Bytes of WAL that the source keeps for the slot; 0 where there is none."""
+    row = source.execute(_Q["slot"], [slot_name(pipeline)]).fetchone()
+    return int(row[5] or 0) if row else 0
 
 
 def refuse_lost(source: Session, target: Session, pipeline: str) -> None:

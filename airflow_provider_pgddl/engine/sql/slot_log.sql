@@ -6,6 +6,14 @@ FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s
 -- name: create_slot
 SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')
 
+-- name: create_failover_slot
+-- From Postgres 17 on: standbys keep it in step, and go on with it once promoted.
+SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)
+
+-- name: lost_track
+-- By a transaction that every snapshot shows.
+INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
+
 -- name: drop_slot
 SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.gate import validating
+from airflow_provider_pgddl.engine.stages.receiving import receiving
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
@@ -116,7 +117,8 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for,
     )  # fmt: skip
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    with reporting("backfill", _progress_line(progress, [t.id for t in tables])), validating(context):
+    line = _progress_line(progress, [t.id for t in tables])
+    with reporting("backfill", line), validating(context), receiving(context):
         if worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 

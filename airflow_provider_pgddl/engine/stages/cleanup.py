@@ -90,7 +90,8 @@ def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequ
         listed = ", ".join(f"{name}: {n}" for name, n in late.items())
         raise StageFailed(
             f"the replaced tables were written to after the swap ({listed}); this would lose those changes",
-            todo="carry them over by hand (the change logs name their keys), empty the logs, then run this again",
+            todo="carry them over by hand (the change logs name their keys), empty the logs on the "
+            f"{'source' if logs.session is source else 'target'}, then run this again",
             sql="\n".join(
                 sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
                 for t in tables

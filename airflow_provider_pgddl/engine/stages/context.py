@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import lease
-from airflow_provider_pgddl.engine.capture import change_log, slot_log
-from airflow_provider_pgddl.engine.capture.stream import SlotStream
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, UsageError
 from airflow_provider_pgddl.engine.job import Job
@@ -24,6 +23,7 @@ from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema import verdict
+from airflow_provider_pgddl.engine.stages.receiving import receive
 
 T = TypeVar("T")
 
@@ -148,15 +148,8 @@ class Context:
         return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive)
 
     def receive(self) -> None:
-        """Where a slot fills the change logs: all that the source has committed by now."""
-        if not self.pipeline.by_slot:
-            return
-        source, target = self.session_once("source", "receive"), self.session_once("target", "receive")
-
-        def stream(slot: str) -> SlotStream:
-            return SlotStream(self.source_dsn, slot, slot, pipeline=self.name, token=self.lease.token)
-
-        slot_log.receive(source, target, stream, self.name, self.lease.fence)
+        """See `receiving.receive`."""
+        receive(self)
 
     @property
     def logs(self) -> Logs:

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.brought import brought
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.rows import kept
@@ -286,7 +286,11 @@ def _follow_source(context: Context, table: TableRow, look: Look) -> None:
         lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
     )  # fmt: skip
     if change.what == "capture":
-        again = _look_again(context, table, _capture_again(context, table))
+        try:
+            again = _look_again(context, table, _capture_again(context, table))
+        except PreflightRefused as error:
+            context.block({table.id: [f"{change.why}, and it {error.what}"]})
+            return
         if again is None:
             return  # changed once more just now
         look = again

@@ -3,7 +3,6 @@ read yet."""
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 
 from airflow_provider_pgddl.engine import catalog, migrations
@@ -17,15 +16,13 @@ from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
-from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.stages.locks import with_tries
 from airflow_provider_pgddl.engine.stages.planning import first_plan
-
-OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
+from airflow_provider_pgddl.engine.stages.receiving import wait_for_older_transactions
 
 
 def prepare(job: Job, stack: ExitStack) -> Context:
@@ -68,11 +65,11 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 def run(context: Context) -> StageResult:
     _start_ddl_capture(context)
     if context.pipeline.by_slot:
-        slot_log.start_slot(context.source, context.target, context.name)
+        slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)
     started = _start_capture(context)
     if context.journal.stage_done(context.row().run, "snapshot"):
         follow(context, look=True)
-    _wait_for_older_transactions(context)
+    wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_done(context.row().run, "setup") else "nothing_to_do"
     return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables}, captured=len(tables))
@@ -173,27 +170,3 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
             context.source, context.target, context.fence(), context.name, prepared, swap.lock_timeout
         ),
     )
-
-
-def _wait_for_older_transactions(context: Context) -> None:
-    """Until every transaction that was in progress when capture was complete has ended (C2)."""
-    source = context.source
-    row = source.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
-    assert row is not None
-    deadline, said = time.monotonic() + OLDER_TRANSACTIONS_WAIT, False
-    while True:
-        older = source.execute(queries("catalog")["transactions_before"], {"snapshot": row[0]}).fetchall()
-        if not older:
-            return
-        who = ", ".join(
-            f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}" for _, pid, user, gid in older
-        )
-        if not said:
-            context.say(f"waiting for transactions that are older than capture: {who}")
-            said = True
-        if time.monotonic() > deadline:
-            raise Retry(
-                f"transactions that are older than capture did not end within {OLDER_TRANSACTIONS_WAIT:.0f} s: {who}",
-                todo="commit, roll back or end them; then run setup again (capture goes on meanwhile, nothing is lost)",
-            )
-        time.sleep(0.1)
