@@ -108,23 +108,25 @@ def _ours(conn: psycopg.Connection[Any]) -> bool:
     return not conn.closed and conn.info.get_parameters().get("application_name", "").startswith("pgddl:")
 
 
-def settings() -> dict[str, Any]:
+def settings(rows: str) -> dict[str, Any]:
     return {
         "tables": {"include": ["*.*"]},
+        "capture": {"rows": rows},
         "swap": {"fence": "read_only"},
         "backfill": {"chunk_bytes": "32kB", "workers": 1},
         "replay": {"window_rows": 400, "until_lag": "30s"},
     }
 
 
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
 def test_connections_may_be_lost_anywhere(
-    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], rows: str
 ) -> None:
     execute(source_dsn, SHOP)
     structure = catalog_lines(source_dsn)
     seed = random.SystemRandom().getrandbits(32)
     faults = Faults(seed, one_in=150)
-    move = lifecycle(source_dsn, target_dsn, **settings())
+    move = lifecycle(source_dsn, target_dsn, **settings(rows))
     compared: list[object] = []
 
     def compare() -> None:
@@ -179,12 +181,13 @@ def answers(dsn: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
 def test_servers_may_crash(
-    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+    pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], rows: str
 ) -> None:
     execute(source_dsn, SHOP)
     structure = catalog_lines(source_dsn)
-    move = lifecycle(source_dsn, target_dsn, **settings())
+    move = lifecycle(source_dsn, target_dsn, **settings(rows))
     chance = random.SystemRandom()
     writers = TableWriters([source_dsn], TABLES, rate=60, tolerate_lost=True)
     with writers:

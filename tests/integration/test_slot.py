@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.capture.stream import SlotLost
+from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.rows.logs import count_changes
+from airflow_provider_pgddl.engine.rows.windows import logs_of
+from airflow_provider_pgddl.engine.stages.context import Context
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import do, one
+from tests.integration.sessions import do, in_transaction, one
 
 Make = Callable[..., Lifecycle]
 SHOP = """
@@ -47,3 +53,179 @@ def test_whatever_changes_arrives(shop: Lifecycle, changed_after: str) -> None:
     assert differences(shop.source, shop.target) == []
     assert one(shop.source, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == 0
     assert one(shop.source, "SELECT count(*) FROM pg_publication") == 0
+
+
+@contextmanager
+def pipeline_context(shop: Lifecycle) -> Iterator[Context]:
+    """A stage's sessions and lease, without its work."""
+    with ExitStack() as stack:
+        held = stack.enter_context(Lease(shop.target, shop.name, "replay", None))
+        held.take()
+        yield Context(shop.job("replay"), held, stack)
+
+
+PUBLISHED = (
+    "SELECT array_agg(r.prrelid::regclass::text ORDER BY 1) FROM pg_publication_rel r"
+    " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname LIKE 'pgddl_rows_of_%'"
+)
+
+
+def log_rows(shop: Lifecycle, table: str) -> list[tuple[str, ...]]:
+    (name,) = shop.journal("SELECT log_table FROM pgddl.tables WHERE table_name = %s", [table])[0]
+    return shop.journal(f'SELECT op, leaf::text FROM pgddl."{name}" ORDER BY at')
+
+
+def test_the_source_keeps_no_wal_for_a_long_backfill(shop: Lifecycle) -> None:
+    """What is read from the slot is in the target's own log, and confirmed."""
+    shop.run_all(until="snapshot")
+    do(shop.source, "UPDATE items SET body = 'y' WHERE id <= 10")
+    shop.run("backfill", tables=["public.pairs"])
+    with pipeline_context(shop) as context:
+        context.receive()
+    assert log_rows(shop, "items")[:1] == [("U", str(one(shop.source, "SELECT 'items'::regclass::oid::int")))]
+    assert len(log_rows(shop, "items")) == 10
+    confirmed = "SELECT confirmed_flush_lsn >= (SELECT slot_lsn FROM known) FROM pg_replication_slots"
+    known = one(shop.target, "SELECT slot_lsn::text FROM pgddl.pipelines")
+    assert one(
+        shop.source,
+        f"WITH known AS (SELECT '{known}'::pg_lsn AS slot_lsn) {confirmed} WHERE slot_name LIKE 'pgddl_rows%'",
+    )
+    shop.run_all(after="snapshot")
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_commit_that_is_decoded_and_not_shown_yet_waits_in_the_log(shop: Lifecycle) -> None:
+    """C1, as a window meets it: the transaction is above the snapshot that was taken before it."""
+    shop.run_all(until="replay")
+    with pipeline_context(shop) as context:
+        source = context.replica.source
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            source.execute("SELECT count(*) FROM public.items")
+            do(shop.source, "UPDATE items SET body = 'late' WHERE id = 1")
+            logs = logs_of(context.replica)
+            table = next(t for t in context.tables() if t.name == "items")
+            assert count_changes(logs, [table]) == {table.id: 0}
+            assert count_changes(context.logs, [table]) == {table.id: 1}
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+@pytest.mark.parametrize(
+    ("prepare", "identity"),
+    [
+        ([], "d"),
+        (["ALTER TABLE items REPLICA IDENTITY FULL"], "f"),
+        (["CREATE UNIQUE INDEX other ON items (id, code)", "ALTER TABLE items ALTER code SET NOT NULL",
+          "ALTER TABLE items REPLICA IDENTITY USING INDEX other"], "i"),
+    ],
+)  # fmt: skip
+def test_every_replica_identity(shop: Lifecycle, prepare: list[str], identity: str) -> None:
+    do(shop.source, *prepare)
+    shop.run_all(until="replay")
+    assert one(shop.source, "SELECT relreplident::text FROM pg_class WHERE relname = 'items'") == identity
+    do(shop.source, *CHANGES, "UPDATE items SET body = repeat('toast', 100000) WHERE id = 1")
+    do(shop.source, "UPDATE items SET id = 3000 WHERE id = 1")
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "ALTER TABLE pairs DROP CONSTRAINT pairs_pkey",
+        "ALTER TABLE pairs REPLICA IDENTITY NOTHING",
+        "ALTER TABLE pairs REPLICA IDENTITY FULL",
+        "ALTER TABLE pairs DROP CONSTRAINT pairs_pkey, ADD PRIMARY KEY (b)",
+    ],
+)
+def test_c19_a_publication_breaks_no_applications_update(shop: Lifecycle, ddl: str) -> None:
+    shop.run_all(until="replay")
+    do(
+        shop.source,
+        "DELETE FROM pairs WHERE a > 40",
+        ddl,
+        "UPDATE pairs SET body = 'z'",
+        "DELETE FROM pairs WHERE a = 7",
+    )
+    result = shop.run("replay")
+    if "FULL" in ddl or "ADD PRIMARY" in ddl:
+        assert not result.blocked
+        assert differences(shop.source, shop.target) == []
+    else:
+        (blocked,) = result.blocked
+        assert blocked["table"] == "public.pairs"
+
+
+def test_partitions_that_come_are_published_at_once(shop: Lifecycle) -> None:
+    shop.run_all(until="replay")
+    do(
+        shop.source,
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (200) TO (300)",
+        "INSERT INTO parts VALUES (1, 250, 'a'), (2, 251, 'b')",
+        "CREATE TABLE parts_3 (at int NOT NULL, body text, id int NOT NULL, PRIMARY KEY (id, at))",
+        "INSERT INTO parts_3 VALUES (350, 'came with it', 9)",
+        "ALTER TABLE parts ATTACH PARTITION parts_3 FOR VALUES FROM (300) TO (400)",
+        "UPDATE parts SET at = 351 WHERE at = 250",
+        "ALTER TABLE parts DETACH PARTITION parts_0",
+    )
+    shop.run("replay")
+    assert {"parts_1", "parts_2", "parts_3"} <= set(one(shop.source, PUBLISHED))
+    both = [set(shop.on_source("TABLE parts")), set(shop.journal("TABLE parts"))]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE items",
+        "TRUNCATE parts",
+        "TRUNCATE parts_0",
+        "BEGIN; TRUNCATE items RESTART IDENTITY CASCADE; INSERT INTO items VALUES (1, 'again', 'x'); COMMIT",
+    ],
+)
+def test_truncate(shop: Lifecycle, statement: str) -> None:
+    shop.run_all(until="replay")
+    do(shop.source, "UPDATE items SET body = 'y'", statement, "INSERT INTO items VALUES (2000, 'new', 'x')")
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+@pytest.mark.parametrize("how", ["dropped", "made anew", "read by somebody else", "out of the publication"])
+@pytest.mark.parametrize("policy", ["fail", "restart_tables"])
+def test_changes_that_no_log_has_are_never_passed_over(shop: Lifecycle, how: str, policy: str) -> None:
+    shop.content["capture"]["on_slot_lost"] = policy
+    shop.run_all(until="replay")
+    slot = f"pgddl_rows_of_{shop.name}"
+    lose = {
+        "dropped": f"SELECT pg_drop_replication_slot('{slot}')",
+        "made anew": f"SELECT pg_drop_replication_slot('{slot}');"
+        f" SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+        "read by somebody else": f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())",
+        "out of the publication": f"ALTER PUBLICATION {slot} DROP TABLE items",
+    }[how]
+    do(shop.source, "UPDATE items SET body = 'before' WHERE id < 50", "DELETE FROM pairs WHERE a < 10", lose)
+    do(shop.source, "UPDATE items SET body = 'after' WHERE id > 150")
+    if policy == "fail" and how != "out of the publication":
+        error = shop.refused("replay", SlotLost)
+        assert slot in error.what
+        assert not error.retryable
+        return
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_transaction_that_holds_back_too_much_wal_pauses_the_pipeline(shop: Lifecycle) -> None:
+    shop.content["capture"]["max_retained_wal"] = "1MB"
+    shop.run_all(until="replay")
+    with in_transaction(shop.source, "INSERT INTO items VALUES (9000, 'open', 'x')"):
+        do(
+            shop.source,
+            "CREATE SCHEMA other",
+            "CREATE TABLE other.filler AS SELECT repeat('x', 1000) FROM generate_series(1, 5000)",
+        )
+        error = shop.refused("replay")
+        assert error.retryable
+        assert "max_retained_wal" in error.what
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []

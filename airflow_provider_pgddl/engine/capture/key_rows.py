@@ -89,8 +89,8 @@ class KeyRows:
             before = before or after  # the key is what it was
             if before and after:
                 after = [b if a is Unchanged.TOAST else a for a, b in zip(after, before, strict=True)]
-        # Kept out of line and sent nowhere: the server sends such a key as the old one.
-        if any(value is Unchanged.TOAST for value in [*(before or ()), *(after or ())]):
+        # No key has a NULL: another replica identity has left its columns out.
+        if any(not isinstance(value, bytes) for value in [*(before or ()), *(after or ())]):
             self._add("X", relation, leaf, None, None, lsn)
             return
         self._add(op, relation, leaf, before, after, lsn)

@@ -14,6 +14,11 @@ SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover =>
 -- By a transaction that every snapshot shows.
 INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
 
+-- name: in_progress
+-- Whether some transaction has an id and has not ended. Without one the slot lets go a little later by itself.
+SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid())
+       OR EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts)
+
 -- name: drop_slot
 SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 

@@ -30,7 +30,7 @@ BEGIN
           AND (c.relreplident = 'n' OR c.relreplident IN ('d', 'i') AND i.indexrelid IS NULL
                OR to_jsonb(r) ->> 'prattrs' IS NOT NULL
                   AND (c.relreplident = 'f'
-                       OR NOT i.indkey::int2[] <@ string_to_array(to_jsonb(r) ->> 'prattrs', ' ')::int2[]))
+                       OR NOT i.indkey::int2[] <@ string_to_array(translate(to_jsonb(r) ->> 'prattrs', '[],', ''), ' ')::int2[]))
     LOOP
         BEGIN
             EXECUTE format('ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', unfit.pubname, unfit.nspname, unfit.relname);
