@@ -41,9 +41,6 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
         value = getattr(pipeline.capture, name)
         if f"capture.{name}" not in _BUILT and value != getattr(default.capture, name):
             later(("capture", name), value)
-    for name, value in pipeline.backfill.throttle:
-        if value is not None:
-            later(("backfill", "throttle", name), value)
     for table, rewrite in pipeline.rewrite.items():
         if rewrite.partition_by is not None:
             later(("rewrite", table, "partition_by"), "partition_by")
