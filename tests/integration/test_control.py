@@ -209,6 +209,29 @@ def test_verify_stops_between_its_windows(move: Lifecycle) -> None:
     move.run("verify")
 
 
+def test_a_paused_rewrite_holds_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    execute(source_dsn, TABLE)
+    rewrite = lifecycle(source_dsn, rewrite={"public.t": {"alter": ["ALTER COLUMN id TYPE bigint"]}}, **SMALL)
+    rewrite.run_all(until="snapshot")
+    with under_way(rewrite, "backfill") as backfill:
+        wait_until(lambda: rewrite.journal(CHUNKS_DONE)[0][0] > 5)
+        pause(rewrite)
+        wait_until(lambda: held(rewrite))
+        execute(source_dsn, "SET lock_timeout = '10s'; LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE")
+        assert not backfill.done()
+        resume(rewrite)
+        backfill.result(60)
+    rewrite.run_all(after="backfill")
+    assert rewrite.on_source("SELECT count(*), pg_typeof(min(id))::text FROM public.t") == [(3000, "bigint")]
+
+
+def test_a_reset_forgets_the_pause(move: Lifecycle) -> None:
+    pause(move)
+    stages.reset(load_pipeline(move.content), move.source, move.target, None)
+    execute(move.target, "DROP TABLE IF EXISTS public.t")
+    move.run_all(until="verify")
+
+
 def test_a_kill_while_paused_leaves_a_pause_that_the_next_run_obeys(move: Lifecycle, tmp_path: Path) -> None:
     pause(move, "maintenance")
     job = tmp_path / "job.json"
