@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine import control, progress, stages
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import Cancelled, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
-from airflow_provider_pgddl.engine.stages import STAGES, StageResult
+from airflow_provider_pgddl.engine.stages import STAGES, StageResult, cut_over
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 
@@ -223,6 +223,28 @@ def test_a_paused_rewrite_holds_in_place(source_dsn: str, lifecycle: Callable[..
         backfill.result(60)
     rewrite.run_all(after="backfill")
     assert rewrite.on_source("SELECT count(*), pg_typeof(min(id))::text FROM public.t") == [(3000, "bigint")]
+
+
+def test_a_paused_swap_leaves_no_fence_standing(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, TABLE)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    with pytest.MonkeyPatch.context() as died:  # behind its fence, as by kill -9: nobody has lowered it
+        died.setattr(cut_over, "_make_ready", lambda *_: move.on_source("SELECT 1 / 0"))
+        died.setattr(cut_over, "_certainly_not_cut_over", lambda _: False)
+        move.refused("swap")
+    with pytest.raises(psycopg.Error):
+        execute(source_dsn, "UPDATE public.t SET v = 'fenced' WHERE id = 1")
+    pause(move)
+    with under_way(move, "swap") as swap:
+        wait_until(lambda: not move.on_source("SELECT 1 FROM pg_trigger WHERE tgname LIKE 'pgddl_fence%'"))
+        wait_until(lambda: held(move))
+        execute(source_dsn, "UPDATE public.t SET v = 'free' WHERE id = 1")
+        resume(move)
+        assert swap.result(60).state == "done"
+    assert move.journal("SELECT v FROM public.t WHERE id = 1") == [("free",)]
 
 
 def test_a_reset_forgets_the_pause(move: Lifecycle) -> None:
