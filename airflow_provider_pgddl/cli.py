@@ -121,6 +121,38 @@ def reset(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def pause(args: argparse.Namespace) -> int:
+    """Holds the pipeline's runs at their next border."""
+    from airflow_provider_pgddl.engine import stages
+
+    pipeline, _, target = _opened(args)
+    return _told(args, stages.pause(pipeline, target, args.reason))
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Lets paused runs go on."""
+    from airflow_provider_pgddl.engine import stages
+
+    pipeline, _, target = _opened(args)
+    return _told(args, stages.resume(pipeline, target))
+
+
+def cancel(args: argparse.Namespace) -> int:
+    """Ends the pipeline's runs at their next border."""
+    from airflow_provider_pgddl.engine import stages
+
+    pipeline, _, target = _opened(args)
+    return _told(args, stages.cancel(pipeline, target))
+
+
+def _told(args: argparse.Namespace, found: Mapping[str, Any]) -> int:
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+
+    found = _plain(found)
+    (_print_json if args.json else _print_tree)(found)
+    return EXIT_DONE
+
+
 def run(args: argparse.Namespace) -> int:
     """One stage, through spark-submit, with the same job file that an operator writes."""
     import subprocess
@@ -344,6 +376,23 @@ COMMANDS: tuple[Command | Group, ...] = (
         run,
     ),
     Command("status", "what a pipeline has done and what is left", (PIPELINE, JSON), status),
+    Command(
+        "pause",
+        "hold runs at their next border (chunk, window, stage), without a lock, until `resume`",
+        (
+            PIPELINE,
+            Option(("--reason",), {"default": None, "metavar": "TEXT", "help": "shown in the status and task logs"}),
+            JSON,
+        ),
+        pause,
+    ),
+    Command("resume", "let paused runs go on", (PIPELINE, JSON), resume),
+    Command(
+        "cancel",
+        "end the runs under way at their next border; one that begins later is not meant",
+        (PIPELINE, JSON),
+        cancel,
+    ),
     Command(
         "reset",
         "take a pipeline away (capture, fence, unfinished copies, journal), or start some tables over",

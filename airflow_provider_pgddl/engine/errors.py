@@ -74,6 +74,10 @@ class StageFailed(PgddlError):
     """A final failure: trying again as it is will not help."""
 
 
+class Cancelled(PgddlError):
+    """A person has ended the run with `pgddl cancel`: nobody starts it again but a person."""
+
+
 class Retry(PgddlError):
     """Worth trying again later, as it is."""
 

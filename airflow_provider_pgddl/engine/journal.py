@@ -384,10 +384,6 @@ class Journal:
         self.conn.execute(_Q["insert_window"], [self.pipeline, row[0], run, keys, rows, pending, taken_at, lsn])
         return int(row[0])
 
-    def window_filled(self, number: int) -> None:
-        """None of a window's keys are pending any more."""
-        self.conn.execute(_Q["window_filled"], [self.pipeline, number])
-
     def last_complete(self, run: int) -> tuple[str, datetime] | None:
         """(LSN, time) of the last snapshot of the source that the target has shown the rows of in full."""
         return self.conn.execute(_Q["last_complete"], [self.pipeline, run]).fetchone()

@@ -30,7 +30,7 @@ def behind(source: Session, lsn: str, taken_at: datetime) -> Lag:
 
 
 def _size(value: int) -> str:
-    for limit, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
+    for limit, unit in ((1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
         if value >= limit:
-            return f"{value / limit:.3g} {unit}"
+            return f"{value / limit:.1f} {unit}"
     return f"{value} bytes"

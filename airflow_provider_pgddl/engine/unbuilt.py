@@ -28,9 +28,6 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
         value = getattr(getattr(pipeline, section), name)
         if value not in built:
             later((section, name), value)
-    for name, value in pipeline.backfill.throttle:
-        if value is not None:
-            later(("backfill", "throttle", name), value)
     for table, rewrite in pipeline.rewrite.items():
         if rewrite.partition_by is not None:
             later(("rewrite", table, "partition_by"), "partition_by")

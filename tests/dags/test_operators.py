@@ -25,6 +25,7 @@ SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"sho
 LIFECYCLE = [
     "setup", "snapshot", "backfill", "schema_sync", "replay", "gate", "catch_up", "verify", "swap", "cleanup"
 ]  # fmt: skip
+FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "gate", "replay"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def examples() -> DagBag:
 
 def test_the_examples_are_dags(examples: DagBag) -> None:
     assert examples.import_errors == {}
-    assert sorted(examples.dags) == ["migrate_shop", "rewrite_orders"]
+    assert sorted(examples.dags) == ["follow_shop", "migrate_shop", "rewrite_orders"]
 
 
 @pytest.mark.parametrize(("dag_id", "group"), [("migrate_shop", "migrate"), ("rewrite_orders", "rewrite")])
@@ -45,7 +46,15 @@ def test_an_example_is_the_lifecycle_in_its_order(examples: DagBag, dag_id: str,
         assert dag.get_task(f"{group}.{task}").downstream_task_ids == {f"{group}.{following}"}
 
 
-@pytest.mark.parametrize("name", ["migrate_shop", "rewrite_orders"])
+def test_the_example_that_follows_has_one_run_after_the_other(examples: DagBag) -> None:
+    dag = examples.dags["follow_shop"]
+    assert (type(dag.timetable).__name__, dag.max_active_runs) == ("ContinuousTimetable", 1)
+    assert [task.task_id for task in dag.topological_sort()] == [f"follow.{name}" for name in FOLLOW]
+    for task, following in pairwise(FOLLOW):
+        assert dag.get_task(f"follow.{task}").downstream_task_ids == {f"follow.{following}"}
+
+
+@pytest.mark.parametrize("name", ["follow_shop", "migrate_shop", "rewrite_orders"])
 def test_the_pipeline_files_of_the_examples_are_right(name: str) -> None:
     assert load_pipeline(f"{name}.yaml", base=REPOSITORY / "dags_examples").pipeline == name
 

@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests, hold_copies
 from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, fill_part, window
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
+from airflow_provider_pgddl.engine.throttle import Limits
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
 
@@ -225,7 +226,8 @@ def copied_by_chunks(hand: ByHand, name: str) -> Done:
     todo = TableToCopy(table.id, table.plan, table.version, table.physical, fence, triggers)
     with connect(pipeline.source, purpose="test") as source:
         plan_chunks(hand.replica.target, source, todo, 64_000, 8192)
-    work = Work(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10)
+    limits = Limits(None, None, None)
+    work = Work(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10, limits)
     return copy_chunks(work)
 
 

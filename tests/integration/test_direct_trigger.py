@@ -2,51 +2,66 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.integration.lifecycle import Lifecycle, execute, left_behind
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.writers import TableWriters
+from airflow_provider_pgddl.engine.capture.direct import MOST_ROWS
+from airflow_provider_pgddl.engine.errors import PgddlError
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.test_rewrite import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
 
 ITEMS = """
 CREATE TABLE public.items (
-    id int PRIMARY KEY, u int NOT NULL UNIQUE, note text, at timestamp,
+    id int PRIMARY KEY, u int NOT NULL UNIQUE, note text, at timestamp, wide int DEFAULT 1,
     double int GENERATED ALWAYS AS (u * 2) STORED, no int GENERATED ALWAYS AS IDENTITY);
-INSERT INTO public.items (id, u, note, at) SELECT i, i, 'n' || i, '2020-01-01' FROM generate_series(1, 100) i;
+INSERT INTO public.items (id, u, note, at) SELECT i, i, 'n' || i, '2020-01-01' FROM generate_series(100, 1, -1) i;
 """
-REWRITE = {
-    "public.items": {
-        "alter": ["ALTER COLUMN id TYPE bigint", "ALTER COLUMN note TYPE text USING upper(note)",
-                  "ALTER COLUMN at TYPE timestamptz"]
-    }
-}  # fmt: skip
+ALTER = [
+    "ALTER COLUMN id TYPE bigint",
+    "ALTER COLUMN note TYPE text USING upper(note)",
+    "ALTER COLUMN at TYPE timestamptz",
+]
 AS_REWRITTEN = "SELECT id::bigint, u, upper(note), at AT TIME ZONE 'UTC', double, no FROM public.items"
 AS_COPIED = "SELECT id, u, note, at, double, no FROM pgddl_copy_public.items"
 
 
-def rewriting(lifecycle: Callable[..., Lifecycle], dsn: str, schema: str = ITEMS, **options: Any) -> Lifecycle:
-    execute(dsn, schema)
+def handed_over(lifecycle: Callable[..., Lifecycle], dsn: str, more: str = "", **options: Any) -> Lifecycle:
+    """A rewrite of `items` whose writers write to the copy."""
+    execute(dsn, ITEMS + more)
     capture = {"rows": "direct_trigger", **options.pop("capture", {})}
-    move = lifecycle(dsn, **({"rewrite": REWRITE} | options), capture=capture)
+    move = lifecycle(dsn, rewrite={"public.items": {"alter": ALTER}}, capture=capture, **options)
     move.run_all(until="schema_sync")
+    assert mode(move) == "direct"
     return move
 
 
-def mode(move: Lifecycle, table: str = "public.items") -> str:
-    return str(move.on_source("SELECT mode FROM pgddl.captured WHERE root = %s::regclass", [table])[0][0])
+def mode(move: Lifecycle) -> str:
+    return str(one(move.source, "SELECT mode FROM pgddl.captured WHERE root = 'public.items'::regclass"))
 
 
-def logged(move: Lifecycle, table: str = "public.items") -> list[tuple[Any, ...]]:
-    log = move.on_source("SELECT log_table FROM pgddl.captured WHERE root = %s::regclass", [table])[0][0]
-    return move.on_source(f"SELECT op, old_1, new_1 FROM pgddl.{log}")
+def logged(move: Lifecycle) -> list[tuple[Any, ...]]:
+    (log,) = move.on_source("SELECT log_table FROM pgddl.captured WHERE root = 'public.items'::regclass")[0]
+    return move.on_source(f"SELECT op, old_1, new_1 FROM pgddl.{log} ORDER BY at")
 
 
-def differing(move: Lifecycle) -> list[tuple[Any, ...]]:
-    return move.on_source(f"({AS_REWRITTEN} EXCEPT {AS_COPIED}) UNION ALL ({AS_COPIED} EXCEPT {AS_REWRITTEN})")
+def differing(move: Lifecycle, source: str = AS_REWRITTEN, copy: str = AS_COPIED) -> list[tuple[Any, ...]]:
+    return move.on_source(f"({source} EXCEPT ALL {copy}) UNION ALL ({copy} EXCEPT ALL {source})")
+
+
+def brings_it(move: Lifecycle) -> None:
+    """What the copy did not take comes by a window, and the writers write to it again."""
+    assert not move.run("replay").blocked
+    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
 
 
 def test_writers_write_to_the_copy_from_schema_sync_on(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
-    move = rewriting(lifecycle, source_dsn)
-    assert mode(move) == "direct"
+    move = handed_over(lifecycle, source_dsn)
     for statement in (
         "INSERT INTO public.items (id, u, note, at) VALUES (101, 101, 'ü', '2024-02-03 04:05')",
         "SET timezone = 'Asia/Tokyo'; UPDATE public.items SET note = 'changed', at = '2024-07-01' WHERE id = 5",
@@ -54,10 +69,377 @@ def test_writers_write_to_the_copy_from_schema_sync_on(lifecycle: Callable[..., 
         "DELETE FROM public.items WHERE id = 7",
         "UPDATE public.items SET u = 7, id = 7 WHERE id = 8",
         "INSERT INTO public.items (id, u) VALUES (9, 0) ON CONFLICT (id) DO UPDATE SET note = 'twice'",
-        "BEGIN; DELETE FROM public.items WHERE id = 10; INSERT INTO public.items (id, u) VALUES (10, 10); COMMIT",
+        "UPDATE public.items SET no = DEFAULT WHERE id = 11",
+        "DELETE FROM public.items WHERE id = 10; INSERT INTO public.items (id, u) VALUES (10, 10)",
+        "TRUNCATE public.items RESTART IDENTITY; INSERT INTO public.items (id, u) VALUES (1, 1), (2, 2), (3, 3)",
+        "SET session_replication_role = replica; UPDATE public.items SET note = 'replica' WHERE id = 3",
     ):
         execute(source_dsn, statement)
-        assert differing(move) == [], statement
-    assert logged(move) == []
+        assert (differing(move), logged(move)) == ([], []), statement
     move.run_all(after="schema_sync")
     assert left_behind(source_dsn) == ["schema pgddl"]  # the audit
+
+
+# Row 2 takes the value while its change is still on its way to the copy.
+HANDS_ON = """
+CREATE FUNCTION public.hand_on() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN UPDATE public.items SET u = OLD.u WHERE id = 2; RETURN NULL; END $$;
+CREATE TRIGGER a AFTER UPDATE ON public.items FOR EACH ROW WHEN (NEW.u = 500) EXECUTE FUNCTION public.hand_on();
+"""
+UNTAKEN = {
+    "a unique value handed from row to row": "UPDATE public.items SET u = 500 WHERE id = 1",
+    "many of them": "UPDATE public.items SET u = u + 1",
+    "more rows than go": "INSERT INTO public.items (id, u) SELECT i, i FROM generate_series(200, 300) i",
+    "a kept snapshot": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; UPDATE public.items SET u = -1 WHERE id = 1",
+    "a serializable one": "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; DELETE FROM public.items WHERE id < 5",
+    "many keys that change": "UPDATE public.items SET id = -id; UPDATE public.items SET id = id - 1",
+}
+
+
+@pytest.mark.parametrize("what", UNTAKEN)
+def test_what_the_copy_cannot_take_goes_into_the_log(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, what: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn, HANDS_ON)
+    execute(source_dsn, UNTAKEN[what])
+    assert logged(move)
+    execute(
+        source_dsn, "UPDATE public.items SET note = 'later' WHERE id % 10 = 0"
+    )  # the copy has no or an old row of some
+    brings_it(move)
+    move.run_all(after="schema_sync", until="swap")
+    assert one(source_dsn, "SELECT count(*) FROM public.items WHERE note = 'LATER'") > 0
+
+
+def test_a_transaction_writes_no_more_rows_directly_than_its_snapshot_can_hold(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    """A subtransaction a row: with more than 64, everybody's snapshots overflow."""
+    move = handed_over(lifecycle, source_dsn)
+    execute(source_dsn, "INSERT INTO public.items (id, u) SELECT i, i FROM generate_series(1001, 2000) i")
+    assert len(logged(move)) == 1000 - MOST_ROWS
+    assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.items WHERE id > 1000") == MOST_ROWS
+    execute(source_dsn, "INSERT INTO public.items (id, u) VALUES (3000, 3000)")
+    assert len(logged(move)) == 1000 - MOST_ROWS
+    brings_it(move)
+
+
+def test_rows_that_are_written_again_by_a_trigger_or_a_function_are_right_in_the_copy(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    """The inner statement's event comes before the outer one's, whose version of the row is the older."""
+    move = handed_over(
+        lifecycle, source_dsn,
+        "CREATE FUNCTION public.again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF NEW.note LIKE 'again%' AND NEW.note <> 'again!' THEN"
+        "   UPDATE public.items SET note = 'again!' WHERE id = NEW.id; END IF;"
+        " IF NEW.note = 'go' THEN DELETE FROM public.items WHERE id = NEW.id; END IF; RETURN NULL; END $$;"
+        "CREATE TRIGGER a AFTER INSERT OR UPDATE ON public.items FOR EACH ROW EXECUTE FUNCTION public.again();"
+        "CREATE FUNCTION public.back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF OLD.note = 'come back' THEN INSERT INTO public.items (id, u, note) VALUES (OLD.id, OLD.u, 'back'); END IF;"
+        " RETURN NULL; END $$;"
+        "CREATE TRIGGER b AFTER DELETE ON public.items FOR EACH ROW EXECUTE FUNCTION public.back();"
+        "CREATE FUNCTION public.bump(k int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+        " UPDATE public.items SET note = 'bumped' WHERE id = k; RETURN 1; END $$;",
+    )  # fmt: skip
+    for statement in (
+        "UPDATE public.items SET note = 'again 1' WHERE id = 1",
+        "INSERT INTO public.items (id, u, note) VALUES (101, 101, 'again 2')",
+        "UPDATE public.items SET note = 'go' WHERE id = 2",
+        "UPDATE public.items SET note = 'come back' WHERE id = 3; DELETE FROM public.items WHERE id = 3",
+        "UPDATE public.items SET note = 'outer', wide = CASE id WHEN 4 THEN public.bump(5) END WHERE id IN (4, 5)",
+    ):
+        execute(source_dsn, statement)
+        keys = {key for _, *both in logged(move) for key in both}
+        wrong = {key for key, *_ in differing(move)}
+        assert wrong <= keys, statement
+    brings_it(move)
+    # What is right in the copy at once, and not by a window.
+    execute(source_dsn, "UPDATE public.items SET note = 'again 3' WHERE id = 20")
+    assert (differing(move), logged(move)) == ([], [])
+
+
+def test_a_truncate_empties_the_copy_in_the_same_transaction(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    emptied = ("TRUNCATE public.items", "INSERT INTO public.items (id, u) VALUES (1, 1)")
+    with in_transaction(source_dsn, "UPDATE public.items SET note = 'x'", *emptied) as conn:
+        conn.rollback()
+    assert differing(move) == []
+    execute(source_dsn, ";".join(emptied))
+    assert (differing(move), logged(move)) == ([], [])
+    with in_transaction(source_dsn, "LOCK pgddl_copy_public.items IN ACCESS SHARE MODE"):
+        do(source_dsn, "TRUNCATE public.items", "INSERT INTO public.items (id, u) VALUES (2, 2)")
+    assert [op for op, *_ in logged(move)] == ["X"]
+    brings_it(move)
+
+
+def test_whoever_holds_the_copy_holds_up_no_client(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    with in_transaction(source_dsn, "LOCK pgddl_copy_public.items"):
+        with psycopg.connect(source_dsn) as client:
+            client.execute("SET LOCAL lock_timeout = '7s'")
+            client.execute("UPDATE public.items SET note = 'held' WHERE id < 50")
+            row = client.execute("SHOW lock_timeout").fetchone()
+            assert row == ("7s",)
+    assert len(logged(move)) == 49
+    brings_it(move)
+
+
+@pytest.mark.parametrize(
+    "done", ["DROP TABLE pgddl_copy_public.items", "ALTER TABLE pgddl_copy_public.items DROP COLUMN note",
+             "ALTER TABLE pgddl_copy_public.items ADD CHECK (u < 1000)"]
+)  # fmt: skip
+def test_what_happens_to_the_copy_fails_no_client(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, done: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    do(source_dsn, done, "UPDATE public.items SET u = 5000 WHERE id = 1", "DELETE FROM public.items WHERE id = 2",
+       "INSERT INTO public.items (id, u) VALUES (200, 2000)", "TRUNCATE public.items")  # fmt: skip
+    assert logged(move)
+
+
+DDL = {
+    "a new column": "ALTER TABLE public.items ADD COLUMN extra int DEFAULT 3",
+    "names that change places": "ALTER TABLE public.items RENAME u TO was; ALTER TABLE public.items RENAME no TO u;"
+    "ALTER TABLE public.items RENAME was TO no",
+    "another type": "ALTER TABLE public.items ALTER COLUMN wide TYPE bigint",
+    "nothing of the columns": "ALTER TABLE public.items SET (fillfactor = 90)",
+}
+
+
+@pytest.mark.parametrize("what", DDL)
+def test_ddl_switches_back_in_the_same_transaction(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, what: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    execute(source_dsn, f"{DDL[what]}; UPDATE public.items SET note = 'behind' WHERE id = 1")
+    assert mode(move) == "left"
+    assert len(logged(move)) == 1
+    execute(source_dsn, "UPDATE public.items SET note = 'later' WHERE id = 2")
+    assert len(logged(move)) == 2
+    with in_transaction(source_dsn, "ALTER TABLE public.items ADD COLUMN gone int") as conn:
+        conn.rollback()
+    assert not move.run("replay").blocked
+    assert mode(move) == "direct"
+    execute(source_dsn, "UPDATE public.items SET note = 'direct' WHERE id = 3")
+    assert logged(move) == []
+    move.run_all(after="replay", until="swap")
+    assert one(source_dsn, "SELECT string_agg(note, ' ' ORDER BY id) FROM public.items WHERE id <= 3") == (
+        "BEHIND LATER DIRECT"
+    )
+
+
+def test_ddl_that_is_rolled_back_leaves_the_trigger_direct(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    with in_transaction(source_dsn, "ALTER TABLE public.items ADD COLUMN gone int") as conn:
+        conn.rollback()
+    execute(source_dsn, "UPDATE public.items SET note = 'x' WHERE id = 1")
+    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
+
+
+@pytest.mark.parametrize("skipped", [True, False], ids=["skipped", "off"])
+def test_ddl_that_nobody_captures_is_noticed_by_the_trigger_itself(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, skipped: bool
+) -> None:
+    """Names that changed places would put each value into the other's column."""
+    move = handed_over(lifecycle, source_dsn, **({} if skipped else {"capture": {"ddl": "off"}}))
+    places = DDL["names that change places"]
+    execute(source_dsn, ("SET LOCAL pgddl.skip = on;" if skipped else "") + places)
+    assert mode(move) == "direct"
+    execute(
+        source_dsn,
+        "UPDATE public.items SET note = 'x' WHERE id = 1; INSERT INTO public.items (id, no) VALUES (101, 101)",
+    )
+    assert len(logged(move)) == 2
+    assert differing(move, "SELECT 100", "SELECT count(*)::int FROM pgddl_copy_public.items") == []
+
+
+def test_the_hand_over_waits_for_every_writer(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    """One that began before it has written to the log, whose last rows are drained under the lock."""
+    execute(source_dsn, ITEMS)
+    move = lifecycle(
+        source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
+        swap={"retries": 2000},
+    )  # fmt: skip
+    move.run_all(until="backfill")
+    tried = "SELECT state <> 'idle' FROM pg_stat_activity WHERE query LIKE 'LOCK TABLE%%SHARE ROW EXCLUSIVE%%'"
+    with in_transaction(
+        source_dsn, "UPDATE public.items SET u = u + 1000", "DELETE FROM public.items WHERE id = 1"
+    ) as conn, Underway(lambda: move.run("schema_sync")) as stage:  # fmt: skip
+        wait_for(lambda: move.on_source(tried), stage)
+        assert mode(move) == "log"
+        conn.commit()
+        stage.finish()
+    assert (mode(move), logged(move), differing(move)) == ("direct", [], [])
+
+
+def test_a_run_that_dies_while_it_hands_over_has_lost_nothing(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    execute(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
+                     swap={"retries": 2000})  # fmt: skip
+    move.run_all(until="backfill")
+    killed = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE query LIKE 'LOCK TABLE%%SHARE ROW EXCLUSIVE%%' AND application_name LIKE 'pgddl:%%'"
+        " AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with in_transaction(source_dsn, "UPDATE public.items SET u = u + 1000") as conn:
+        with Underway(lambda: move.run("schema_sync")) as stage:
+            wait_for(lambda: move.on_source(killed))
+            assert stage.fails(PgddlError).retryable
+        conn.commit()
+    assert mode(move) == "log"
+    brings_it(move)
+
+
+def test_a_table_that_never_has_a_quiet_moment_keeps_its_log(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    execute(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
+                     swap={"retries": 2, "lock_timeout": "10ms"})  # fmt: skip
+    move.run_all(until="backfill")
+    with in_transaction(source_dsn, "UPDATE public.items SET u = u + 1000") as conn:
+        assert not move.run("schema_sync").blocked
+        assert mode(move) == "log"
+        conn.commit()
+    brings_it(move)
+
+
+def test_constraints_that_are_checked_late_keep_the_log(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    execute(source_dsn, ITEMS + "ALTER TABLE public.items ADD UNIQUE (no) DEFERRABLE INITIALLY DEFERRED")
+    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"})
+    move.run_all(until="replay")
+    assert mode(move) == "log"
+    execute(source_dsn, "UPDATE public.items SET note = 'x'")
+    move.run_all(after="replay")
+
+
+def test_serializable_clients_do_not_meet_in_the_copy(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    """Two that read and write different rows succeed, as they do without us."""
+    move = handed_over(lifecycle, source_dsn)
+    with psycopg.connect(source_dsn) as one_client, psycopg.connect(source_dsn) as other:
+        for client, key in ((one_client, 1), (other, 2)):
+            client.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            client.execute("SET LOCAL enable_seqscan = off")
+            client.execute("UPDATE public.items SET note = 's' WHERE id = %s", [key])
+        one_client.commit()
+        other.commit()
+    brings_it(move)
+
+
+def test_a_swap_takes_what_the_copy_did_not_and_the_old_table_has_a_log_again(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    move = handed_over(lifecycle, source_dsn)
+    move.run_all(after="schema_sync", until="verify")
+    execute(source_dsn, "UPDATE public.items SET u = u + 1")
+    move.run("swap")
+    assert move.on_source("SELECT mode FROM pgddl.captured") == [("log",)]
+    assert one(source_dsn, "SELECT sum(u) FROM public.items") == 5150
+    execute(source_dsn, "UPDATE pgddl_old_public.items SET note = 'late' WHERE id = 1")
+    assert "written to after the swap" in move.refused("cleanup").what
+
+
+def test_a_reset_leaves_nothing_of_a_direct_trigger(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    from airflow_provider_pgddl.engine.stages.reset import reset
+
+    move = handed_over(lifecycle, source_dsn)
+    reset(move.job("setup").pipeline, source_dsn, source_dsn)
+    assert left_behind(source_dsn) == []
+    execute(source_dsn, "UPDATE public.items SET u = u + 1; TRUNCATE public.items")
+
+
+def test_tables_are_rewritten_under_writers_that_write_to_the_copies(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    load(source_dsn)
+    move = lifecycle(source_dsn, rewrite=REWRITE, capture={"rows": "direct_trigger"}, **SMALL)
+    shop = Shop([source_dsn], threads=3, rate=90)
+    others = TableWriters(
+        [source_dsn], OTHERS, truncate=[("public", "tokens"), ("public", "pairs")], threads=3, rate=120
+    )
+    print(f"seeds {shop.seed} {others.seed}")
+
+    def some_traffic(operations: int = 30) -> None:
+        for writers in (shop, others):
+            seen = writers.notes.committed.total()
+            wait_until(lambda w=writers, n=seen: w.notes.committed.total() > n + operations)
+
+    with shop, others:
+        for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay", "verify", "replay"):
+            assert not move.run(stage).blocked
+            some_traffic()
+        assert move.on_source("SELECT count(*) > 4 FROM pgddl.captured WHERE mode = 'direct'") == [(True,)]
+        with shop.quiet(), others.quiet():
+            move.run("replay")
+            assert [d for d in copies(source_dsn) if d.differs] == []
+        some_traffic()
+        move.run("verify")
+        some_traffic()
+        move.run("swap")
+        some_traffic()
+        move.run("cleanup")
+        some_traffic()
+    for writers in (shop, others):
+        print(writers.notes.committed, writers.notes.refused, writers.notes.retried)
+        assert writers.notes.failures == []
+        assert not writers.notes.refused
+    assert unaccounted(source_dsn) == []
+    wait_until(lambda: left_behind(source_dsn) == ["schema pgddl"])
+
+
+def test_clients_that_meet_at_few_rows_fail_no_more_than_without_us(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """Keys and unique values go round among a few rows, in an order that cannot deadlock; every error is ours."""
+    move = handed_over(lifecycle, source_dsn, swap={"retries": 500})
+    errors: list[str] = []
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        with psycopg.connect(source_dsn) as conn:
+            turn = 0
+            while not over.is_set():
+                turn += 1
+                level = ("READ COMMITTED", "READ COMMITTED", "REPEATABLE READ")[turn % 3]
+                try:
+                    conn.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+                    conn.execute("SELECT pg_advisory_xact_lock(1)" if turn % 5 == 0 else "SELECT 1")
+                    low = 10 * (number * 7 + turn) % 90
+                    conn.execute(
+                        "SELECT FROM public.items WHERE id > %s AND id <= %s ORDER BY id FOR UPDATE", [low, low + 5]
+                    )
+                    conn.execute(
+                        "UPDATE public.items i SET u = -j.u FROM public.items j"
+                        " WHERE i.id > %(low)s AND i.id <= %(low)s + 5 AND j.id = i.id",
+                        {"low": low},
+                    )
+                    conn.execute("DELETE FROM public.items WHERE id = %s", [low + 3])
+                    conn.execute("INSERT INTO public.items (id, u) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                                 [low + 3, low + 3])  # fmt: skip
+                    conn.commit()
+                except psycopg.errors.SerializationFailure:
+                    conn.rollback()
+                except psycopg.Error as error:
+                    errors.append(f"{error.sqlstate} {error}")
+                    conn.rollback()
+
+    threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            assert not move.run("replay").blocked
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30)
+    assert errors == []
+    brings_it(move)

@@ -1,4 +1,4 @@
-"""What the follow group's runs do, one after the other: rows and DDL come, also of tables that are new, gone or renamed."""
+"""What the follow group's runs do, one after the other: rows and DDL, also of tables that come, go or are renamed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.sessions import Underway
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -156,20 +157,9 @@ def reading_sums(dsn: str) -> Iterator[list[int]]:
 
 @contextmanager
 def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    """`act` in a thread until the block ends; what it raises fails the test."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
+    """`act` in a thread until the block ends, which `over` tells it; what it raises fails the test."""
+    with Underway(act):
         try:
-            act()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert failed == []
+            yield
+        finally:
+            over.set()

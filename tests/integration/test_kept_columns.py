@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.rows import kept, windows
 from airflow_provider_pgddl.engine.rows.chunks import TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.reload import reload
 from airflow_provider_pgddl.engine.rows.windows import FillPart, clear_changed, fill_part, wait_for_kept
+from airflow_provider_pgddl.engine.throttle import Limits
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
 from tests.integration.test_copy_shape import BY_HAND, ByHand, Make, by_hand, copied_by_chunks
@@ -500,7 +501,8 @@ def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Work:
     hand.journal.set_planned(table.id, now.physical())
     todo = TableToCopy(table.id, table.plan, table.version, now.physical(), hand.replica.fence, triggers)
     plan_chunks(hand.replica.target, source, todo, 8192, 8192)
-    return Work(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10)
+    limits = Limits(None, None, None)
+    return Work(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10, limits)
 
 
 @pytest.mark.parametrize("then", [[], [SWAP], ["UPDATE people SET id = id + 100"], ["DELETE FROM people WHERE id = 2"]])

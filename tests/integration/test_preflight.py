@@ -213,12 +213,10 @@ def test_what_is_not_built_yet_is_one_clear_line_each() -> None:
         "pipeline: shop\nsource: {conn_id: a}\ntarget: {conn_id: b}\n"
         "tables:\n  include: ['*.*']\n  existing: adopt\n"
         "capture:\n  rows: wal\n"
-        "backfill:\n  throttle: {max_active_backends: 3}\n"
     )
     assert [(finding.what, finding.fix) for finding in unsupported(file)] == [
         ("pipeline, line 8: capture.rows: wal is not built yet", "use change_log"),
         ("pipeline, line 6: tables.existing: adopt is not built yet", "use refuse"),
-        ("pipeline, line 10: backfill.throttle.max_active_backends: 3 is not built yet", "leave it out"),
     ]
 
 

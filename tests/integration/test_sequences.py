@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import compare_sequences
 from airflow_provider_pgddl.engine.stages.sequences import DRAWS_AHEAD, Position, Sequence, ahead
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.sessions import Underway
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -164,7 +165,7 @@ def test_a_failover_at_any_moment_hands_out_no_value_that_a_row_has(move: Lifecy
                     behind.append(row)
 
     move.run("replay")
-    with writing(move.source), watching(look, over):
+    with writing(move.source), beside(look, over):
         for _ in range(5):
             move.run("replay")
     assert behind == []
@@ -197,16 +198,15 @@ def writing(dsn: str) -> Iterator[list[int]]:
                 assert row is not None
                 written.append(row[0])
 
-    with watching(write, over):
+    with beside(write, over):
         yield written
 
 
 @contextmanager
-def watching(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """`act` in a thread until the block ends, which `over` tells it; what it raises fails the test."""
+    with Underway(act):
+        try:
+            yield
+        finally:
+            over.set()

@@ -71,6 +71,9 @@ def test_every_command_says_its_exit_codes(words: tuple[str, ...], capsys: pytes
         ["schema", "diff", "-p", "shop.yaml"],
         ["schema", "validate", "-p", "shop.yaml", "--schema-validation=loose"],
         ["metrics"],
+        ["pause"],
+        ["resume", "-p", "shop.yaml", "--reason", "enough"],
+        ["cancel"],
     ],
 )
 def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
@@ -79,6 +82,7 @@ def test_a_wrong_call_is_exit_code_2(args: list[str]) -> None:
     assert "usage: pgddl" in done.stderr
 
 
+CONTROL = [["pause", "--reason", "the nightly report"], ["resume"], ["cancel"]]
 DDL = [
     ["ddl", "list"],
     ["ddl", "show", "7"],
@@ -100,7 +104,7 @@ SCHEMA = [["schema", "validate"], ["schema", "diff", "--table", "shop.orders"], 
 
 @pytest.mark.parametrize(
     "command",
-    [["check"], ["status"], ["reset", "--yes"], ["run", "setup"], ["ddl", "list"], ["metrics"], *SCHEMA],
+    [["check"], ["status"], ["reset", "--yes"], ["run", "setup"], ["ddl", "list"], ["metrics"], *CONTROL, *SCHEMA],
     ids=" ".join,
 )
 def test_a_missing_pipeline_file_is_exit_code_2(command: list[str]) -> None:
@@ -123,7 +127,7 @@ def test_a_missing_variable_is_exit_code_2(pipeline: Path) -> None:
     assert "SHOP_SOURCE is not set" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], *DDL, *SCHEMA], ids=" ".join)
+@pytest.mark.parametrize("command", [["check"], ["status"], ["reset", "--yes"], *CONTROL, *DDL, *SCHEMA], ids=" ".join)
 def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[str]) -> None:
     done = pgddl(*command, "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 5

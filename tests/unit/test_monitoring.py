@@ -43,10 +43,11 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     )
     known = metrics._Known(
         "shop",
-        {USERS: {"pending_keys": 1, "changes_in_log": 2, "chunks_left": 3}},
+        {USERS: {"pending_keys": 1, "changes_in_log": 2, "lag_keys": 3, "chunks_left": 3}},
         {USERS: False},
         {(USERS, "mismatches", kind): 1.0 for kind in get_args(Kind)},
         {"failed": 1},
+        {"bytes": 4, "seconds": 0.5},
     )
     monkeypatch.setattr(metrics, "_read", lambda *_: known)
     found: dict[str, dict[str, set[str]]] = {}

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
@@ -23,6 +24,7 @@ from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, 
 from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 
 _Q = queries("journal")
 
@@ -50,6 +52,7 @@ class Work:
     token: int
     tables: tuple[TableToCopy, ...]
     patience: float
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class _Worker:
     def __init__(self, work: Work, source: Session, target: Session, watcher: Session):
         self._work, self._source, self._target, self._watcher = work, source, target, watcher
         self._tables = {t.id: t for t in work.tables}
+        self._border = Border(Control(target, work.pipeline), work.token, Throttle(watcher, work.limits))
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
         self._rows = self._bytes = self._chunks = 0
@@ -108,6 +112,8 @@ class _Worker:
         patience = Patience(self._work.patience)
         avoid: list[int] = []  # chunks that gave way in this round; others first
         while True:
+            if self._border.wait():
+                patience.succeeded()  # nobody kept us from the tables meanwhile
             try:
                 claimed = self._one_chunk(avoid)
             except GaveWay as error:

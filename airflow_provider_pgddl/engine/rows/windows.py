@@ -232,9 +232,6 @@ def _across(
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
         done.pending = sum(count_pending(target, healthy).values())
-        if not done.pending and not refused:
-            with lease.fenced(target, replica.fence):
-                journal.window_filled(done.number)
     if inside:
         inside(done)
     return done

@@ -38,6 +38,7 @@ DECLARE
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         BEGIN
+            PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
             TRUNCATE ONLY {copy};
         EXCEPTION WHEN OTHERS THEN
             -- Not 'T': rows that came straight to the copy behind it would go as well, and no log tells of them.

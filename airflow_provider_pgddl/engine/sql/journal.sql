@@ -38,9 +38,6 @@ DELETE FROM pgddl.windows WHERE pipeline = %s AND run < %s
 -- name: insert_window
 INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at, lsn) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 
--- name: window_filled
-UPDATE pgddl.windows SET pending = 0 WHERE pipeline = %s AND window_no = %s
-
 -- name: last_complete
 SELECT lsn::text, taken_at FROM pgddl.windows
 WHERE pipeline = %s AND run = %s AND pending = 0 AND lsn IS NOT NULL

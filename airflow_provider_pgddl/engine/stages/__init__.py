@@ -14,13 +14,16 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 
-__all__ = ["STAGES", "StageResult", "check", "gate", "reset", "run", "shown", "status"]
+__all__ = [
+    "STAGES", "StageResult", "cancel", "check", "gate", "pause", "reset", "resume", "run", "shown", "status",
+]  # fmt: skip
 
 
 def run(job: Job) -> StageResult:
@@ -41,6 +44,8 @@ def run(job: Job) -> StageResult:
         number = journal.row().run
         with context.fenced():
             journal.start_stage(job.id, number, job.stage, context.lease.token)
+        if job.stage != "swap":  # which first lowers the fence that a killed one has left
+            context.border().wait()
         result: StageResult = stage.run(context)
         with context.fenced():
             journal.finish_stage(job.id, result.to_json())

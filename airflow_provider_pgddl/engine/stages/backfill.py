@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.control import Control, Told
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
@@ -21,6 +22,7 @@ from airflow_provider_pgddl.engine.stages.context import Context, StageResult, w
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.gate import validating
 from airflow_provider_pgddl.engine.stages.receiving import receiving
+from airflow_provider_pgddl.engine.throttle import limits
 
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
@@ -114,10 +116,10 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
     """In this process where there is little to copy, over Spark where there is much."""
     work = Work(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
-        tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for,
+        tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
     )  # fmt: skip
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    line = _progress_line(progress, [t.id for t in tables])
+    line = _progress_line(progress, context.lease.token, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
         if worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
@@ -127,10 +129,15 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
         return [copy_chunks(work)]
 
 
-def _progress_line(journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
+def _progress_line(journal: Journal, token: int, ids: Sequence[int]):  # type: ignore[no-untyped-def]
     start = journal.chunk_progress(ids)
+    control, told = Control(journal.conn, journal.pipeline), Told()
 
     def line(seconds: float) -> str | None:
+        hold = control.row().hold_of(token)  # workers wait for its end, wherever they are
+        text = told.line(hold)
+        if hold or text:
+            return text
         chunks, done, rows, size, size_done = journal.chunk_progress(ids)
         rate = (rows - start[2]) / seconds
         byte_rate = (size_done - start[4]) / seconds

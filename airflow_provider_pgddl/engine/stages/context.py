@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
@@ -24,6 +25,7 @@ from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.stages.receiving import receive
+from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 
 T = TypeVar("T")
 
@@ -107,6 +109,11 @@ class Context:
 
     def say(self, text: str) -> None:
         say(self.job.stage, text)
+
+    def border(self, limits: Limits | None = None) -> Border:
+        """Where this run stops while it is paused, or while the source is beyond the limits."""
+        throttle = Throttle(self.source, limits) if limits else None
+        return Border(Control(self.target, self.name), self.lease.token, throttle, self.say)
 
     @contextmanager
     def fenced(self, table: TableRow | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
@@ -42,6 +42,8 @@ def hand_over(context: Context) -> None:
             _hand_over(context, table)
         except REFUSALS as error:
             context.say(f"{table.qualified}: stays with the change log for now: {refusal(error)}")
+        except Fenced:
+            raise
         except (_Stays, LostTrack, Retry) as why:
             context.say(f"{table.qualified}: stays with the change log for now: {why}")
         else:

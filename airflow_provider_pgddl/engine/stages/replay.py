@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import application_name
+from airflow_provider_pgddl.engine.control import Border
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.lag import behind
@@ -27,6 +28,7 @@ from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
+from airflow_provider_pgddl.engine.throttle import limits
 
 # From this many full windows of pending keys on, filling them is spread over Spark.
 SPREAD_WINDOWS = 4
@@ -41,7 +43,7 @@ def run(context: Context) -> StageResult:
     if not context.moves_rows:
         return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
     tables = ready(context)
-    windows = catch_up(context)
+    windows = catch_up(context, border=context.border(limits(context.pipeline)))
     hand_over(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
@@ -88,8 +90,10 @@ def note_lost_windows(context: Context) -> None:
             )
 
 
-def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
-    """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence)."""
+def catch_up(context: Context, *, until_quiet: bool = False, border: Border | None = None) -> list[Window]:
+    """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence).
+
+    `border` is passed before each; a swap has none: nothing may hold it up behind its fence."""
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed(context)).values())
@@ -98,6 +102,8 @@ def catch_up(context: Context, *, until_quiet: bool = False) -> list[Window]:
     windows: list[Window] = []
     looked = time.monotonic()
     while True:
+        if border is not None:
+            border.wait()
         look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
         looked = time.monotonic() if look else looked
         follow(context, look=look)

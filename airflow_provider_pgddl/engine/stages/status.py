@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.control import Control, shown
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lag import behind
@@ -17,7 +18,7 @@ from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """Stages, tables with their chunks, pending keys and changes waiting in the log, captured DDL by status, windows,
-    how far behind the rows are, mismatches, the cut-over."""
+    how far behind the rows are, mismatches, the cut-over, and what holds runs."""
     name = pipeline.pipeline
     with (
         connect(source_dsn, purpose="status", pipeline=name) as source,
@@ -42,6 +43,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "cut_over_at": row.cut_over_at,
             "changes_since_cut_over": sum(changes.values()) if row.cut_over_at and row.job == "migrate" else None,
             "verify_needed": row.verify_needed,
+            "control": shown(Control(target, name)),
             "stages": {
                 s["stage"]: {
                     "started_at": s["started_at"],

@@ -18,6 +18,7 @@ def run(context: Context) -> StageResult:
     if not context.in_place and context.row().cut_over_at is None:
         # One that was killed between its fence and its end has left applications without a place to write to.
         cut_over.lower_fence(context.source, context.pipeline, context.tables())
+    context.border().wait()
     if context.row().cut_over_at is not None:
         finished = _finish(context)
         return context.result("done" if finished else "nothing_to_do", validated=finished)

@@ -95,8 +95,10 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     total = len(journal.ranges_left([t.id for t in chosen()], job))
     spread = _spread(context, chosen(), total)
     planned: dict[int, tuple[Plan, Sides]] = {}
+    border = context.border()
     seen = 0
     while True:
+        border.wait()
         follow(context)
         tables = chosen()
         _cut_missing(context, tables)
