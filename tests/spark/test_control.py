@@ -40,7 +40,7 @@ def test_spark_s_workers_hold_and_end(
     copying = [f"pgddl:{move.name}:%:copy"]
 
     with (
-        TableWriters([source_dsn], [("public", "t")], seed=seed) as writers,
+        TableWriters([source_dsn], [("public", "t")], rate=50, seed=seed) as writers,
         log.open("wb") as out,
         subprocess.Popen(command, env=os.environ, stdout=out, stderr=subprocess.STDOUT) as shell,
     ):
