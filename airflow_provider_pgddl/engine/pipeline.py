@@ -1130,6 +1130,8 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) 
 # Who works, how fast and how patiently: nothing of it is in what has been copied already. And what a person decides
 # when two schemas differ, which is never known at setup: columns that are new from then on are read again.
 FREE_KEYS = (
+    "capture.on_slot_lost",
+    "capture.max_retained_wal",
     "backfill.workers",
     "backfill.throttle",
     "ddl.lock_safe",

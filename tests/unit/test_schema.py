@@ -49,7 +49,7 @@ def with_leaf(**changes: object) -> Table:
         ),
         (replace(ORDERS, key=None), "its key was (id), is (none)"),
         (replace(ORDERS, persistence="u"), "its persistence was 'p', is 'u'"),
-        (with_leaf(triggers=None), "the capture triggers on shop.orders were disabled"),
+        (with_leaf(triggers=None), "the capture of shop.orders was disabled"),
         (with_leaf(triggers="pgddl_row_p:A:700,pgddl_truncate_p:A:999"), "writes may have been missed"),
         (with_leaf(filenode=6000, attributes="attributes-2"), "was rewritten by ALTER TABLE"),
     ],
