@@ -75,6 +75,12 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
         target.execute(_Q["set_received"], [start, pipeline])
 
 
+def backlog(source: Session, target: Session, pipeline: str) -> int:
+    """Bytes of the source's WAL that have not been read into the logs."""
+    row = source.execute(_Q["backlog"], [received(target, pipeline)]).fetchone()
+    return int(row[0] or 0) if row else 0
+
+
 def retained(source: Session, pipeline: str) -> int:
     """Bytes of WAL that the source keeps for the slot; 0 where there is none."""
     row = source.execute(_Q["slot"], [slot_name(pipeline)]).fetchone()
@@ -221,7 +227,11 @@ def receive(
         if parse_lsn(known) >= end:
             return  # by another run
         now = Snapshot.parse(catalog.current_snapshot(source))
-        rows = KeyRows(_captured(source, pipeline), now.widen, parse_lsn(known))
+        leaves = _captured(source, pipeline)
+        there = {log for (log,) in target.execute(_Q["logs_there"], [list({leaf.log for leaf in leaves.values()})])}
+        # Of a table that was dropped just now the log may be gone before its capture is.
+        leaves = {oid: leaf for oid, leaf in leaves.items() if leaf.log in there}
+        rows = KeyRows(leaves, now.widen, parse_lsn(known))
         with open_stream(slot_name(pipeline)) as slot:
             items = decode(slot.messages(end))
             over = False

@@ -52,6 +52,13 @@ CREATE TABLE {log} (op "char" NOT NULL, leaf oid NOT NULL, {keys}, xid xid8 NOT 
 WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
       autovacuum_vacuum_insert_threshold = -1)
 
+-- name: logs_there
+SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
+
+-- name: backlog
+SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), %s::pg_catalog.pg_lsn)::bigint
+
 -- name: received
 SELECT slot_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_pgddl.engine.stages.context import Context
 
 RECEIVE_EVERY = 10.0  # seconds, while blocks are copied
+BACKLOG = 16 << 20  # bytes of WAL, which a window reads in a fraction of a second
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
 
 
@@ -45,6 +46,12 @@ def receive(context: Context) -> None:
         wait_for_older_transactions(context)
         slot_log.receive(source, target, stream, context.name, context.lease.fence)
     _refuse_much_wal(context, source)
+
+
+def receive_backlog(context: Context) -> None:
+    """Where much has not been read, before a window keeps a snapshot and locks for it."""
+    if context.pipeline.by_slot and slot_log.backlog(context.source, context.target, context.name) > BACKLOG:
+        receive(context)
 
 
 def _refuse_much_wal(context: Context, source: Session) -> None:

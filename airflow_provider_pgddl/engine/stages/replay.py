@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.stages.context import Context, StageResult, p
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 from airflow_provider_pgddl.engine.throttle import limits
 
@@ -142,6 +143,7 @@ def one_window(
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
     goes on in the next one where captured DDL explains it."""
+    receive_backlog(context)
     rows = context.pipeline.replay.window_rows
     tables = for_a_window(context, tables, compared=inside is not None)
 

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, stop
 from airflow_provider_pgddl.engine.stages.handover import hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
+from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
 from airflow_provider_pgddl.engine.stages.replay import catch_up, note_lost_windows
 from airflow_provider_pgddl.engine.stages.settle import settle_built
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
@@ -56,6 +57,7 @@ def run(context: Context) -> StageResult:
 def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
+    receive_backlog(context)
     replica = context.replica
     done = patiently(context, lambda: window(replica, tables, fill=0))
     stop(context, done.stopped)

@@ -318,6 +318,7 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     so no window reads it, and a run that dies here does all of it again."""
     from airflow_provider_pgddl.engine.stages.setup import capture
 
+    context.receive()  # what is of its old key belongs to its old log
     stop_capture_of(context.source, context.pipeline, table.oid)
     now, _ = capture(context, table.oid)
     return now
