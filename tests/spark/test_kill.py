@@ -164,12 +164,13 @@ def change_accounts(dsn: str, rows: int) -> None:
     execute(dsn, f"UPDATE public.pgbench_accounts SET filler = 'changed' WHERE aid <= {rows}")
 
 
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
 def test_a_migration_ends_the_same_whatever_is_killed(
-    shops: tuple[str, str], lifecycle: Callable[..., Lifecycle], tmp_path: Path, chance: random.Random
+    shops: tuple[str, str], lifecycle: Callable[..., Lifecycle], tmp_path: Path, chance: random.Random, rows: str
 ) -> None:
     source, target = shops
     tables = {"include": ["shop.*", "public.*"]}
-    move = lifecycle(source, target, tables=tables, swap={"fence": "read_only"}, **SMALL)
+    move = lifecycle(source, target, tables=tables, capture={"rows": rows}, swap={"fence": "read_only"}, **SMALL)
     killed = Killed(move, tmp_path, chance)
     at_the_cut_over: list[object] = []
 
