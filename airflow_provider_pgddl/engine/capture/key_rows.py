@@ -46,6 +46,7 @@ class KeyRows:
         self._all, self._widen, self._known = leaves, widen, known
         self._leaves = leaves
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
+        self._singles: dict[int, tuple[int, bytes, list[bytes]]] = {}  # of a key of one column: place, line's start
         self._xid = b""
         self.lines: dict[str, list[bytes]] = {leaf.log: [] for leaf in leaves.values()}
         self.count = 0
@@ -58,8 +59,16 @@ class KeyRows:
 
     def take(self, item: Item, lsn: int) -> bool:
         """`lsn` is where the message stands in the WAL. Whether a transaction has ended with it."""
-        if isinstance(item, tuple):
+        if type(item) is tuple:
             op, relation, old, new = item
+            single = self._singles.get(relation)
+            if single is not None and op == "U" and old is None and new is not None and self._leaves:
+                place, head, lines = single
+                value = new[place]
+                if type(value) is bytes and value.isdigit():  # what most rows are: a number, and no other key
+                    lines.append(b"%b%b\t%b\t%b\t%X/%X" % (head, value, value, self._xid, lsn >> 32, lsn & 0xFFFFFFFF))
+                    self.count += 1
+                    return False
             leaf = self._leaves.get(relation)
             if leaf is not None:
                 self._row(op, relation, leaf, old, new, lsn)
@@ -70,12 +79,19 @@ class KeyRows:
             self.border = item.end_lsn
             return True
         elif isinstance(item, Relation):
-            self._places[item.oid] = _places(item, self._all.get(item.oid))
+            self._describe(item)
         elif isinstance(item, Truncate):
             for relation in item.relations:
                 if relation in self._leaves:
                     self._add("T", relation, self._leaves[relation], None, None, lsn)
         return False
+
+    def _describe(self, relation: Relation) -> None:
+        leaf = self._all.get(relation.oid)
+        self._places[relation.oid] = places = _places(relation, leaf)
+        self._singles.pop(relation.oid, None)
+        if leaf is not None and places is not None and len(places) == 1:
+            self._singles[relation.oid] = places[0], b"U\t%d\t" % relation.oid, self.lines[leaf.log]
 
     def _row(
         self, op: str, relation: int, leaf: CapturedLeaf, old: Values | None, new: Values | None, lsn: int
