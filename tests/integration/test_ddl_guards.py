@@ -273,7 +273,7 @@ def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.Monk
 def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_pgddl.engine.stages import settle
+    from airflow_provider_pgddl.engine.stages import newcomers
 
     pipeline = make()
     pipeline.run_all(until="replay")
@@ -281,7 +281,7 @@ def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(settle, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
+        patch.setattr(newcomers, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
         pipeline.refused("replay")
     execute(pipeline.source, "ALTER TABLE public.late ADD CONSTRAINT positive CHECK (x > 0)")
     all_through(pipeline, after="schema_sync")
