@@ -1,8 +1,9 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
-#   make bench   the copy's speed, what the event triggers add to a CREATE TABLE, and how long the schema gate looks at
-#                500 tables; make bench ROWS=1000000
+#   make bench   the copy's speed, what the event triggers add to a CREATE TABLE, how long the schema gate looks at
+#                500 tables, and catching up in small; make bench ROWS=1000000
+#   make bench-full    catching up on 1 million changes beside native replication, and pgbench while rows are captured
 
 ROWS ?= 5000000
 ARGS ?=
@@ -12,7 +13,7 @@ WORKERS ?= 2
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test lint bench venv prerequisites lock
+.PHONY: demo test lint bench bench-full venv prerequisites lock
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -29,6 +30,10 @@ bench: $(STAMP)
 	@.venv/bin/python -m benchmarks.copy_rows --rows $(ROWS)
 	@.venv/bin/python -m benchmarks.ddl_cost
 	@.venv/bin/python -m benchmarks.schema_gate
+	@.venv/bin/python -m benchmarks.catch_up --changes 100000 --keys 20000 --seconds 5 --rounds 1
+
+bench-full: $(STAMP)
+	@.venv/bin/python -m benchmarks.catch_up
 
 venv: $(STAMP)
 
