@@ -31,8 +31,8 @@ _TABLE = ("pipeline", "schema", "table")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of a pipeline; nothing but its name before setup. `progress`: per table of the run, what status
-    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on; `lag`: as status says it,
-    None where there is none."""
+    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on; `lag` and `retained`
+    (WAL, in bytes): as status says it, None where there is none."""
 
     pipeline: str
     progress: Mapping[Name, Mapping[str, Any]] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class _Known:
     counters: Mapping[tuple[Name | None, str, str], float] = field(default_factory=dict)
     ddl_events: Mapping[str, int] = field(default_factory=dict)
     lag: Mapping[str, float] | None = None
+    retained: int | None = None
 
     def by_table(self, counter: str, labels: Iterable[str]) -> dict[tuple[Name, str], float]:
         """(table, label) → count: of every table these labels, and what else was counted."""
@@ -90,7 +91,7 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     stopped = {t for t, row in verdicts.items() if row.status == "mismatch"}
     stopped |= {names.get(table) or _split(table) for table in blocked}
     matches = {t: t not in stopped for t in sorted({*verdicts, *stopped})}
-    return _Known(name, progress, matches, counters, now["ddl_events"], now["lag"])
+    return _Known(name, progress, matches, counters, now["ddl_events"], now["lag"], now["retained_wal_bytes"])
 
 
 def _split(name: str) -> Name:
@@ -176,6 +177,15 @@ def _lag(name: str, documentation: str, key: str) -> Callable[[_Known], Metric]:
     return gauge
 
 
+def _retained_wal(known: _Known) -> Metric:
+    family = GaugeMetricFamily(
+        "pgddl_retained_wal_bytes", "WAL that the source keeps for the slot.", labels=["pipeline"]
+    )
+    if known.retained is not None:
+        family.add_metric([known.pipeline], known.retained)
+    return family
+
+
 def _ddl_events(known: _Known) -> Metric:
     family = GaugeMetricFamily("pgddl_ddl_events", "The run's captured DDL, by status.", labels=["pipeline", "status"])
     for state in STATUSES:
@@ -195,6 +205,7 @@ _FAMILIES: tuple[Callable[[_Known], Metric], ...] = (
     _progress("pgddl_lag_keys", "Keys and changes that the target does not show yet: both of the above.", "lag_keys"),
     _lag("pgddl_lag_bytes", "WAL of the source since the last snapshot that the target has shown in full.", "bytes"),
     _lag("pgddl_lag_seconds", "Age of the last snapshot that the target has shown in full.", "seconds"),
+    _retained_wal,
     _progress("pgddl_chunks_left", "Chunks of the first copy that are not done.", "chunks_left"),
     _ddl_events,
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture.stream import SlotLost
 from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows.logs import count_changes
 from airflow_provider_pgddl.engine.rows.windows import logs_of
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.status import status
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
 
@@ -230,3 +233,16 @@ def test_a_transaction_that_holds_back_too_much_wal_pauses_the_pipeline(shop: Li
     do(shop.source, "DROP SCHEMA other CASCADE")
     shop.run("replay")
     assert differences(shop.source, shop.target) == []
+
+
+def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle) -> None:
+    shop.run_all(until="replay")
+    before = status_of(shop)["retained_wal_bytes"]
+    with in_transaction(shop.source, "INSERT INTO items VALUES (9000, 'open', 'x')"):
+        do(shop.source, "UPDATE items SET body = repeat('y', 10000)")
+        after = status_of(shop)["retained_wal_bytes"]
+    assert after > before >= 0
+
+
+def status_of(shop: Lifecycle) -> dict[str, Any]:
+    return status(load_pipeline(shop.content), shop.source, shop.target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Control, shown
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
@@ -65,6 +65,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "ddl_events": DdlJournal(target, name, row.run).counts(),
             "windows": journal.windows(row.run),
             "lag": None if row.cut_over_at else _lag(journal, source, row.run),
+            "retained_wal_bytes": slot_log.retained(source, name) if pipeline.by_slot else None,
             "schema": _verdicts(journal),
             "mismatches": journal.mismatches(),
         }
