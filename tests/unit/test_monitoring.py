@@ -48,6 +48,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
         {(USERS, "mismatches", kind): 1.0 for kind in get_args(Kind)},
         {"failed": 1},
         {"bytes": 4, "seconds": 0.5},
+        5,
     )
     monkeypatch.setattr(metrics, "_read", lambda *_: known)
     found: dict[str, dict[str, set[str]]] = {}
