@@ -102,8 +102,10 @@ def test_a_new_table_without_a_key_closes_the_gate_until_it_has_one(shop: Lifecy
     assert differences(shop.source, shop.target) == []
 
 
-def test_a_reader_of_the_target_never_sees_money_that_is_on_its_way(shop: Lifecycle) -> None:
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_a_reader_of_the_target_never_sees_money_that_is_on_its_way(shop: Lifecycle, rows: str) -> None:
     """Each transaction on the source takes from one table and gives to the other: a window is one transaction here."""
+    shop.content["capture"] = {"rows": rows}
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     one_run(shop)
