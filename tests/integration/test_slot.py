@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
@@ -246,3 +247,20 @@ def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle) -> None:
 
 def status_of(shop: Lifecycle) -> dict[str, Any]:
     return status(load_pipeline(shop.content), shop.source, shop.target)
+
+
+@pytest.mark.parametrize(
+    "ddl", ["ALTER TABLE items ALTER id TYPE numeric", "ALTER TABLE items ALTER id TYPE bigint USING -id"]
+)
+def test_a_key_is_retyped_where_its_table_leaves_the_publication(shop: Lifecycle, ddl: str) -> None:
+    """Postgres refuses it otherwise, and nothing of ours can keep it from that."""
+    shop.run_all(until="replay")
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        do(shop.source, ddl)
+    with psycopg.connect(shop.source) as client:
+        client.execute(f"ALTER PUBLICATION pgddl_rows_of_{shop.name} DROP TABLE items".encode())
+        client.execute(ddl.encode())
+    do(shop.source, "UPDATE items SET body = 'not in the WAL that is read' WHERE code = 'c1'")
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+    assert "items" in one(shop.source, PUBLISHED)
