@@ -21,7 +21,7 @@ def test_a_timeout_ends_every_process_of_the_run(airflow: Airflow, source_dsn: s
     assert "AirflowTaskTimeout" in done.stdout
     assert "at work" in done.stdout, "the timeout came before the application was at work"
     assert airflow.states("slow") == {"backfill": "failed"}
-    assert not [p for p in psutil.process_iter(["cmdline"]) if _is_of_the_run(p)]
+    assert not [p for p in psutil.process_iter(["cmdline", "environ"]) if _is_of_the_run(p, airflow)]
     deadline = time.monotonic() + 10
     with psycopg.connect(source_dsn, autocommit=True) as server:
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgddl-test:%'"
@@ -30,6 +30,8 @@ def test_a_timeout_ends_every_process_of_the_run(airflow: Airflow, source_dsn: s
             time.sleep(0.1)
 
 
-def _is_of_the_run(process: psutil.Process) -> bool:
-    command = process.info["cmdline"] or []
-    return any("sleeping_backfill.py" in part for part in command)
+def _is_of_the_run(process: psutil.Process, airflow: Airflow) -> bool:
+    """Another test may run the same application meanwhile, elsewhere than in this Airflow."""
+    command, environment = process.info["cmdline"] or [], process.info["environ"] or {}
+    in_it = environment.get("AIRFLOW_HOME") == str(airflow.home)
+    return in_it and any("sleeping_backfill.py" in part for part in command)

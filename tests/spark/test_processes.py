@@ -119,4 +119,4 @@ def test_a_driver_told_to_stop_leaves_a_result_that_says_so(at_work: Run, tmp_pa
     assert outcome is not None
     assert outcome.retryable
     assert outcome.error is not None
-    assert outcome.error["error"] == "Stopped"
+    assert outcome.error["error"] == "Stopped", outcome.error
