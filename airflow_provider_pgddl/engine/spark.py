@@ -64,6 +64,8 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
         context.cancelAllJobs()
         raise
     except Exception as error:
+        if _stopped(error):
+            raise KeyboardInterrupt from None
         if _jvm_ended(error):
             raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
         raise
@@ -72,6 +74,14 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
         ours = [e if isinstance(e, PgddlError) else from_postgres(e, doing=f"running {app}") for e in failures]
         raise min(ours, key=lambda error: error.retryable)
     return [one.value for one in ended if isinstance(one, _Done)]
+
+
+def _stopped(error: BaseException | None) -> bool:
+    """Whether KeyboardInterrupt was on its way when it came up: PySpark talks to the JVM on its way out, over a
+    connection whose call was cut short."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _jvm_ended(error: Exception) -> bool:

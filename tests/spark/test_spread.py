@@ -115,3 +115,26 @@ def test_what_a_user_has_set_is_kept() -> None:
         "/opt/python",
         "10.0.0.1",
     )
+
+
+class _Interrupted:
+    """A SparkContext that is stopped while it waits, and meets a broken connection on its way out, as PySpark does."""
+
+    def parallelize(self, *_: object) -> _Interrupted:
+        return self
+
+    def map(self, _: object) -> _Interrupted:
+        return self
+
+    def collect(self) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ConnectionError("the call before was cut short")
+
+
+def test_a_stop_is_no_lost_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mock, since the real one needs the signal at one moment among thousands."""
+    monkeypatch.setattr(spark, "_context", lambda *_: _Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        spark.spread(work.square, [1], workers=1, app="stopped")
