@@ -128,29 +128,41 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     """
     names = trigger_names(pipeline)
     with source.transaction():
-        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
-        relation = sql.Identifier(prepared.schema, prepared.name)
-        try:
-            source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
-        except pg.UndefinedTable:
-            raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
-        now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
-        if now is None or now.structure() != prepared.structure():
-            raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        now = keep_writers_out(source, prepared, lock_timeout)
         for leaf in now.leaves:
             _create_triggers(source, names, leaf, function_name(pipeline, leaf.oid))
         return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
 
 
-def _create_log(source: Session, table: Table, log: str) -> None:
+def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:
+    """SHARE ROW EXCLUSIVE on the table for the caller's transaction, which waits for every writer; returns the table
+    as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, Retry where the table is no
+    longer what was prepared."""
+    source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
+    relation = sql.Identifier(prepared.schema, prepared.name)
+    try:
+        source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
+    except pg.UndefinedTable:
+        raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
+    now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
+    if now is None or now.structure() != prepared.structure():
+        raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+    return now
+
+
+def key_columns(table: Table) -> sql.Composed:
+    """The definitions of a log's key columns: old_1, old_2, …, new_1, new_2, …"""
     assert table.key is not None
     types = {c.name: c.base_type for c in table.columns}
-    keys = sql.SQL(", ").join(
+    return sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))
         for prefix in ("old_", "new_")
         for i, k in enumerate(table.key.columns, 1)
     )
-    source.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=keys))
+
+
+def _create_log(source: Session, table: Table, log: str) -> None:
+    source.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)))
     source.execute(sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)))
 
 

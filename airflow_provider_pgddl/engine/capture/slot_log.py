@@ -131,15 +131,7 @@ def capture(
     with lease.fenced(target, fence):
         _create_log(target, prepared, log)
     with source.transaction():
-        source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
-        relation = sql.Identifier(prepared.schema, prepared.name)
-        try:
-            source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
-        except pg.UndefinedTable:
-            raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
-        now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
-        if now is None or now.structure() != prepared.structure():
-            raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        now = change_log.keep_writers_out(source, prepared, lock_timeout)
         as_leaves = catalog.describe(source, [leaf.oid for leaf in now.leaves])
         for leaf in now.leaves:
             _publish(source, pipeline, now, leaf, as_leaves[leaf.oid], log)
@@ -166,15 +158,8 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
 
 
 def _create_log(target: Session, table: Table, log: str) -> None:
-    assert table.key is not None
-    types = {c.name: c.base_type for c in table.columns}
-    keys = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))
-        for prefix in ("old_", "new_")
-        for i, k in enumerate(table.key.columns, 1)
-    )
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log)))
-    target.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=keys))
+    target.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=change_log.key_columns(table)))
     target.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(log_table(log)))
 
 
