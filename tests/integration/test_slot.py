@@ -10,12 +10,15 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.capture.stream import SlotLost
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows.logs import count_changes
 from airflow_provider_pgddl.engine.rows.windows import logs_of
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
@@ -57,6 +60,28 @@ def test_whatever_changes_arrives(shop: Lifecycle, changed_after: str) -> None:
     assert differences(shop.source, shop.target) == []
     assert one(shop.source, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == 0
     assert one(shop.source, "SELECT count(*) FROM pg_publication") == 0
+
+
+def test_a_slot_that_a_killed_setup_did_not_note_is_made_again(shop: Lifecycle) -> None:
+    """Made on one server, noted on the other: a crash may come in between."""
+    slot_name = slot_log.slot_name(shop.name)
+    do(shop.source, f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')", *CHANGES)
+    shop.run("setup")
+    do(shop.source, "UPDATE items SET body = 'z' WHERE id < 20")
+    shop.run_all(after="setup")
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_slot_of_another_database_is_left_alone(shop: Lifecycle) -> None:
+    slot_name, other = slot_log.slot_name(shop.name), psycopg.conninfo.make_conninfo(shop.source, dbname="postgres")
+    do(other, f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')")
+    try:
+        with pytest.raises(StageFailed, match="is somebody else's"):
+            shop.run("setup")
+        reset(load_pipeline(shop.content), shop.source, shop.target)
+        assert one(shop.source, f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot_name}'") == 1
+    finally:
+        do(other, f"SELECT pg_drop_replication_slot('{slot_name}')")
 
 
 @contextmanager

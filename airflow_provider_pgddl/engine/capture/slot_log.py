@@ -43,9 +43,19 @@ def start_slot(source: Session, target: Session, pipeline: str, failover: bool) 
     row = source.execute(_Q["publication_exists"], [name]).fetchone()
     if not (row and row[0]):
         source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
-    if source.execute(_Q["slot"], [name]).fetchone() is None and received(target, pipeline) is None:
+    if received(target, pipeline) is None:
+        # A run that died has perhaps made one without noting it: no table was captured by it yet.
+        _drop_slot(source, name)
         target.execute(_Q["set_received"], [_create_slot(source, name, failover), pipeline])
     refuse_lost(source, target, pipeline)
+
+
+def _drop_slot(source: Session, name: str) -> None:
+    """Where there is one of ours. Retry where somebody reads it."""
+    try:
+        source.execute(_Q["drop_slot"], [name])
+    except pg.ObjectInUse as error:
+        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
 
 
 def _create_slot(source: Session, name: str, failover: bool) -> str:
@@ -58,6 +68,8 @@ def _create_slot(source: Session, name: str, failover: bool) -> str:
             todo="set capture.rows: change_log, or make the source fit for logical decoding and restart it",
             sql="ALTER SYSTEM SET wal_level = 'logical';",
         ) from None
+    except pg.DuplicateObject:
+        raise _somebody_elses(name) from None
     row = source.execute(_Q["slot"], [name]).fetchone()
     assert row is not None
     return str(row[3])
@@ -67,12 +79,19 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
     """A new slot in place of one that was lost; every log says that it does not know what has changed. Nobody may
     trust a snapshot that is older than the end of all transactions that are in progress now."""
     name = slot_name(pipeline)
-    source.execute(_Q["drop_slot"], [name])
+    _drop_slot(source, name)
     start = _create_slot(source, name, failover)
     with lease.fenced(target, fence):
         for log, leaf in sorted({leaf.log: oid for oid, leaf in _captured(source, pipeline).items()}.items()):
             target.execute(sql.SQL(_Q["lost_track"]).format(log=log_table(log)), [leaf])
         target.execute(_Q["set_received"], [start, pipeline])
+
+
+def _somebody_elses(name: str) -> StageFailed:
+    return StageFailed(
+        f"replication slot {name!r} is somebody else's: of another plugin, or of another database",
+        todo="give this pipeline another name, or drop that slot",
+    )
 
 
 def backlog(source: Session, target: Session, pipeline: str) -> int:
@@ -96,10 +115,7 @@ def refuse_lost(source: Session, target: Session, pipeline: str) -> None:
     elif row[2] == "lost":
         what = "has lost WAL that it needs: it fell behind by more than max_slot_wal_keep_size"
     elif row[0] != "pgoutput" or not row[1]:
-        raise StageFailed(
-            f"replication slot {name!r} is somebody else's (plugin {row[0]}, this database: {row[1]})",
-            todo="give this pipeline another name, or drop that slot",
-        )
+        raise _somebody_elses(name)
     elif known is None or parse_lsn(row[3]) > parse_lsn(known):
         what = f"was read by somebody else, or made anew: it begins at {row[3]}, and the target has read up to {known}"
     else:
@@ -182,12 +198,8 @@ def _publish(source: Session, pipeline: str, table: Table, leaf: Leaf, as_leaf: 
 
 
 def stop_slot(source: Session, pipeline: str) -> None:
-    """Retry where somebody reads it."""
     name = slot_name(pipeline)
-    try:
-        source.execute(_Q["drop_slot"], [name])
-    except pg.ObjectInUse as error:
-        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+    _drop_slot(source, name)
     source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 

@@ -20,7 +20,8 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT 
        OR EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts)
 
 -- name: drop_slot
-SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
+WHERE slot_name = %s AND plugin = 'pgoutput' AND database = pg_catalog.current_database()
 
 -- name: publication_exists
 SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)
