@@ -163,9 +163,8 @@ def run(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.engine import spark
     from airflow_provider_pgddl.engine.errors import UsageError
 
-    if args.dry_run:
-        # Refused rather than run: no stage looks at it yet, and a swap that was meant as a rehearsal cannot be undone.
-        raise UsageError("--dry-run is not built yet", todo="leave it out; `pgddl check` changes nothing")
+    if args.dry_run and args.stage != "swap":
+        raise UsageError(f"{args.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
     pipeline = _pipeline(args)
     found = secrets(pipeline, _lookup(), os.environ)
     master = args.master or pipeline.spark.master or DEFAULT_MASTER
@@ -181,6 +180,7 @@ def run(args: argparse.Namespace) -> int:
             watch=jobs.Watched.me(),
             secrets={side: jobs.SECRETS[side] for side in found},
             result_path=str(result_path),
+            dry_run=args.dry_run,
         )
         jobs.write(job, job_file)
         command = spark.command(
@@ -369,7 +369,13 @@ COMMANDS: tuple[Command | Group, ...] = (
             PIPELINE,
             TABLES,
             Option(("--master",), {"default": None, "help": f"Spark master (spark.master, else {DEFAULT_MASTER})"}),
-            Option(("--dry-run",), {"action": "store_true", "help": "not built yet: refused"}),
+            Option(
+                ("--dry-run",),
+                {
+                    "action": "store_true",
+                    "help": "of swap: run it up to its commit, show every statement with its locks, and roll back",
+                },
+            ),
             *POLICY,
             JSON,
         ),

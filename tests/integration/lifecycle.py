@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,9 @@ class Lifecycle:
             raise from_postgres(error, doing=f"running {stage}") from error
         self.results[stage] = result
         return result
+
+    def dry_run(self, stage: str) -> StageResult:
+        return stages.run(replace(self.job(stage), dry_run=True))
 
     def refused(self, stage: str, kind: type[PgddlError] = PgddlError, **options: Any) -> PgddlError:
         """The error of a stage that must not succeed."""

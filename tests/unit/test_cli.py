@@ -135,10 +135,10 @@ def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[s
     assert done.stderr == ""
 
 
-def test_a_rehearsal_is_refused_and_does_nothing(pipeline: Path) -> None:
-    done = pgddl("run", "swap", "--dry-run", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+def test_only_a_swap_is_rehearsed(pipeline: Path) -> None:
+    done = pgddl("run", "replay", "--dry-run", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 2
-    assert "--dry-run is not built yet" in done.stderr
+    assert "replay has no dry run" in done.stderr
 
 
 @pytest.mark.spark

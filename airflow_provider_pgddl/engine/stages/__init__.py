@@ -33,6 +33,8 @@ def run(job: Job) -> StageResult:
     """
     if job.stage not in STAGES:
         raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(STAGES)}")
+    if job.dry_run and job.stage != "swap":
+        raise UsageError(f"{job.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
     stage = import_module(f"airflow_provider_pgddl.engine.stages.{job.stage}")
     with ExitStack() as stack:
         if job.stage == "setup":
@@ -42,6 +44,8 @@ def run(job: Job) -> StageResult:
             context = _context(job, stack)
         journal = context.journal
         number = journal.row().run
+        if job.dry_run:
+            return stage.run(context)  # type: ignore[no-any-return]
         with context.fenced():
             journal.start_stage(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left

@@ -36,7 +36,8 @@ SPREAD_CHUNKS = 4
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage did: kept in the journal, printed by the shell, and small enough for an XCom."""
+    """What a stage did: kept in the journal, printed by the shell, and small enough for an XCom. `statements` are
+    those of a dry run, which is neither kept nor an XCom."""
 
     stage: str
     pipeline: str
@@ -45,13 +46,15 @@ class StageResult:
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     blocked: Sequence[Mapping[str, str]] = ()
     figures: Mapping[str, int | float | str] = field(default_factory=dict)
+    statements: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def exit_code(self) -> int:
         return EXIT_BLOCKED if self.blocked else EXIT_DONE
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        shown = {} if self.statements is None else {"statements": list(self.statements)}
+        return shown | {
             "stage": self.stage,
             "pipeline": self.pipeline,
             "run": self.run,

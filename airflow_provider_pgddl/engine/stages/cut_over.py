@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.sequences import set_exactly
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
@@ -51,7 +52,7 @@ def run(context: Context) -> dict[str, Any]:
         _refuse_left_behind(context, tables)
         started = time.monotonic()
         with _fence(context, tables):
-            windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none")
+            windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise _NotYet("a table came or went just now")
             refuse_blocked(context)
@@ -75,7 +76,7 @@ class _NotYet(Exception):
 
 def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     run_no = context.row().run
-    with context.fenced():
+    with rehearsed(context, context.target, context.fenced()):
         sequences = set_exactly(context)
         keys = _add_foreign_keys(context)
         events = context.journal.events(run_no, ["finish"])
@@ -110,7 +111,7 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
     target is ready; what then still arrives on the source is counted. `none`: writes go on, and are counted.
 
     Where the cut-over fails, applications get the source back."""
-    kind = context.pipeline.swap.fence
+    kind = "none" if context.job.dry_run else context.pipeline.swap.fence
     if kind == "read_only":
         with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
         try:

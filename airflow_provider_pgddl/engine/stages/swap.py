@@ -3,10 +3,14 @@ over."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.stages import cut_over, exchange
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
+from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
 
 
@@ -15,7 +19,9 @@ def run(context: Context) -> StageResult:
         raise UsageError("swap is about the whole pipeline", todo="run it without --tables")
     if not context.moves_rows:
         return context.result("nothing_to_do")
-    if not context.in_place and context.row().cut_over_at is None:
+    if context.job.dry_run and context.row().cut_over_at is not None:
+        return context.result("nothing_to_do")
+    if not (context.in_place or context.job.dry_run or context.row().cut_over_at):
         # One that was killed between its fence and its end has left applications without a place to write to.
         cut_over.lower_fence(context.source, context.pipeline, context.tables())
     context.border().wait()
@@ -24,10 +30,30 @@ def run(context: Context) -> StageResult:
         return context.result("done" if finished else "nothing_to_do", validated=finished)
     follow(context, look=True)
     refuse_unready(context)
-    figures = exchange.run(context, context.tables()) if context.in_place else cut_over.run(context)
+    try:
+        figures = exchange.run(context, context.tables()) if context.in_place else cut_over.run(context)
+    except Rehearsed as done:
+        return _rehearsed(context, done)
     finished = _finish(context)
     return context.result(
         "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=finished, **figures
+    )
+
+
+def _rehearsed(context: Context, done: Rehearsed) -> StageResult:
+    if not context.in_place:
+        keep_ahead(context)  # positions of sequences are not rolled back
+        if context.pipeline.swap.fence != "none":
+            context.say(
+                f"-- first the fence ({context.pipeline.swap.fence}) goes up on the source, which was left out here"
+            )
+    for noted in done.statements:
+        if not noted.bookkeeping:
+            context.say(str(noted))
+    context.say("rolled back: nothing has been swapped")
+    return replace(
+        context.result("rehearsed", locked_ms=done.locked_ms, statements=len(done.statements)),
+        statements=[noted.to_json() for noted in done.statements],
     )
 
 
