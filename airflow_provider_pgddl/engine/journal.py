@@ -179,6 +179,11 @@ class Journal:
         names = ("stage", "started_at", "finished_at", "result")
         return [dict(zip(names, row, strict=True)) for row in self.conn.execute(_Q["stages"], [self.pipeline, run])]
 
+    def longest_wait(self, run: int) -> tuple[int, str] | None:
+        """The longest that a writer may have waited for a lock of this run (ms), and the stage that took it."""
+        row = self.conn.execute(_Q["longest_wait"], [self.pipeline, run]).fetchone()
+        return (row[0], row[1]) if row else None
+
     # --- tables -------------------------------------------------------------------------------------------------
 
     def tables(self, run: int) -> list[TableRow]:

@@ -31,8 +31,8 @@ _TABLE = ("pipeline", "schema", "table")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of a pipeline; nothing but its name before setup. `progress`: per table of the run, what status
-    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on; `lag` and `retained`
-    (WAL, in bytes): as status says it, None where there is none."""
+    says; `matches`: per table that was judged, or that DDL stops, whether its rows go on; `lag`, `retained` (WAL, in
+    bytes) and `longest_wait` (seconds): as status says it, None where there is none; `held`: by what runs are."""
 
     pipeline: str
     progress: Mapping[Name, Mapping[str, Any]] = field(default_factory=dict)
@@ -41,6 +41,8 @@ class _Known:
     ddl_events: Mapping[str, int] = field(default_factory=dict)
     lag: Mapping[str, float] | None = None
     retained: int | None = None
+    longest_wait: float | None = None
+    held: Mapping[str, bool] = field(default_factory=dict)
 
     def by_table(self, counter: str, labels: Iterable[str]) -> dict[tuple[Name, str], float]:
         """(table, label) → count: of every table these labels, and what else was counted."""
@@ -91,7 +93,10 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     stopped = {t for t, row in verdicts.items() if row.status == "mismatch"}
     stopped |= {names.get(table) or _split(table) for table in blocked}
     matches = {t: t not in stopped for t in sorted({*verdicts, *stopped})}
-    return _Known(name, progress, matches, counters, now["ddl_events"], now["lag"], now["retained_wal_bytes"])
+    waited = now["longest_wait"]["ms"] / 1000 if now["longest_wait"] else None
+    held = {"pause": now["control"]["paused_at"] is not None, "throttle": now["control"]["throttled"] is not None}
+    events, lag, retained = now["ddl_events"], now["lag"], now["retained_wal_bytes"]
+    return _Known(name, progress, matches, counters, events, lag, retained, waited, held)
 
 
 def _split(name: str) -> Name:
@@ -186,6 +191,24 @@ def _retained_wal(known: _Known) -> Metric:
     return family
 
 
+def _longest_wait(known: _Known) -> Metric:
+    family = GaugeMetricFamily(
+        "pgddl_longest_wait_seconds",
+        "Longest that writers may have waited for a lock of this run.",
+        labels=["pipeline"],
+    )
+    if known.longest_wait is not None:
+        family.add_metric([known.pipeline], known.longest_wait)
+    return family
+
+
+def _held(known: _Known) -> Metric:
+    family = GaugeMetricFamily("pgddl_held", "1: runs hold at their next border.", labels=["pipeline", "by"])
+    for by, holds in known.held.items():
+        family.add_metric([known.pipeline, by], int(holds))
+    return family
+
+
 def _ddl_events(known: _Known) -> Metric:
     family = GaugeMetricFamily("pgddl_ddl_events", "The run's captured DDL, by status.", labels=["pipeline", "status"])
     for state in STATUSES:
@@ -206,6 +229,8 @@ _FAMILIES: tuple[Callable[[_Known], Metric], ...] = (
     _lag("pgddl_lag_bytes", "WAL of the source since the last snapshot that the target has shown in full.", "bytes"),
     _lag("pgddl_lag_seconds", "Age of the last snapshot that the target has shown in full.", "seconds"),
     _retained_wal,
+    _longest_wait,
+    _held,
     _progress("pgddl_chunks_left", "Chunks of the first copy that are not done.", "chunks_left"),
     _ddl_events,
 )

@@ -49,6 +49,8 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
         {"failed": 1},
         {"bytes": 4, "seconds": 0.5},
         5,
+        0.05,
+        {"pause": True, "throttle": False},
     )
     monkeypatch.setattr(metrics, "_read", lambda *_: known)
     found: dict[str, dict[str, set[str]]] = {}

@@ -72,6 +72,11 @@ ORDER BY finished_at DESC LIMIT 1
 SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
 FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
 
+-- name: longest_wait
+-- In milliseconds: the longest that writers may have waited for a lock of ours, and in which stage.
+SELECT (result -> 'figures' ->> 'longest_wait_ms')::int AS ms, stage
+FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND result -> 'figures' ? 'longest_wait_ms' ORDER BY ms DESC LIMIT 1
+
 -- name: tables
 SELECT id, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical, state, planned_at IS NOT NULL,
        removed_columns, copy_physical

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 
 from airflow_provider_pgddl.engine.capture import change_log
@@ -16,6 +17,7 @@ from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
+from airflow_provider_pgddl.engine.stages.locks import waits_measured
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
@@ -50,7 +52,10 @@ def run(job: Job) -> StageResult:
             journal.start_stage(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
-        result: StageResult = stage.run(context)
+        with waits_measured() as waits:
+            result: StageResult = stage.run(context)
+        if waits:
+            result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
         with context.fenced():
             journal.finish_stage(job.id, result.to_json())
     return result

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.windows import forget_keys
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries, writers_wait
 
 _Q = queries("swap")
 
@@ -128,7 +128,7 @@ def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]
     """Under a lock that keeps writers out, what they have written is read before nobody reads it any more."""
 
     def attempt() -> None:
-        with context.source.transaction():
+        with writers_wait(), context.source.transaction():
             limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
             name = context.source.execute(queries("capture")["relation_name"], [oid]).fetchone()
             if name is not None:
@@ -154,7 +154,7 @@ def stop_capture_of(
     called in the same transaction."""
 
     def attempt() -> None:
-        with source.transaction():
+        with writers_wait(), source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
             change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
             if then is not None:
@@ -167,7 +167,7 @@ def release_leaf(context: Context, leaf: int) -> None:
     """The triggers and the function of a partition that is its table's no longer."""
 
     def attempt() -> None:
-        with context.source.transaction():
+        with writers_wait(), context.source.transaction():
             limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
             change_log.release(context.source, context.name, leaf)
 

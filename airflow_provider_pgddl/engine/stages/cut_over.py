@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.sequences import set_exactly
@@ -126,7 +126,8 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
         with context.brief_session("source", "fence") as session:
             with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables))
             try:
-                yield
+                with writers_wait():
+                    yield
             finally:
                 session.rollback()
     else:
@@ -153,7 +154,7 @@ def lower_fence(source: Session, pipeline: Pipeline, tables: Sequence[TableRow])
         return
 
     def attempt() -> None:
-        with source.transaction():
+        with writers_wait(), source.transaction():
             lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
             for schema, table in fenced:
                 change_log.lower_fence(source, name, schema, table)
@@ -164,7 +165,7 @@ def lower_fence(source: Session, pipeline: Pipeline, tables: Sequence[TableRow])
 def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
     """All tables in one transaction: no application sees some of them closed and others open."""
     relations = fenced_relations(context.source, tables)
-    with context.source.transaction():
+    with writers_wait(), context.source.transaction():
         lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
         refuse(what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables]))
         for schema, name in relations:

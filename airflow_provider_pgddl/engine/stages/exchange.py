@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending,
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
+from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
@@ -91,7 +91,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     involved = {(t.schema, t.name) for t in tables}
     involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
-    with rehearsed(context, conn, conn.transaction()):
+    with writers_wait(), rehearsed(context, conn, conn.transaction()):
         lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         _refuse_changed(context, conn, tables, keys, broken)

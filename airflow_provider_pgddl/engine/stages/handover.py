@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries, writers_wait
 
 LOCK = "SHARE ROW EXCLUSIVE"  # waits for every writer and keeps them out; readers go on
 
@@ -60,7 +60,7 @@ def take_back(context: Context, tables: Sequence[TableRow]) -> None:
             continue
 
         def attempt(table: TableRow = table) -> None:
-            with conn.transaction():
+            with writers_wait(), conn.transaction():
                 _keep_writers_out(context, conn, table)
                 direct.take_back(conn, context.name, table.oid)
                 lease.check(conn, context.fence(table))
@@ -99,7 +99,7 @@ def _hand_over(context: Context, table: TableRow) -> None:
     conn, most = context.source, context.pipeline.replay.window_rows
 
     def attempt() -> None:
-        with conn.transaction():
+        with writers_wait(), conn.transaction():
             _keep_writers_out(context, conn, table)
             _, stopped = stopped_by_drift(conn, Journal(conn, context.name), [table])
             if stopped:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from psycopg import errors as pg
@@ -16,6 +18,32 @@ from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.pipeline import Swap
 
 T = TypeVar("T")
+
+_waits: ContextVar[list[float]] = ContextVar("waits")
+
+
+@contextmanager
+def waits_measured() -> Iterator[list[float]]:
+    """Collects, in milliseconds, for how long each transaction under `writers_wait` may have kept a writer waiting."""
+    found: list[float] = []
+    token = _waits.set(found)
+    try:
+        yield found
+    finally:
+        _waits.reset(token)
+
+
+@contextmanager
+def writers_wait() -> Iterator[None]:
+    """Around a transaction whose first statement asks for a lock that writers wait for.
+
+    Whoever comes after that request queues behind it, so the longest that anybody waits for us is from the request to
+    the end, whether the lock was to be had or not."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        _waits.get([]).append((time.monotonic() - began) * 1000)
 
 
 def limit_lock_wait(conn: Session, seconds: float) -> None:

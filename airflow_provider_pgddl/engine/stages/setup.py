@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
-from airflow_provider_pgddl.engine.stages.locks import with_tries
+from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.planning import first_plan
 from airflow_provider_pgddl.engine.stages.receiving import wait_for_older_transactions
 
@@ -152,7 +152,8 @@ def capture(context: Context, oid: int) -> tuple[Table, str]:
     first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
 
     def attempt() -> Table:
-        return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
+        with writers_wait():
+            return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
 
     return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
 
@@ -163,10 +164,10 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
         raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
     prepared = described[oid]
     first_plan(context.pipeline, prepared)
-    return with_tries(
-        swap,
-        f"capturing {prepared.qualified}",
-        lambda: slot_log.capture(
-            context.source, context.target, context.fence(), context.name, prepared, swap.lock_timeout
-        ),
-    )
+    source, target, fence = context.source, context.target, context.fence()
+
+    def attempt() -> tuple[Table, str]:
+        with writers_wait():
+            return slot_log.capture(source, target, fence, context.name, prepared, swap.lock_timeout)
+
+    return with_tries(swap, f"capturing {prepared.qualified}", attempt)

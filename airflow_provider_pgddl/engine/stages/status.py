@@ -34,7 +34,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
         followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
         pending = count_pending(target, followed)
-        left = journal.chunks_left([t.id for t in tables])
+        left, longest = journal.chunks_left([t.id for t in tables]), journal.longest_wait(row.run)
         return {
             "pipeline": name,
             "state": "finished" if row.finished_at else "cut over" if row.cut_over_at else "under way",
@@ -66,6 +66,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "windows": journal.windows(row.run),
             "lag": None if row.cut_over_at else _lag(journal, source, row.run),
             "retained_wal_bytes": slot_log.retained(source, name) if pipeline.by_slot else None,
+            "longest_wait": {"ms": longest[0], "stage": longest[1]} if longest else None,
             "schema": _verdicts(journal),
             "mismatches": journal.mismatches(),
         }
