@@ -87,6 +87,20 @@ def check(args: argparse.Namespace) -> int:
     return EXIT_REFUSED if refused else EXIT_DONE
 
 
+def plan(args: argparse.Namespace) -> int:
+    """Every statement that the stages would run, with its locks; changes nothing."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+    from airflow_provider_pgddl.engine.stages.plan_command import lines
+
+    found = stages.plan(*_opened(args))
+    if args.json:
+        _print_json(found)
+    else:
+        print("\n".join(lines(found)))
+    return EXIT_DONE
+
+
 def status(args: argparse.Namespace) -> int:
     """What the journal knows of this pipeline."""
     from airflow_provider_pgddl.engine import stages
@@ -380,6 +394,9 @@ COMMANDS: tuple[Command | Group, ...] = (
             JSON,
         ),
         run,
+    ),
+    Command(
+        "plan", "every statement that the stages would run, with its locks; changes nothing", (PIPELINE, JSON), plan
     ),
     Command("status", "what a pipeline has done and what is left", (PIPELINE, JSON), status),
     Command(

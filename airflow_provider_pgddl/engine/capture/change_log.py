@@ -6,7 +6,7 @@ the log rows that its snapshot shows, so there is no position to keep and no ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -126,11 +126,11 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
     out. Retry where the table is no longer what the functions were made for.
     """
-    names = trigger_names(pipeline)
     with source.transaction():
         now = keep_writers_out(source, prepared, lock_timeout)
         for leaf in now.leaves:
-            _create_triggers(source, names, leaf, function_name(pipeline, leaf.oid))
+            for statement in trigger_statements(pipeline, leaf):
+                source.execute(statement)
         return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
 
 
@@ -180,12 +180,13 @@ def _create_function(source: Session, pipeline: str, table: Table, leaf: Table, 
     source.execute(_Q["make_function"], [pipeline, leaf.oid])
 
 
-def _create_triggers(source: Session, names: tuple[str, str], leaf: Leaf, function: str) -> None:
-    relation = sql.Identifier(leaf.schema, leaf.name)
-    for kind, trigger in zip(("row_trigger", "truncate_trigger"), names, strict=True):
-        parts = {"trigger": sql.Identifier(trigger), "relation": relation}
-        source.execute(sql.SQL(_Q[kind]).format(function=sql.Identifier(SCHEMA, function), **parts))
-        source.execute(sql.SQL(_Q["enable_always"]).format(**parts))
+def trigger_statements(pipeline: str, leaf: Leaf) -> Iterator[sql.Composed]:
+    """What creates a leaf's triggers."""
+    function = sql.Identifier(SCHEMA, function_name(pipeline, leaf.oid))
+    for kind, trigger in zip(("row_trigger", "truncate_trigger"), trigger_names(pipeline), strict=True):
+        parts = {"trigger": sql.Identifier(trigger), "relation": sql.Identifier(leaf.schema, leaf.name)}
+        yield sql.SQL(_Q[kind]).format(function=function, **parts)
+        yield sql.SQL(_Q["enable_always"]).format(**parts)
 
 
 def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = False) -> None:

@@ -190,11 +190,18 @@ def _publish(source: Session, pipeline: str, table: Table, leaf: Leaf, as_leaf: 
     row = source.execute(queries("capture")["published"], [publication_name(pipeline), leaf.oid]).fetchone()
     if row and row[0]:  # perhaps with another list
         source.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(publication, relation))
+    source.execute(publish_statement(source, pipeline, table, leaf))
+
+
+def publish_statement(source: Session, pipeline: str, table: Table, leaf: Leaf) -> sql.Composed:
+    """With its key's columns alone, but where its whole rows are its identity (C19)."""
+    assert table.key is not None
+    publication, relation = sql.Identifier(publication_name(pipeline)), sql.Identifier(leaf.schema, leaf.name)
     identity = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
     columns: sql.Composable = sql.SQL("")
     if source.info.server_version >= COLUMN_LISTS and identity is not None and identity[0] != "f":
         columns = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key.columns)))
-    source.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}{}").format(publication, relation, columns))
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}{}").format(publication, relation, columns)
 
 
 def stop_slot(source: Session, pipeline: str) -> None:

@@ -18,13 +18,14 @@ from airflow_provider_pgddl.engine.stages.context import Context, StageResult, r
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
 from airflow_provider_pgddl.engine.stages.locks import waits_measured
+from airflow_provider_pgddl.engine.stages.plan_command import plan
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 
 __all__ = [
-    "STAGES", "StageResult", "cancel", "check", "gate", "pause", "reset", "resume", "run", "shown", "status",
+    "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset", "resume", "run", "shown", "status",
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, Schem
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
 
 _Q = queries("swap")
+Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,12 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
 def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
-    keys = _foreign_keys(conn, tables)
+    keys = foreign_keys(conn, tables)
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
-    involved = {(t.schema, t.name) for t in tables}
-    involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
     with writers_wait(), rehearsed(context, conn, conn.transaction()):
-        lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        lock_all(conn, involved(tables, keys), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         _refuse_changed(context, conn, tables, keys, broken)
         if not guard.unchanged(conn):
@@ -102,7 +101,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         for root in direct.modes(conn, context.name):
             direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
-            _drop_foreign_key(conn, key)
+            conn.execute(drop_statement(key))
         serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
             if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
@@ -116,8 +115,17 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
 
 
-def _foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
+def foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
     return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": [t.oid for t in tables]})]
+
+
+def involved(tables: Sequence[TableRow], keys: Sequence[ForeignKey]) -> list[Name]:
+    """What the swap locks: the tables, and those at the other end of a foreign key (C15)."""
+    return sorted(
+        {(t.schema, t.name) for t in tables}
+        | {(k.schema, k.table) for k in keys}
+        | {(k.referenced_schema, k.referenced) for k in keys}
+    )
 
 
 def _refuse_changed(
@@ -137,7 +145,7 @@ def _refuse_changed(
         raise PreflightRefused(
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
         )
-    if _foreign_keys(conn, healthy) != list(keys):
+    if foreign_keys(conn, healthy) != list(keys):
         raise _NotYet("foreign keys changed while the locks were taken")
 
 
@@ -166,13 +174,17 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
     return drained
 
 
-def _drop_foreign_key(conn: Session, key: ForeignKey) -> None:
+def drop_statement(key: ForeignKey) -> sql.Composed:
     """Left on the old table it would break "delete the order, then its customer" (C15)."""
-    conn.execute(
-        sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
-            sql.Identifier(key.schema, key.table), sql.Identifier(key.name)
-        )
-    )
+    table = sql.Identifier(key.schema, key.table)
+    return sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, sql.Identifier(key.name))
+
+
+def add_statement(key: ForeignKey) -> sql.Composed:
+    """NOT VALID, which takes no time."""
+    not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
+    table, definition = sql.Identifier(key.schema, key.table), sql.SQL(key.definition + not_valid)
+    return sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(table, sql.Identifier(key.name), definition)
 
 
 # (schema, name, column, type) of a serial's sequence.
@@ -248,12 +260,7 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
 
 def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
     conn, table = journal.conn, sql.Identifier(key.schema, key.table)
-    not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
-    conn.execute(
-        sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(
-            table, sql.Identifier(key.name), sql.SQL(key.definition + not_valid)
-        )
-    )
+    conn.execute(add_statement(key))
     if key.comment:
         conn.execute(sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
             sql.Identifier(key.name), table, sql.Literal(key.comment)))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -54,8 +54,13 @@ def limit_lock_wait(conn: Session, seconds: float) -> None:
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
     """One LOCK over all relations, sorted, so that two of us cannot deadlock; inside the caller's transaction."""
     limit_lock_wait(conn, timeout)
+    conn.execute(lock_statement(relations, mode))
+
+
+def lock_statement(relations: Iterable[tuple[str, str]], mode: str) -> sql.Composed:
+    """LOCK TABLE of these (schema, name), sorted."""
     names = sql.SQL(", ").join(sql.Identifier(*name) for name in sorted(set(relations)))
-    conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode)))
+    return sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode))
 
 
 def with_tries(

@@ -59,7 +59,7 @@ def rehearsed(context: Context, conn: Session, transaction: AbstractContextManag
         if not context.job.dry_run:
             yield
             return
-        notes = _Notes(conn)
+        notes = Notes(conn)
         before, conn.cursor_factory = conn.cursor_factory, notes.cursor_factory()
         try:
             yield
@@ -68,7 +68,7 @@ def rehearsed(context: Context, conn: Session, transaction: AbstractContextManag
         raise Rehearsed(notes.statements, notes.locked_ms())
 
 
-class _Notes:
+class Notes:
     def __init__(self, conn: Session):
         self.statements: list[Noted] = []
         self._conn = conn

@@ -1,0 +1,91 @@
+"""`plan`: what it lists is what a run then does, and it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.demo.compare import catalog_lines
+from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.stages import plan
+from airflow_provider_pgddl.engine.stages.plan_command import lines
+from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.test_dry_run import DDL, SHOP, spaced
+
+Make = Callable[..., Lifecycle]
+Done = list[tuple[str, str]]
+
+
+def planned(move: Lifecycle) -> dict[str, Any]:
+    return plan(load_pipeline(move.content), move.source, move.target)
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> Done:
+    """(database, statement) of the DDL that our sessions run, but for what is about our own things alone."""
+    found: Done = []
+    execute = psycopg.Cursor.execute
+
+    def noting(cursor: psycopg.Cursor[Any], query: Any, params: Any = None, **options: Any) -> Any:
+        text = spaced(query.as_string(cursor) if isinstance(query, sql.Composable) else str(query))
+        ours = " pgddl." in text or (' "pgddl".' in text and "TRIGGER" not in text) or "pg_temp" in text
+        if DDL.match(text) and not ours:
+            found.append((cursor.connection.info.dbname, text))
+        return execute(cursor, query, params, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", noting)
+    return found
+
+
+@pytest.mark.parametrize("rows", ["change_log", "direct_trigger"])
+def test_of_a_rewrite_it_lists_what_is_done(source_dsn: str, lifecycle: Make, done: Done, rows: str) -> None:
+    execute(source_dsn, SHOP)
+    rewrite = {'public."Order"': {"alter": ["ALTER COLUMN id TYPE bigint"]}, "public.customer": {}}
+    move = lifecycle(source_dsn, rewrite=rewrite, capture={"rows": rows})
+    before = catalog_lines(source_dsn)
+    found = planned(move)
+    assert catalog_lines(source_dsn) == before
+    told = {spaced(one["statement"]) for stage in found["stages"].values() for one in stage["statements"]}
+    done.clear()
+    move.run_all()
+    run = {statement for _, statement in done}
+    assert {q for q in told if not q.startswith("LOCK")} - run == set()
+    in_words = ("VALIDATE", "SCHEMA ", "ALTER SEQUENCE", "PUBLICATION", "EVENT TRIGGER")
+    assert {q for q in run - told if not any(words in q for words in in_words)} == set()
+    assert found["stages"]["swap"]["statements"][0]["statement"].startswith("LOCK TABLE")
+    for one in found["stages"]["setup"]["statements"]:
+        (lock,) = one["locks"]
+        assert lock["mode"] == "SHARE ROW EXCLUSIVE"
+    assert "\n".join(lines(found)).count(";\n") >= len(told) - 1
+
+
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_of_a_migration_it_lists_what_is_done(
+    source_dsn: str, target_dsn: str, lifecycle: Make, done: Done, rows: str
+) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"rows": rows})
+    both = [catalog_lines(source_dsn), catalog_lines(target_dsn)]
+    found = planned(move)
+    assert [catalog_lines(source_dsn), catalog_lines(target_dsn)] == both
+    told = [one for stage in found["stages"].values() for one in stage["statements"]]
+    done.clear()
+    move.run_all()
+    for side, dsn in (("source", source_dsn), ("target", target_dsn)):
+        here = {spaced(one["statement"]) for one in told if one["on"] == side}
+        run = {statement for database, statement in done if database == conninfo_to_dict(dsn)["dbname"]}
+        assert {q for q in here if not q.startswith("LOCK")} - run == set()
+        in_words = ("VALIDATE", "CREATE PUBLICATION", "DROP PUBLICATION", "EVENT TRIGGER")
+        assert {q for q in run - here if not any(words in q for words in in_words)} == set()
+
+
+def test_what_setup_would_refuse_has_no_plan(source_dsn: str, lifecycle: Make) -> None:
+    execute(source_dsn, "CREATE TABLE keyless (n int)")
+    with pytest.raises(PreflightRefused):
+        planned(lifecycle(source_dsn, rewrite={"public.keyless": {}}))
