@@ -3,7 +3,8 @@
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
 #   make bench   the copy's speed, what the event triggers add to a CREATE TABLE, how long the schema gate looks at
 #                500 tables, and catching up in small; make bench ROWS=1000000
-#   make bench-full    catching up on 1 million changes beside native replication, and pgbench while rows are captured
+#   make bench-full    catching up on 1 million changes beside native replication, pgbench while rows are captured, and
+#               a rewrite of 5 million rows beside pg_repack and psycopack, as far as those are installed
 
 ROWS ?= 5000000
 ARGS ?=
@@ -31,9 +32,11 @@ bench: $(STAMP)
 	@.venv/bin/python -m benchmarks.ddl_cost
 	@.venv/bin/python -m benchmarks.schema_gate
 	@.venv/bin/python -m benchmarks.catch_up --changes 100000 --keys 20000 --seconds 5 --rounds 1
+	@.venv/bin/python -m benchmarks.rewrite --rows 200000 --rounds 1
 
 bench-full: $(STAMP)
 	@.venv/bin/python -m benchmarks.catch_up
+	@.venv/bin/python -m benchmarks.rewrite
 
 venv: $(STAMP)
 

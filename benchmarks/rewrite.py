@@ -1,0 +1,217 @@
+"""A whole rewrite in place beside pg_repack, psycopack and CREATE TABLE AS, and what writers notice of each.
+
+    make bench-full                              5,000,000 rows, three rounds
+    python -m benchmarks.rewrite --rows 200000 --rounds 1
+
+One table with three indexes, the same rows in a database of its own for every way, all on one Postgres 15 (Debian's,
+for pg_repack's extension; the embedded 16 where that is not installed, and then without pg_repack). While the table is
+rewritten, pgbench updates its rows at a fixed rate; the stall is the longest of its transactions, from when it was due.
+
+ours       every stage from setup to cleanup in this process
+submitted  the same, each stage by `pgddl run`: a job file, spark-submit, a JVM
+repack     pg_repack with two jobs (apt-get install postgresql-15 postgresql-15-repack)
+psycopack  Psycopack(...).full() (pip install psycopack)
+by hand    CREATE TABLE AS and the indexes, which loses what is written meanwhile: what the bytes alone cost
+
+The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from rich.console import Console
+from rich.table import Table
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.stages import STAGES
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+GOALS = {"repack": 1.0, "psycopack": 3.0}  # times as fast as
+STALL_GOAL = 100.0  # milliseconds
+RATE = 200  # transactions a second
+SHAPE = """
+CREATE TABLE item (
+    id integer PRIMARY KEY, customer integer NOT NULL, state text NOT NULL, total numeric(12, 2),
+    placed_at timestamptz NOT NULL, token uuid NOT NULL, note text);
+INSERT INTO item
+SELECT n, (n * 7919::bigint) %% 100000, (ARRAY['new', 'paid', 'sent'])[1 + n %% 3], (n %% 1000000) / 100.0,
+       '2024-01-01'::timestamptz + n * interval '7 seconds', md5(n::text)::uuid, repeat('note ', n %% 9)
+FROM generate_series(1, %s) n;
+CREATE INDEX item_customer ON item (customer);
+CREATE INDEX item_placed_at ON item (placed_at);
+"""
+FILE = {"source": {"dsn": "${PGDDL_BENCH_SOURCE}"}, "rewrite": {"public.item": {}}, "capture": {"ddl": "off"}}
+
+
+def pipeline(dsn: str) -> dict[str, Any]:
+    os.environ["PGDDL_BENCH_SOURCE"] = dsn
+    return {"pipeline": str(conninfo_to_dict(dsn)["dbname"]), **FILE}
+
+
+def ours(_: Cluster, dsn: str) -> None:
+    file = load_pipeline(pipeline(dsn))
+    for name in STAGES:
+        with redirect_stderr(StringIO()):
+            result = stages.run(Job(name, file))
+        if result.blocked:
+            raise SystemExit(f"{name}: {result.blocked}")
+
+
+def submitted(_: Cluster, dsn: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="pgddl-bench-") as folder:
+        file = Path(folder, "item.yaml")
+        file.write_text(json.dumps(pipeline(dsn)))
+        for name in STAGES:
+            command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", name, "-p", str(file), "--json"]
+            subprocess.run(command, check=True, capture_output=True)
+
+
+def repack(cluster: Cluster, dsn: str) -> None:
+    parts = conninfo_to_dict(dsn)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_repack")
+    command = [str(cluster.bin("pg_repack")), "-h", str(parts["host"]), "-p", str(parts["port"]), "-U", "postgres"]
+    command += ["-d", str(parts["dbname"]), "-t", "public.item", "-j", "2"]
+    env = {**os.environ, "PGPASSWORD": str(parts["password"])}
+    subprocess.run(command, env=env, check=True, capture_output=True)
+
+
+def psycopack(_: Cluster, dsn: str) -> None:
+    made = importlib.import_module("psycopack")
+    with psycopg.connect(dsn, autocommit=True) as conn, conn.cursor() as cursor:
+        made.Psycopack(table="item", batch_size=50_000, conn=conn, cur=cursor).full()
+
+
+def by_hand(_: Cluster, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("CREATE TABLE item_new AS SELECT * FROM item")
+        conn.execute("ALTER TABLE item_new ADD PRIMARY KEY (id)")
+        conn.execute("CREATE INDEX ON item_new (customer)")
+        conn.execute("CREATE INDEX ON item_new (placed_at)")
+        conn.execute("ANALYZE item_new")
+        with conn.transaction():
+            conn.execute("ALTER TABLE item RENAME TO item_old")
+            conn.execute("ALTER TABLE item_new RENAME TO item")
+        conn.execute("DROP TABLE item_old")
+
+
+WAYS: dict[str, Callable[[Cluster, str], None]] = {
+    "ours": ours, "submitted": submitted, "repack": repack, "psycopack": psycopack, "by hand": by_hand,
+}  # fmt: skip
+
+
+@contextmanager
+def writer(cluster: Cluster, dsn: str, rows: int) -> Iterator[list[float]]:
+    """pgbench meanwhile; behind the block the list has its longest transaction, in milliseconds."""
+    longest: list[float] = []
+    parts = conninfo_to_dict(dsn)
+    env = {**os.environ, "PGPASSWORD": str(parts["password"])}
+    with tempfile.TemporaryDirectory(prefix="pgddl-bench-") as folder:
+        script = Path(folder, "update.sql")
+        script.write_text(f"\\set id random(1, {rows})\nUPDATE item SET total = total + 1 WHERE id = :id;\n")
+        command = [str(cluster.bin("pgbench")), "-n", "-f", str(script), "-c", "4", "-R", str(RATE), "-T", "36000"]
+        command += ["-l", f"--log-prefix={folder}/log", "--max-tries=10", "-h", str(parts["host"])]
+        command += ["-p", str(parts["port"]), "-U", "postgres", str(parts["dbname"])]
+        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            logs: list[Path] = []
+            while not logs or not logs[0].stat().st_size:
+                if process.poll() is not None:
+                    raise SystemExit("pgbench did not start")
+                time.sleep(0.05)
+                logs = list(Path(folder).glob("log*"))
+            yield longest
+            process.terminate()
+        lines = [line.split() for log in Path(folder).glob("log*") for line in log.read_text().splitlines()]
+        # client, number, latency (µs, from when it was due), script, seconds, microseconds, lag
+        longest.append(max(int(line[2]) for line in lines if len(line) >= 6) / 1000)
+
+
+def left_out(cluster: Cluster) -> dict[str, str]:
+    """Ways that cannot be had here, and why."""
+    found = {}
+    if not cluster.bin("pg_repack").exists():
+        found["repack"] = "apt-get install postgresql-15 postgresql-15-repack"
+    if importlib.util.find_spec("psycopack") is None:
+        found["psycopack"] = "pip install psycopack"
+    return found
+
+
+def measure(cluster: Cluster, rows: int, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
+    """way → (seconds of each round, longest stall of each round in milliseconds), the ways in turn."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE rewrite_template")
+        with psycopg.connect(cluster.conninfo("rewrite_template")) as conn:
+            psycopg.ClientCursor(conn).execute(SHAPE, [rows])
+            conn.commit()
+            conn.autocommit = True
+            conn.execute("VACUUM ANALYZE item")
+        missing = left_out(cluster)
+        for number in range(rounds):
+            for way in (way for way in WAYS if way not in missing):
+                name = f"rewrite_{number}_{way.replace(' ', '_')}"
+                admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE rewrite_template").format(sql.Identifier(name)))
+                admin.execute("CHECKPOINT")
+                dsn = cluster.conninfo(name)
+                with writer(cluster, dsn, rows) as longest:
+                    began = time.monotonic()
+                    WAYS[way](cluster, dsn)
+                    took = time.monotonic() - began
+                seconds, stalls = found.setdefault(way, ([], []))
+                seconds.append(took)
+                stalls.extend(longest)
+                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    debian = (DEBIAN_15 / "postgres").exists()
+    with Cluster(15, bin_dir=DEBIAN_15) if debian else Cluster(16) as cluster:
+        missing, found = left_out(cluster), measure(cluster, args.rows, args.rounds)
+    table = Table(title=f"{args.rows:,} rows, three indexes, {RATE} updates a second meanwhile")
+    for column in ("", "seconds", "times ours", "longest stall, ms"):
+        table.add_column(column, justify="right" if column else "left")
+    seconds = {way: statistics.median(took) for way, (took, _) in found.items()}
+    stalls = {way: max(longest) for way, (_, longest) in found.items()}
+    ratios = {way: took / seconds["ours"] for way, took in seconds.items()}
+    for way in found:
+        table.add_row(way, f"{seconds[way]:.1f}", f"{ratios[way]:.2f}", f"{stalls[way]:.0f}")
+    Console(stderr=True).print(table)
+    for way, how in missing.items():
+        print(f"left out: {way} ({how})", file=sys.stderr)
+    for way, goal in GOALS.items():
+        if way in ratios and ratios[way] < goal:
+            print(f"missed: {way} takes {ratios[way]:.2f} times as long, the goal is {goal:g}", file=sys.stderr)
+    if stalls["ours"] > STALL_GOAL:
+        print(f"missed: a stall of {stalls['ours']:.0f} ms, the goal is {STALL_GOAL:g}", file=sys.stderr)
+    print(json.dumps({"rows": args.rows, "seconds": seconds, "times_ours": ratios, "stall_ms": stalls}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
