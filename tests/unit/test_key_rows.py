@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+
 import pytest
 
+from airflow_provider_pgddl.engine.capture import key_rows
 from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
 from airflow_provider_pgddl.engine.capture.pgoutput import (
     Begin,
@@ -13,7 +19,9 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     RelationColumn,
     Truncate,
     Unchanged,
+    UnknownMessage,
     Values,
+    decode,
 )
 
 INT, TEXT = 23, 25
@@ -107,3 +115,114 @@ def test_a_transaction_ends_at_its_border() -> None:
     assert rows.border == 110
     rows.clear()
     assert (rows.count, rows.lines) == (0, {"log": []})
+
+
+def begin(xid: int, commit_lsn: int) -> bytes:
+    return struct.pack("!cQQI", b"B", commit_lsn, 0, xid)
+
+
+def commit(lsn: int) -> bytes:
+    return struct.pack("!cBQQQ", b"C", 0, lsn, lsn + 1, 0)
+
+
+def describe(oid: int = 1, type_: int = INT) -> bytes:
+    return (
+        struct.pack("!cI", b"R", oid)
+        + b"public\0t\0d"
+        + struct.pack("!H", 1)
+        + b"\1id\0"
+        + struct.pack("!Ii", type_, -1)
+    )
+
+
+def update(key: bytes, oid: int = 1) -> bytes:
+    return struct.pack("!cIcHcI", b"U", oid, b"N", 1, b"t", len(key)) + key
+
+
+def read(messages: list[bytes], known: int = 0) -> KeyRows:
+    rows = KeyRows({1: ONE}, lambda xid: xid, known)
+    for item in decode(rows.others(messages)):
+        rows.take(item, 5)
+    rows.settle()
+    assert rows.count == len(rows.lines["log"])
+    return rows
+
+
+def keys_of(rows: KeyRows) -> list[tuple[bytes, int]]:
+    """(key, transaction) of each line."""
+    return [(line.split(b"\t")[2], int(line.split(b"\t")[4])) for line in rows.lines["log"]]
+
+
+def test_of_one_keys_plain_updates_the_first_and_the_last_are_lines() -> None:
+    stream = [begin(1, 10), describe(), update(b"5"), update(b"5"), commit(10)]
+    assert read(stream).lines["log"] == [b"U\t1\t5\t5\t1\t0/A"]
+    for xid in (2, 3, 4):
+        stream += [begin(xid, 10 * xid), update(b"5"), update(b"5"), commit(10 * xid)]
+    stream += [begin(5, 50), update(b"-6"), commit(50)]
+    assert keys_of(read(stream)) == [(b"5", 1), (b"-6", 5), (b"5", 4)]
+
+
+def test_what_is_known_is_no_first_one() -> None:
+    stream = [begin(1, 10), describe(), update(b"5"), commit(10), begin(2, 20), update(b"5"), commit(20)]
+    assert keys_of(read(stream, known=20)) == [(b"5", 2)]
+
+
+def test_a_plain_update_is_of_the_relation_as_it_was_described_last() -> None:
+    stream = [begin(1, 10), describe(), update(b"5"), describe(), update(b"5"), commit(10)]
+    stream += [begin(2, 20), describe(type_=TEXT), update(b"5"), update(b"5"), commit(20)]
+    assert [line[:1] for line in read(stream).lines["log"]] == [b"U", b"X", b"X"]
+
+
+def test_relations_that_nobody_captures_are_passed_over_when_plain() -> None:
+    assert read([begin(1, 10), describe(2), update(b"5", 2), update(b"5", 2), commit(10)]).count == 0
+
+
+def test_a_plain_update_that_is_cut_short_is_none() -> None:
+    with pytest.raises(UnknownMessage):
+        read([begin(1, 10), describe(), update(b"555")[:-1], commit(10)])
+
+
+def test_it_is_full_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction of any number of rows: whoever reads gets to write."""
+    monkeypatch.setattr(key_rows, "KEYS_AT_ONCE", 10)
+    rows = KeyRows({1: ONE}, lambda xid: xid, 0)
+    keys = [b"%d" % n for n in range(100)]
+
+    def stream() -> Iterator[bytes]:
+        yield from [begin(1, 10), describe()]
+        yield from (update(key) for key in keys)
+
+    written, most = [], 0
+    for item in decode(rows.others(stream())):
+        rows.take(item, 5)
+        if rows.full:
+            rows.settle()
+            most = max(most, rows.count)
+            written += keys_of(rows)
+            rows.clear()
+    rows.settle()
+    assert sorted(key for key, _ in written + keys_of(rows)) == sorted(keys)
+    assert most == 11
+
+
+def test_every_snapshot_takes_the_keys_and_leaves_the_keys_that_all_lines_would() -> None:
+    """A snapshot shows of each key's transactions the first ones, any number: they waited for each other."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    stream, all_lines = [begin(1, 10), describe(), commit(10)], defaultdict[bytes, list[int]](list)
+    for xid in range(2, 40):
+        stream.append(begin(xid, 10 * xid))
+        for key in (b"%d" % rng.randrange(12) for _ in range(rng.randrange(6))):
+            stream.append(update(key))
+            all_lines[key].append(xid)
+        stream.append(commit(10 * xid))
+    kept = defaultdict[bytes, list[int]](list)
+    for key, xid in keys_of(read(stream)):
+        kept[key].append(xid)
+    assert kept.keys() == all_lines.keys()
+    for key, xids in all_lines.items():
+        assert len(kept[key]) == min(2, len(set(xids)))
+        for shown in (set(xids[:n]) for n in range(len(xids) + 1)):
+            assert any(x in shown for x in kept[key]) == any(x in shown for x in xids)
+            assert any(x not in shown for x in kept[key]) == any(x not in shown for x in xids)

@@ -6,7 +6,8 @@ and on Postgres 14, all columns come."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.capture.pgoutput import (
@@ -19,6 +20,15 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Values,
     format_lsn,
 )
+
+LINES_AT_ONCE = 50_000  # are written into the logs together
+KEYS_AT_ONCE = 250_000  # of which repetitions are looked for
+SHORT = 100  # bytes of a message that is kept for that
+
+# An UPDATE that leaves the key as it is, of a relation with one published column: 'U', oid, 'N', 1 column, 't', the
+# value's length, the value.
+_PLAIN = struct.Struct("!cIcHc")
+_VALUE = _PLAIN.size + 4
 
 _Key = Sequence[bytes | Unchanged | None]
 
@@ -38,43 +48,83 @@ class CapturedLeaf:
 
 
 class KeyRows:
-    """Takes what a stream says in its order. `lines` are the log rows since `clear`, by log table; `border` is where
-    the last whole transaction ends."""
+    """Takes what a stream says in its order. `lines` are the log rows since `clear`, by log table, once `settle` was
+    called; `border` is where the last whole transaction ends.
+
+    Of the plain updates of one key only the first and the last are kept. Each waited for the transaction before it to
+    end, so a snapshot that shows one of them shows all before it: it shows some if it shows the first, and leaves some
+    for the next window if it does not show the last."""
 
     def __init__(self, leaves: Mapping[int, CapturedLeaf], widen: Callable[[int], int], known: int) -> None:
         """`known` is how far the logs have come: what committed before may be sent again."""
         self._all, self._widen, self._known = leaves, widen, known
         self._leaves = leaves
+        self._relations: dict[int, Relation] = {}
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
-        self._singles: dict[int, tuple[int, bytes, list[bytes]]] = {}  # of a key of one column: place, line's start
-        self._xid = b""
+        self._plain: dict[bytes, tuple[bytes, list[bytes]]] = {}  # by a message's start: the line's, and its log's
+        self._taken = self._plain  # or none, while what comes is known
+        self._first: dict[bytes, bytes] = {}  # by a plain update's message: the end of its line
+        self._last: dict[bytes, bytes] = {}
+        self._xid = self._end = b""
         self.lines: dict[str, list[bytes]] = {leaf.log: [] for leaf in leaves.values()}
         self.count = 0
         self.border: int | None = None
 
+    @property
+    def full(self) -> bool:
+        return self.count >= LINES_AT_ONCE or len(self._first) >= KEYS_AT_ONCE
+
     def clear(self) -> None:
         for lines in self.lines.values():
             lines.clear()
+        self._first.clear()
+        self._last.clear()
         self.count = 0
+
+    def settle(self) -> None:
+        """Plain updates become lines."""
+        for data, end in self._first.items():
+            self._add_plain(data, end)
+        for data, end in self._last.items():
+            if end != self._first[data]:  # else of the same transaction
+                self._add_plain(data, end)
+        self._first.clear()
+        self._last.clear()
+
+    def _add_plain(self, data: bytes, end: bytes) -> None:
+        start, lines = self._plain[data[: _PLAIN.size]]
+        value = _text(data[_VALUE:])
+        lines.append(b"%b%b\t%b%b" % (start, value, value, end))
+        self.count += 1
+
+    def others(self, messages: Iterable[bytes]) -> Iterator[bytes]:
+        """Takes the plain updates out of a stream, which are most of what most streams say, and yields the rest for
+        `take`, at least one message whenever this is `full`."""
+        first, last = self._first, self._last
+        for data in messages:
+            if data in first:
+                last[data] = self._end
+            elif (
+                data[: _PLAIN.size] in self._taken
+                and len(first) < KEYS_AT_ONCE
+                and _VALUE + int.from_bytes(data[_PLAIN.size : _VALUE]) == len(data) <= SHORT
+            ):
+                first[data] = self._end
+            else:
+                yield data
 
     def take(self, item: Item, lsn: int) -> bool:
         """`lsn` is where the message stands in the WAL. Whether a transaction has ended with it."""
         if type(item) is tuple:
             op, relation, old, new = item
-            single = self._singles.get(relation)
-            if single is not None and op == "U" and old is None and new is not None and self._leaves:
-                place, head, lines = single
-                value = new[place]
-                if type(value) is bytes and value.isdigit():  # what most rows are: a number, and no other key
-                    lines.append(b"%b%b\t%b\t%b\t%X/%X" % (head, value, value, self._xid, lsn >> 32, lsn & 0xFFFFFFFF))
-                    self.count += 1
-                    return False
             leaf = self._leaves.get(relation)
             if leaf is not None:
                 self._row(op, relation, leaf, old, new, lsn)
         elif isinstance(item, Begin):
             self._xid = b"%d" % self._widen(item.xid)
-            self._leaves = self._all if item.commit_lsn >= self._known else {}
+            self._end = b"\t%b\t%b" % (self._xid, format_lsn(item.commit_lsn).encode())
+            known = item.commit_lsn < self._known
+            self._leaves, self._taken = ({}, {}) if known else (self._all, self._plain)
         elif isinstance(item, Commit):
             self.border = item.end_lsn
             return True
@@ -87,11 +137,16 @@ class KeyRows:
         return False
 
     def _describe(self, relation: Relation) -> None:
+        if self._relations.get(relation.oid) == relation:  # the server says it again now and then
+            return
+        self._relations[relation.oid] = relation
         leaf = self._all.get(relation.oid)
         self._places[relation.oid] = places = _places(relation, leaf)
-        self._singles.pop(relation.oid, None)
-        if leaf is not None and places is not None and len(places) == 1:
-            self._singles[relation.oid] = places[0], b"U\t%d\t" % relation.oid, self.lines[leaf.log]
+        self.settle()  # the same bytes may mean something else from here on
+        plain = _PLAIN.pack(b"U", relation.oid, b"N", 1, b"t")
+        self._plain.pop(plain, None)
+        if leaf is not None and places is not None and len(relation.columns) == 1:
+            self._plain[plain] = b"U\t%d\t" % relation.oid, self.lines[leaf.log]
 
     def _row(
         self, op: str, relation: int, leaf: CapturedLeaf, old: Values | None, new: Values | None, lsn: int

@@ -25,7 +25,6 @@ from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")
-LINES_AT_ONCE = 50_000  # are written into the logs together
 COLUMN_LISTS = 150_000  # the first version whose publications have them
 
 
@@ -237,7 +236,7 @@ def receive(
         leaves = {oid: leaf for oid, leaf in leaves.items() if leaf.log in there}
         rows = KeyRows(leaves, now.widen, parse_lsn(known))
         with open_stream(slot_name(pipeline)) as slot:
-            items = decode(slot.messages(end))
+            items = decode(rows.others(slot.messages(end)))
             over = False
             while not over:
                 with lease.fenced(target, fence):
@@ -258,7 +257,7 @@ def _write_some(target: Session, rows: KeyRows, items: Iterator[Item], slot: Slo
     written = False
     for item in items:
         at_border = rows.take(item, slot.at)
-        if rows.count >= LINES_AT_ONCE:
+        if rows.full:
             _write(target, rows)
             written = True
         if at_border and written:
@@ -269,6 +268,7 @@ def _write_some(target: Session, rows: KeyRows, items: Iterator[Item], slot: Slo
 
 
 def _write(target: Session, rows: KeyRows) -> None:
+    rows.settle()
     for log, lines in rows.lines.items():
         if lines:
             with target.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(log_table(log))) as copy:

@@ -39,7 +39,9 @@ _DATA = 25  # bytes of an XLogData message before what the plugin wrote: 'w', st
 _KEEPALIVE = struct.Struct("!cQq?")  # 'k', up to where everything was sent, time, whether an answer is asked for
 _STATUS = struct.Struct("!cQQQq?")  # 'r', written, flushed, applied, time, whether an answer is asked for
 _TODO = "the tables that it captured have to be copied again: `pgddl reset` them, or set on_slot_lost"
-_W, _K, _B = b"wkB"
+_W, _K = b"wk"
+_ROWS = frozenset(b"IUD")  # what is neither the beginning nor the end of a transaction
+_B = b"B"[0]
 _BEGIN = struct.Struct("!xQ")  # the beginning of pgoutput's 'B': LSN of the commit record
 _POSTGRES_EPOCH = 946_684_800  # 2000-01-01, seconds
 
@@ -70,7 +72,7 @@ class SlotStream:
     def __init__(self, dsn: str, slot: str, publication: str, *, pipeline: str = "", token: int = 0) -> None:
         self._slot, self._publication = slot, publication
         self._where = dsn, pipeline, token
-        self.at = 0  # where the message that was yielded last stands in the WAL
+        self._at: bytes | memoryview = b""
         self._confirmed = 0
         self._sent = 0  # the server has sent whatever committed below
         self._held: bytes | None = None  # a Begin at or behind the last `upto`
@@ -118,6 +120,10 @@ class SlotStream:
         try:
             while self._sent < upto:
                 size, view = read(1)
+                if size > _DATA and view[_DATA] in _ROWS and view[0] == _W:
+                    self._at = view[1:9]
+                    yield bytes(view[_DATA:])  # most of all; whether rows were skipped, their transaction's end asks
+                    continue
                 if self._skipped:
                     raise self._unpublished()
                 if size == 0:
@@ -130,7 +136,7 @@ class SlotStream:
                     if data[0] == _B and _commit_lsn(data) >= upto:
                         self._held = data
                         return
-                    self.at = int.from_bytes(view[1:9])
+                    self._at = view[1:9]
                     yield data
                 elif view[0] == _K:
                     self._keep_alive(view)
@@ -138,6 +144,11 @@ class SlotStream:
             raise self._unpublished() from None
         except psycopg.Error as error:
             raise from_postgres(error, doing=f"reading replication slot {self._slot!r}") from None
+
+    @property
+    def at(self) -> int:
+        """Where the message that was yielded last stands in the WAL."""
+        return int.from_bytes(self._at)
 
     def confirm(self, lsn: int) -> None:
         """Lets the source forget transactions whose commit record begins below `lsn`: what the target has committed. A

@@ -77,4 +77,5 @@ def batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
 
 def log_keys(logs: Logs, table: TableRow) -> sql.Composed:
     plan = table.plan
-    return sql.SQL(_Q["log_keys"]).format(old=plan.key_list("old_"), new=plan.key_list("new_"), log=logs.of(table))
+    old, new, same = plan.key_list("old_"), plan.key_list("new_"), plan.same_key("l", "old_", "l", "new_")
+    return sql.SQL(_Q["log_keys"]).format(old=old, new=new, same=same, log=logs.of(table))

@@ -9,7 +9,7 @@ matters."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -210,14 +210,17 @@ def _across(
         for table in healthy:
             if table.plan.keep:
                 kept.fit(target, table)
-        changed = _ingest_across(replica, logs, healthy, done)
+        changed, staged = _ingest_across(replica, logs, healthy, done)
         waiting = count_pending(target, healthy)
-        if fill > 0 and sum(waiting.values()) <= fill:
-            shares = [(t.id, t.plan) for t in healthy if waiting.get(t.id)]
-            rows, refused = _fill(source, target, replica.pipeline, shares, fill)
+        if fill > 0 and sum(waiting.values()) + sum(staged.values()) <= fill:
+            shares = [(t.id, t.plan) for t in healthy if waiting.get(t.id) or staged.get(t.id)]
+            rows, refused = _fill(source, target, replica.pipeline, shares, fill, staged=staged)
             done.rows += rows
             done.stopped |= refused
             waiting = {}
+        elif staged:
+            _leave_pending(target, healthy, staged)
+            waiting = count_pending(target, healthy)
         done.pending = sum(waiting.values())
         logs.forget(changed)
         flush(replica.watcher, lsn)
@@ -263,9 +266,12 @@ def _on_source(replica: Replica, tables: Sequence[TableRow]) -> list[str]:
     return [] if replica.receive else [t.log_table for t in tables]
 
 
-def _ingest_across(replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
-    """Moves the keys of every non-empty log; returns the tables whose log was taken."""
-    changed = []
+def _ingest_across(
+    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window
+) -> tuple[list[TableRow], dict[int, int]]:
+    """Takes the keys of every non-empty log out of the copy; returns the tables whose log was taken, and how many keys
+    of which are staged only: whoever does not fill them in the same transaction makes them pending."""
+    changed, staged = list[TableRow](), dict[int, int]()
     found = summaries(logs, tables)
     for table in tables:
         count, lost_track, truncated = found[table.id]
@@ -275,26 +281,34 @@ def _ingest_across(replica: Replica, logs: Logs, tables: Sequence[TableRow], don
         if count == 0 and not (table.plan.keep and kept.unfollowed(replica.target, table)):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        _stage_keys(logs, replica.target, table, staging)
+        keys = _stage_keys(logs, replica.target, table, staging)
         if table.plan.keep:
-            done.keys += _ingest_keeping(replica, logs, table, staging)
+            _ingest_keeping(replica, logs, table, staging)
         else:
-            done.keys += ingest_keys(replica.target, table, staging, truncated)
+            _truncate_leaves(replica.target, table, truncated)
+            delete_from_copy(replica.target, table, staging)
+            staged[table.id] = keys
+        done.keys += keys
         changed.append(table)
-    return changed
+    return changed, staged
 
 
-def _ingest_keeping(replica: Replica, logs: Logs, table: TableRow, staging: sql.Identifier) -> int:
-    """The same, with the values of columns that the copy alone has: they follow their rows."""
+def _leave_pending(target: Session, tables: Sequence[TableRow], staged: Mapping[int, int]) -> None:
+    for table in tables:
+        if table.id in staged:
+            add_pending(target, table.id, table.plan, staging_table(target, "ingest", table.plan, table.id))
+
+
+def _ingest_keeping(replica: Replica, logs: Logs, table: TableRow, staging: sql.Identifier) -> None:
+    """With the values of columns that the copy alone has: they follow their rows, to which they wait by pending key."""
     target = replica.target
     moves = read_moves(replica, logs, table)
     if table.state == "indexed":
         kept.forget_strays(target, table, staging, pending_table(table.id))
     kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
     kept.forget_truncated(target, table, moves.truncated)
-    keys = ingest_keys(target, table, staging, moves.leaves)
+    ingest_keys(target, table, staging, moves.leaves)
     kept.follow(target, table, moves)
-    return keys
 
 
 def read_moves(replica: Replica, logs: Logs, table: TableRow) -> kept.Moves:
@@ -367,14 +381,13 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
         lease.check(replica.target, replica.fence)
 
 
-def _stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> None:
-    """The keys that the log shows; in place, and where a slot fills it, it is where the copy is."""
+def _stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> int:
+    """The keys that the log shows, and how many; in place, and where a slot fills it, it is where the copy is."""
     keys, names = log_keys(logs, table), table.plan.key_list()
     if logs.session is target:
-        target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys))
-        return
+        return target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys)).rowcount
     read = read_statement(keys, table.plan.key_binary)
-    copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary))
+    return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary)).rows
 
 
 def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -387,7 +400,8 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     logs = logs_of(replica)
     with target.transaction():
         tables = _keepable(target, tables)
-        changed = _ingest_across(replica, logs, tables, done)
+        changed, staged = _ingest_across(replica, logs, tables, done)
+        _leave_pending(target, tables, staged)
         for table in tables:
             if table.id in done.stopped:
                 _empty(replica, table)
@@ -413,14 +427,16 @@ def _empty(replica: Replica, table: TableRow) -> None:
     replica.target.execute(sql.SQL("TRUNCATE {}, {}").format(table.plan.copy_only, pending_table(table.id)))
 
 
-def fill_across(source: Session, target: Session, plan: Plan, table_id: int, limit: int) -> tuple[int, int]:
+def fill_across(
+    source: Session, target: Session, plan: Plan, table_id: int, limit: int, staged: int = 0
+) -> tuple[int, int]:
     """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns (keys,
-    rows).
+    rows). Where keys were `staged` by this transaction's ingest, together with those.
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
-    taken = staging_table(target, "fill", plan, table_id)
-    keys = _take_pending(target, plan, table_id, taken, limit)
+    taken = staging_table(target, "ingest" if staged else "fill", plan, table_id)
+    keys = staged + _take_pending(target, plan, table_id, taken, limit - staged)
     if keys == 0:
         return 0, 0
     wanted = staging_table(source, "fill", plan, table_id)
@@ -460,11 +476,13 @@ def _fill(
     tables: Sequence[tuple[int, Plan]],
     limit: int,
     fence: Fence | None = None,
+    *,
+    staged: Mapping[int, int] | None = None,
 ) -> Filled:
     """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each, without one
-    in the caller's, which holds the copies.
+    in the caller's, which holds the copies and has perhaps `staged` keys.
 
-    A table whose copy refuses a row, or was altered, keeps its pending keys, and the others go on.
+    A table whose copy refuses a row, or was altered, keeps its keys, which are pending then, and the others go on.
     """
     filled: int = 0
     refused: dict[int, list[str]] = {}
@@ -476,10 +494,12 @@ def _fill(
                 if fence and hold_copies(target, {table_id: plan}):
                     refused[table_id] = [COPY_ALTERED]
                     continue
-                keys, rows = fill_across(source, target, plan, table_id, limit)
+                keys, rows = fill_across(source, target, plan, table_id, limit, (staged or {}).get(table_id, 0))
                 count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
             refused[table_id] = [refusal(error)]
+            if staged and table_id in staged:
+                add_pending(target, table_id, plan, staging_table(target, "ingest", plan, table_id))
             count_refusal(target, pipeline, plan, error)
             continue
         limit -= keys
@@ -600,6 +620,19 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
 
 def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
     """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
+    _truncate_leaves(target, table, truncated)
+    delete_from_copy(target, table, staging)
+    add_pending(target, table.id, table.plan, staging)
+    row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def add_pending(target: Session, table_id: int, plan: Plan, staging: sql.Identifier) -> None:
+    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
+
+
+def _truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int]) -> None:
     plan = table.plan
     # A partition that has gone since, which its table's version says: its rows went with it.
     there = [plan.copies[str(leaf)] for leaf in truncated if str(leaf) in plan.copies]
@@ -608,11 +641,6 @@ def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, trunc
         # known.
         leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there)
         target.execute(sql.SQL("TRUNCATE {}").format(leaves))
-    delete_from_copy(target, table, staging)
-    parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
-    target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
-    row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
-    return int(row[0]) if row else 0
 
 
 def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:

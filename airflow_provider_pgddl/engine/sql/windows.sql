@@ -12,13 +12,15 @@ SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.
 WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
 
 -- name: log_summary
-SELECT {id}::bigint, count(*), coalesce(bool_or(op = 'X'), false),
+-- By few groups first: an aggregate of DISTINCT values would sort the whole log.
+SELECT {id}::bigint, coalesce(sum(n), 0)::bigint, coalesce(bool_or(op = 'X'), false),
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')
-FROM {log} AS l
+FROM (SELECT op, leaf, count(*) AS n FROM {log} AS l GROUP BY op, leaf) AS g
 
 -- name: log_keys
 -- Every key that the log names, before and after; UNION compares by the types' own equality.
-SELECT {old} FROM {log} AS l WHERE op IN ('U', 'D') UNION SELECT {new} FROM {log} AS l WHERE op IN ('I', 'U')
+SELECT {old} FROM {log} AS l WHERE op = 'D' OR op = 'U' AND NOT ({same})
+UNION SELECT {new} FROM {log} AS l WHERE op IN ('I', 'U')
 
 -- name: create_pending
 CREATE TABLE IF NOT EXISTS {pending} ({definitions}, UNIQUE ({keys}))
