@@ -322,6 +322,20 @@ def test_event_triggers_that_were_disabled_or_dropped_are_said(queue: Source) ->
     assert queue.after("DROP TABLE t")[0]["dropped"]
 
 
+def test_a_newer_package_brings_its_event_triggers_to_a_source_that_captures_already(queue: Source) -> None:
+    triggers = "SELECT array_agg(evtname::text ORDER BY evtname) FROM pg_event_trigger"
+    before = one(queue.dsn, triggers)
+    with queue.session() as session:
+        latest = next(m for m in migrations.migrations("core") if m.name == "leave")
+        session.execute(latest.down)
+        session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = %s", [latest.version])
+        assert len(one(queue.dsn, triggers)) == len(before) - 2
+        queue.read()
+        assert migrations.apply(session, "core") == [latest.version]
+    queue.start()
+    assert one(queue.dsn, triggers) == before
+
+
 def test_without_a_superuser_it_is_said_what_to_do(pg18: Cluster, database: Database) -> None:
     dsn = database(pg18)
     do(dsn, "DROP ROLE IF EXISTS plain_owner", f"CREATE ROLE plain_owner LOGIN PASSWORD '{pg18.password}'")

@@ -9,11 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.writers import TableWriters
+from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.capture.direct import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.stages import handover
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_rewrite import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
 
 ITEMS = """
@@ -296,6 +300,47 @@ def test_a_run_that_dies_while_it_hands_over_has_lost_nothing(
         conn.commit()
     assert mode(move) == "log"
     brings_it(move)
+
+
+@pytest.mark.parametrize("moment", ["before its commit", "behind its commit", "taken back"])
+def test_a_server_that_crashes_at_the_hand_over_has_lost_nothing(
+    pg16: Cluster, lifecycle: Callable[..., Lifecycle], source_dsn: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    execute(source_dsn, ITEMS)
+    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture={"rows": "direct_trigger"},
+                     swap={"retries": 500})  # fmt: skip
+    move.run_all(until="schema_sync" if moment == "taken back" else "backfill")
+    crashes: list[str] = []
+
+    def crashing(work: Callable[..., None]) -> Callable[..., None]:
+        def crash(*args: Any) -> None:
+            work(*args)
+            if not crashes:
+                crashes.append(moment)
+                pg16.restart("immediate")
+
+        return crash
+
+    module, name = {
+        "before its commit": (direct, "hand_over"),
+        "behind its commit": (handover, "_hand_over"),
+        "taken back": (direct, "take_back"),
+    }[moment]
+    monkeypatch.setattr(module, name, crashing(getattr(module, name)))
+    writers = TableWriters([source_dsn], [("public", "items")], truncate=[("public", "items")], rate=60, threads=2,
+                           tolerate_lost=True)  # fmt: skip
+    print(f"seed {writers.seed}")
+    stage = "replay" if moment == "taken back" else "schema_sync"
+    with writers:
+        wait_until(lambda: writers.notes.committed.total() > 20)
+        if moment == "taken back":
+            execute(source_dsn, UNTAKEN["more rows than go"].replace("200, 300", "900000, 900100"))
+        until_done(move, stage, Faults(0, one_in=float("inf")))
+        before = writers.notes.committed.total()
+        wait_until(lambda: crashes and writers.notes.committed.total() > before + 20)
+    assert writers.notes.failures == []
+    brings_it(move)
+    move.run_all(after="replay", until="swap")
 
 
 def test_a_table_that_never_has_a_quiet_moment_keeps_its_log(

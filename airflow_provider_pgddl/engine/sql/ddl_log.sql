@@ -1,5 +1,7 @@
 -- name: event_triggers
 -- Fired in the order of their names: what the client alone can tell comes before what records it.
+CREATE EVENT TRIGGER pgddl_0_client ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION pgddl.client_ddl();
+CREATE EVENT TRIGGER pgddl_0_publications ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION pgddl.leave_publications();
 CREATE EVENT TRIGGER pgddl_1_client ON ddl_command_end EXECUTE FUNCTION pgddl.client_ddl();
 CREATE EVENT TRIGGER pgddl_2_command ON ddl_command_end EXECUTE FUNCTION pgddl.record_command();
 CREATE EVENT TRIGGER pgddl_2_drop ON sql_drop EXECUTE FUNCTION pgddl.record_drop();
@@ -7,10 +9,11 @@ CREATE EVENT TRIGGER pgddl_2_rewrite ON table_rewrite EXECUTE FUNCTION pgddl.rec
 
 -- name: known_event_triggers
 SELECT evtname, evtenabled::text FROM pg_catalog.pg_event_trigger
-WHERE evtname IN ('pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
+WHERE evtname IN ('pgddl_0_client', 'pgddl_0_publications', 'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
 
 -- name: english_context
 -- The frames of an error context are translated, and we read them; only a superuser may set this.
+ALTER FUNCTION pgddl.leave_publications() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_command() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_drop() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_rewrite() SET lc_messages = 'C'

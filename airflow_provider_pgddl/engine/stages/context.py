@@ -82,6 +82,7 @@ class Context:
         self.journal = Journal(self.target, self.name)
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
+        self.changed_again = set[int]()  # tables that changed once more while the last look read them again
         self._once: dict[tuple[str, str], Session] = {}
         ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
         if ended:

@@ -88,7 +88,11 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
     if not stopped:
         return
     before = {t.id: t for t in context.tables() if t.id in stopped}
-    follow(context, look=True)
+    for _ in range(LOOKS):
+        context.changed_again.clear()
+        follow(context, look=True)
+        if context.changed_again.isdisjoint(stopped):
+            break  # else it is as it was only because the next change came too soon
     mismatches = context.journal.mismatches()
     now = {t.id: t for t in context.tables() if t.qualified not in mismatches}
     # A type is followed by its own event, which leaves the tables that use it as they are.

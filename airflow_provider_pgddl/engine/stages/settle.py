@@ -372,6 +372,7 @@ def read_again(context: Context, was: TableRow, look: Look, leaves: Sequence[int
     try:
         rows = patiently(context, lambda: reload(context.replica, look.fresh, record, leaves))
     except ChangedAgain as again:
+        context.changed_again.add(was.id)
         context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
     else:
         context.say(f"{look.fresh.qualified}: {rows} rows are pending")
