@@ -640,7 +640,7 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
 def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
     """Pending keys a table; tables without any are left out."""
     found: dict[int, int] = {}
-    for batch in batches(tables):
+    for batch in batches([t for t in tables if not t.keyless]):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["count_pending"]).format(id=sql.Literal(t.id), pending=pending_table(t.id)) for t in batch
         )
