@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import lost_tracks
-from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
@@ -396,5 +396,7 @@ def read_again(context: Context, was: TableRow, look: Look, leaves: Sequence[int
         rows = patiently(context, lambda: reload(context.replica, look.fresh, record, leaves))
     except ChangedAgain as again:
         context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
+    except Tied as why:
+        context.block({was.id: [str(why)]})
     else:
         context.say(f"{look.fresh.qualified}: {rows} rows are pending")
