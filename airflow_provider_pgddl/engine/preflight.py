@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.rows import ties
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -170,7 +171,7 @@ class Preflight:
         if self.target is None:
             in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
             return [*both, *first, *in_place, self.published, *last]
-        created = [self.target_rights, self.existing, self.existing_objects, self.extensions, self.roles]
+        created = [self.target_rights, self.firing, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
 
     def written(self, oid: int) -> str:
@@ -600,6 +601,16 @@ class Preflight:
                 what = f"role {side.server['role']} may not create in schema {written(schema)}"
                 fix = f"GRANT USAGE, CREATE ON SCHEMA {side.name(schema)} TO {side.role};"
                 yield Finding("error", "rights", "target", None, what, fix)
+
+    def firing(self) -> Iterator[Finding]:
+        """What would fire for replayed rows on tables that are there already (C13)."""
+        assert self.target is not None
+        conn, there = self.target.conn, dict(enumerate(self.rows))
+        if ties.may_silence(conn):
+            return
+        for number, why in ties.look(conn, there).stops((), str(self.target.server["role"])).items():
+            for what, fix in why:
+                yield Finding("error", "firing", "target", written(*there[number]), what, fix)
 
     def existing(self) -> Iterator[Finding]:
         """Live tables that the target has already, and that this run has not made itself."""

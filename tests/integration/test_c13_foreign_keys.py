@@ -17,6 +17,9 @@ from psycopg.conninfo import make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.demo.writers import TableWriters
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.preflight import preflight
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
@@ -146,6 +149,9 @@ def test_c13_a_migrate_ends_with_them(make: Make) -> None:
     move = make(swap={"fence": "read_only"})
     do(move.source, "UPDATE shop.customer SET code = -code", "DELETE FROM shop.customer WHERE id < 10")
     move.run("replay")
+    do(move.source, "ALTER TABLE shop.customer ADD COLUMN stars int DEFAULT 3")
+    move.run("verify")
+    do(move.source, "UPDATE shop.customer SET stars = id")
     for table, key in (("customer", "patron"), ("purchase", "buyer"), ("line", "of")):
         do(move.target, f"ALTER TABLE shop.{table} DROP CONSTRAINT {key}")
     move.run_all(until="swap", after="replay")
@@ -207,6 +213,9 @@ def test_c13_triggers_stop_their_table_until_they_are_off_or_the_right_is_there(
     blocked = move.run("replay").blocked
     assert [b["table"] for b in blocked] == ["shop.alone"]
     assert "ALTER TABLE shop.alone DISABLE TRIGGER" in blocked[0]["reason"]
+    with connect(move.source, purpose="test") as source, connect(move.target, purpose="test") as target:
+        found = preflight(load_pipeline(move.content), source, target, TABLES)
+    assert [(f.table, f.code) for f in found if f.severity == "error"] == [("shop.alone", "firing")]
     assert one(move.target, "SELECT count(*) FROM public.seen") == 0
     assert one(move.target, "SELECT count(*) FROM shop.customer WHERE name = 'goes on'") == 60
     role = psycopg.conninfo.conninfo_to_dict(move.target)["user"]

@@ -178,7 +178,7 @@ class _Worker:
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
             with ties.quiet(self._target, {table.id: table.plan}) as tied:
-                if stops := tied.stops({table.id: table.plan}, self._target.info.user):
+                if stops := ties.told(tied.stops((), self._target.info.user)):
                     raise _Changed(table.id, stops[table.id])
                 copied = copy_between(
                     self._source,

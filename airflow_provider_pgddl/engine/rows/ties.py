@@ -9,7 +9,7 @@ their table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,35 +60,34 @@ class Ties:
         """The tables whose rows leave and come together."""
         return {end for key in self.inner for end in (key.parent, key.child) if end is not None}
 
-    def stops(self, plans: Mapping[int, Plan], role: str) -> dict[int, list[str]]:
-        """The tables to which nothing can be written so, each with why."""
+    def stops(self, keeping: Collection[int], role: str) -> dict[int, list[tuple[str, str]]]:
+        """The tables to which nothing can be written so, each with why and the SQL that changes that; the copies of
+        those in `keeping` have values that nobody else knows."""
         grant = f"GRANT SET ON PARAMETER session_replication_role TO {sql.Identifier(role).as_string()}"
-        found: dict[int, list[str]] = {}
+        found: dict[int, list[tuple[str, str]]] = {}
         for table, fired in (self.triggers or {}).items():
             names = ", ".join(name for _, listed in fired for name in listed)
-            disable = "; ".join(
-                f"ALTER TABLE {relation} DISABLE TRIGGER {sql.Identifier(name).as_string()}"
+            disable = " ".join(
+                f"ALTER TABLE {relation} DISABLE TRIGGER {sql.Identifier(name).as_string()};"
                 for relation, listed in fired
                 for name in listed
             )
+            what = f"triggers on the target would fire for every replayed row ({names})"
             found.setdefault(table, []).append(
-                f"triggers on the target would fire for every replayed row ({names}), and role {role} may not keep them"
-                f" from it: {disable}; or {grant}"
+                (f"{what}, and role {role} may not keep them from it", f"{disable} -- or {grant}")
             )
         for key in self.inner:
             assert key.parent is not None
             far, here = ".".join(key.child_table), found.setdefault(key.parent, [])
+            what = f"foreign key {key.name} of {far} on the target refers to it"
+            child = sql.Identifier(*key.child_table).as_string()
+            drop = f"ALTER TABLE {child} DROP CONSTRAINT {sql.Identifier(key.name).as_string()}; -- or {grant}"
             if key.child is None:
-                here.append(
-                    f"foreign key {key.name} of {far} on the target refers to it, which is not followed here: a row"
-                    f" that is replayed would take rows of that along, and role {role} may not prevent it: drop it, or"
-                    f" {grant}"
-                )
-            elif plans[key.parent].keep or plans[key.child].keep:
-                here.append(
-                    f"foreign key {key.name} of {far} on the target refers to it, one of both has columns that only the"
-                    f" target has, and role {role} may not switch it off: drop it, or {grant}"
-                )
+                what += f", which is not followed here: a row that is replayed would take rows of {far} along"
+                here.append((f"{what}, and role {role} may not prevent it", drop))
+            elif {key.parent, key.child} & {*keeping}:
+                what += ", and one of both has columns that only the target has"
+                here.append((f"{what}: role {role} may not switch it off", drop))
         return {table: why for table, why in found.items() if why}
 
 
@@ -98,23 +97,25 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
     our role may see to that; else what they are.
 
     GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
-    before = _look(target, plans)
-    silenced = bool(before) and _may_silence(target)
+    names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
+    before = look(target, names)
+    silenced = bool(before) and may_silence(target)
     if silenced:
         target.execute("SET LOCAL session_replication_role = replica")
     yield Ties() if silenced else before
-    if _look(target, plans) != before:
+    if look(target, names) != before:
         raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
 
 
-def _may_silence(target: Session) -> bool:
+def may_silence(target: Session) -> bool:
+    """Whether the session may take the replica role, in which none of them fires."""
     row = target.execute(_Q["may_silence"]).fetchone()
     return bool(row and row[0])
 
 
-def _look(target: Session, plans: Mapping[int, Plan]) -> Ties:
-    names = [(plan.copy_schema, plan.copy_name) for plan in plans.values()]
-    args = {"ids": list(plans), "schemas": [s for s, _ in names], "names": [n for _, n in names]}
+def look(target: Session, names: Mapping[int, Name]) -> Ties:
+    """What is there on these tables, which are known by any number."""
+    args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()]}
     keys = tuple(
         ForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
         for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in target.execute(_Q["foreign_keys"], args)
@@ -190,6 +191,11 @@ def _at_once(statements: Sequence[sql.Composable]) -> sql.Composed:
 def _relation(name: Name, partitioned: bool) -> sql.Composable:
     relation = sql.Identifier(*name)
     return relation if partitioned else sql.SQL("ONLY {}").format(relation)
+
+
+def told(stops: Mapping[int, Sequence[tuple[str, str]]]) -> dict[int, list[str]]:
+    """What `Ties.stops` says, as findings."""
+    return {table: [f"{what}: {fix}" for what, fix in why] for table, why in stops.items()}
 
 
 def by_id(tables: Iterable[TableRow]) -> dict[int, Plan]:

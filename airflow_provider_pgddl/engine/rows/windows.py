@@ -250,9 +250,8 @@ def _across(
 def _untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window) -> tuple[list[TableRow], Ties, int]:
     """The tables that can be written to with these foreign keys and triggers on them, what ties them, and how many
     others wait for one that this window has stopped: it is looked at first."""
-    plans = ties.by_id(tables)
     stopped_before = bool(done.stopped)
-    stops = tied.stops(plans, target.info.user) if tied else {}
+    stops = ties.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
     waits = set[int]()
     if stopped_before:  # a key to such a table looks like one to a table that nobody follows
         waits = {i for i in stops if i not in (tied.triggers or {})}

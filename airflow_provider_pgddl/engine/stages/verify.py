@@ -128,7 +128,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
                 else:
                     compared += compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS)
 
-        one_window(context, replica, tables, inside=inside)
+        # A window is over all tables, as foreign keys of the target may tie them together.
+        one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
         with context.fenced():
             for range_id, rows, differ in compared:
                 journal.range_done(range_id, rows, differ)
