@@ -79,6 +79,11 @@ class TableRow:
         return f"{self.schema}.{self.name}"
 
     @property
+    def keyless(self) -> bool:
+        """Whether no change of it is followed, so that it is copied whole at the swap."""
+        return not self.plan.key
+
+    @property
     def has_user_types(self) -> bool:
         """Whether a column's type is not built in: those are named with their schemas."""
         return any("." in column["type"] for column in self.version["columns"].values())

@@ -947,6 +947,9 @@ def _across(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
         yield ("tables", "include"), 'is missing: name the tables, such as ["public.*"]'
     if pipeline.capture.rows == "direct_trigger":
         yield ("capture", "rows"), "direct_trigger works in place only; use change_log or wal"
+    if pipeline.tables.keyless == "copy_at_swap" and pipeline.swap.fence == "none":
+        why = "needs swap.fence: read_only or lock: nobody sees what is written to such a table once it is copied"
+        yield ("tables", "keyless"), f"copy_at_swap {why}"
     if not pipeline.swap.keep_old and pipeline.tables.existing != "replace":
         yield ("swap", "keep_old"), "nothing old is replaced on this target; it belongs to a rewrite in place"
 

@@ -20,6 +20,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
+from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.rows import ties
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -169,7 +171,7 @@ class Preflight:
         if self.target is None:
             in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
             return [*both, *first, *in_place, self.published, *last]
-        created = [self.target_rights, self.existing, self.existing_objects, self.extensions, self.roles]
+        created = [self.target_rights, self.firing, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
 
     def written(self, oid: int) -> str:
@@ -220,6 +222,8 @@ class Preflight:
         if not self.pipeline.by_slot:
             return
         for table in catalog.describe(self.source.conn, self.row_oids).values():
+            if table.key is None and self.pipeline.tables.keyless == "copy_at_swap":
+                continue  # never published
             for relation, what, fix in slot_log.unfit(self.source.conn, table):
                 yield Finding("error", "replica_identity", "source", relation, what, fix)
 
@@ -365,9 +369,11 @@ class Preflight:
 
     def keys(self) -> Iterator[Finding]:
         """Every row needs a key: unique, not null, whole, checked at once, and equal only to itself."""
-        if self.pipeline.tables.keyless != "refuse" or self.pipeline.capture.rows == "none":
+        if self.pipeline.capture.rows == "none":
             return
         side = self.source
+        at_swap = self.pipeline.tables.keyless == "copy_at_swap"
+        sizes: dict[int, int] = dict(side.rows("table_sizes", oids=self.row_oids)) if at_swap else {}
         described = catalog.describe(side.conn, self.row_oids)
         nullable = dict(side.rows("not_null_candidates", oids=self.row_oids))
         collations: dict[int, dict[str, str]] = {}
@@ -375,6 +381,13 @@ class Preflight:
             collations.setdefault(oid, {})[column] = collation
         for oid, table in described.items():
             quoted = side.name(table.schema, table.name)
+            if table.key is None and at_swap:
+                what = (
+                    f"has no key: its {amount(sizes.get(oid, 0))}B are copied whole and compared at the swap, and its"
+                    " writers wait for that; a pipeline that never swaps never copies it"
+                )
+                yield Finding("warning", "keyless", "source", self.written(oid), what)
+                continue
             if table.key is None:
                 what = (
                     "has no key: no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"
@@ -386,7 +399,7 @@ class Preflight:
                     columns = [column.name for column in table.columns]
                     key = side.name("id") if "id" in columns else "..."
                     fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY ({key});"
-                fix += "\n-- or leave the table out under tables.exclude"
+                fix += "\n-- or leave the table out under tables.exclude, or set tables.keyless: copy_at_swap"
                 yield Finding("error", "key", "source", self.written(oid), what, fix)
                 continue
             for column in table.key.columns:
@@ -431,11 +444,11 @@ class Preflight:
 
     def subscribed(self, severity: Literal["error", "warning"] = "warning") -> Iterator[Finding]:
         """A fence is a statement trigger, and apply workers fire none: what they write would be left behind."""
-        if self.pipeline.swap.fence != "read_only":
+        if self.pipeline.swap.fence != "read_only" and self.pipeline.tables.keyless != "copy_at_swap":
             return
         side, by_oid = self.source, {relation.oid: relation for relation in self.relations}
         for oid, subscription in side.rows("subscribed", oids=list(by_oid)):
-            what = f"subscription {written(subscription)} writes into it, and swap.fence: read_only does not stop that"
+            what = f"subscription {written(subscription)} writes into it, and the fence does not stop that"
             fix = (
                 f"ALTER SUBSCRIPTION {side.name(subscription)} DISABLE;  -- before stage swap, which refuses otherwise"
             )
@@ -588,6 +601,16 @@ class Preflight:
                 what = f"role {side.server['role']} may not create in schema {written(schema)}"
                 fix = f"GRANT USAGE, CREATE ON SCHEMA {side.name(schema)} TO {side.role};"
                 yield Finding("error", "rights", "target", None, what, fix)
+
+    def firing(self) -> Iterator[Finding]:
+        """What would fire for replayed rows on tables that are there already (C13)."""
+        assert self.target is not None
+        conn, there = self.target.conn, dict(enumerate(self.rows))
+        if ties.may_silence(conn):
+            return
+        for number, why in ties.look(conn, there).stops((), str(self.target.server["role"])).items():
+            for what, fix in why:
+                yield Finding("error", "firing", "target", written(*there[number]), what, fix)
 
     def existing(self) -> Iterator[Finding]:
         """Live tables that the target has already, and that this run has not made itself."""

@@ -319,6 +319,8 @@ def plain(key: str) -> dict[str, Any]:
         here |= {"target": {"conn_id": "b"}, "tables": {"include": ["shop.a"]}}
     if key in ("capture.on_slot_lost", "capture.failover"):
         here["capture"] = {"rows": "wal"}
+    if key == "tables.keyless":
+        here["swap"] = {"fence": "lock"}
     if key in NEED_FORCE:
         here["schema"] = {"force": True}
     return here

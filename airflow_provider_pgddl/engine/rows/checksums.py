@@ -104,6 +104,13 @@ def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Comp
     return Compared(rows, _differing(source, copy, sides, within, suspicious))
 
 
+def count_and_sum(conn: Session, row: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
+    """(rows, checksum) of a whole relation as the session sees it now."""
+    found = conn.execute(sql.SQL(_Q["sum"]).format(row=row, relation=relation, where=sql.SQL(""))).fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1])
+
+
 def _differing(source: Session, copy: Session, sides: Sides, within: Range, buckets: Sequence[int]) -> tuple[str, ...]:
     """Keys whose rows differ, bucket by bucket, so that memory holds one bucket at a time."""
     found: list[str] = []

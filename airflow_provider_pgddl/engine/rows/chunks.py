@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows import ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
@@ -176,12 +177,15 @@ class _Worker:
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
-            copied = copy_between(
-                self._source,
-                self._target,
-                read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
-                write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
-            )
+            with ties.quiet(self._target, {table.id: table.plan}) as tied:
+                if stops := ties.told(tied.stops((), self._target.info.user)):
+                    raise _Changed(table.id, stops[table.id])
+                copied = copy_between(
+                    self._source,
+                    self._target,
+                    read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
+                    write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
+                )
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
         return copied.rows, copied.bytes, snapshot

@@ -54,7 +54,8 @@ def count_changes(logs: Logs, tables: Sequence[TableRow]) -> dict[int, int]:
 
 def lost_tracks(logs: Logs, tables: Sequence[TableRow]) -> set[int]:
     """The ids of the tables whose log says that it does not know what changed."""
-    return {table_id for table_id, (_, lost, _) in summaries(logs, tables).items() if lost}
+    followed = [t for t in tables if not t.keyless]
+    return {table_id for table_id, (_, lost, _) in summaries(logs, followed).items() if lost}
 
 
 def summaries(logs: Logs, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:

@@ -21,6 +21,8 @@ class Plan:
     resolved and no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and
     written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side.
 
+    Without a `key` no change of a row can be followed: such a table is copied whole at the swap.
+
     `keep` are columns of the copy that nobody writes and whose values stay, with their types in `keep_types`.
     `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
     of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
@@ -144,24 +146,27 @@ def make_plan(
     left_out: Mapping[str, str] | None = None,
     pairs: Mapping[str, list[Any]] | None = None,
     copy_attributes: str = "",
+    keyless: bool = False,
 ) -> Plan:
-    """The plan for a table as the catalog shows it.
+    """The plan for a table as the catalog shows it; PreflightRefused for one without a key, where `keyless` does not
+    allow that.
 
     `skip` are columns that are not replicated, `dropped` columns that the copy does not have, `using` expressions from
     rewrite.alter, `casts` those of the schema policy, `retyped` columns whose type on the copy differs (they cannot
     travel in binary), `nulls` columns of the copy alone that are written as NULL, `taken` generated columns whose
     values are copied. The rest is recorded as Plan says.
     """
-    if table.key is None:
+    if table.key is None and not keyless:
         raise PreflightRefused(
             "has no key that identifies its rows",
             table=table.qualified,
-            todo="give it a primary key, or leave it out under tables.exclude",
+            todo="give it a primary key, leave it out under tables.exclude, or set tables.keyless: copy_at_swap",
             sql=f'ALTER TABLE "{table.schema}"."{table.name}" ADD PRIMARY KEY (…);',
         )
     without = {*skip, *dropped}
     by_name = {c.name: c for c in table.columns}
-    missing = [k for k in table.key.columns if k in without]
+    key_columns = table.key.columns if table.key else ()
+    missing = [k for k in key_columns if k in without]
     if missing:
         raise PreflightRefused(
             f"key column {missing[0]!r} cannot be left out",
@@ -170,7 +175,7 @@ def make_plan(
         )
     copied = set(taken)
     columns = [c for c in table.columns if (not c.generated or c.name in copied) and c.name not in without]
-    key = [by_name[k] for k in table.key.columns]
+    key = [by_name[k] for k in key_columns]
     made = {**(using or {}), **(casts or {})}
     expressions = [made.get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
     nulls, as_text = tuple(nulls), {*retyped, *made}
@@ -184,9 +189,9 @@ def make_plan(
         columns=(*(c.name for c in columns), *nulls),
         expressions=(*expressions, *("NULL" for _ in nulls)),
         binary=not nulls and all(c.binary and c.name not in as_text for c in columns),
-        key=table.key.columns,
+        key=key_columns,
         key_types=tuple(c.base_type for c in key),
-        key_operators=table.key.operators,
+        key_operators=table.key.operators if table.key else (),
         key_domains=tuple(c.domain for c in key),
         key_binary=all(c.binary for c in key),
         copies={str(leaf.oid): (copy_schema if table.kind != "p" else leaf.schema, leaf.name) for leaf in table.leaves},

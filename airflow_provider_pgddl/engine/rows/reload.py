@@ -14,11 +14,12 @@ from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.logs import Logs
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.windows import (
     Replica,
@@ -35,6 +36,10 @@ from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.schema.drift import drift
 
 
+class Tied(Exception):
+    """Why the copy cannot be emptied."""
+
+
 class ChangedAgain(Exception):
     """The table or its copy has changed since it was looked at: what changed it comes first."""
 
@@ -43,7 +48,8 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
     """Makes all keys pending (of these leaves only, where some are named); returns how many rows those are.
 
     `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. ChangedAgain
-    where the table or its copy is not that any more, GaveWay where somebody waits for it.
+    where the table or its copy is not that any more, Tied where its copy cannot be emptied, GaveWay where somebody
+    waits for it.
     """
     others = () if replica.in_place else (replica.target,)
     with replica.source.transaction():
@@ -61,7 +67,9 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
                 keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
             else:
                 with replica.target.transaction():
-                    keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
+                    with ties.quiet(replica.target, {table.id: table.plan}) as tied:
+                        _refuse_tied(tied)
+                        keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
                     if not leaves:
                         logs.forget([table])
                     flush(replica.watcher, insert_lsn(replica.source))
@@ -72,6 +80,17 @@ def reload(replica: Replica, table: TableRow, record: Callable[[Session], None],
         if replica.in_place:
             lease.check(replica.source, replica.fence)
     return keys
+
+
+def _refuse_tied(tied: Ties) -> None:
+    if tied.tied or tied.triggers:
+        names = [key.name for key in tied.inner] + [
+            n for on in (tied.triggers or {}).values() for _, ns in on for n in ns
+        ]
+        raise Tied(
+            f"has to be read again, for which its copy has to be emptied: {', '.join(names)} on the target would fire,"
+            " and our role may not prevent it: drop it, or GRANT SET ON PARAMETER session_replication_role"
+        )
 
 
 def _make_pending(
@@ -90,7 +109,7 @@ def _make_pending(
             kept.save_all(replica.target, table)
             kept.forget_truncated(replica.target, table, moves.truncated)
             kept.follow(replica.target, table, moves)
-        replica.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
+        ties.empty(replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)])
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,12 +22,13 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys, summaries
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
+from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
@@ -207,37 +208,64 @@ def _across(
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
-        for table in healthy:
-            if table.plan.keep:
-                kept.fit(target, table)
-        changed, staged = _ingest_across(replica, logs, healthy, done)
-        waiting = count_pending(target, healthy)
-        if fill > 0 and sum(waiting.values()) + sum(staged.values()) <= fill:
-            shares = [(t.id, t.plan) for t in healthy if waiting.get(t.id) or staged.get(t.id)]
-            rows, refused = _fill(source, target, replica.pipeline, shares, fill, staged=staged)
-            done.rows += rows
-            done.stopped |= refused
-            waiting = {}
-        elif staged:
-            _leave_pending(target, healthy, staged)
-            waiting = count_pending(target, healthy)
-        done.pending = sum(waiting.values())
+        with ties.quiet(target, ties.by_id(healthy)) as firing:
+            healthy, tied, waits = _untied(target, healthy, firing, done)
+            for table in healthy:
+                if table.plan.keep:
+                    kept.fit(target, table)
+            changed, staged = _ingest_across(replica, logs, healthy, done, tied)
+            if fill > 0 and tied.tied and not tied.tied & done.stopped.keys():
+                together = [t for t in healthy if t.id in tied.tied]
+                rows, refused = _fill_together(source, target, replica.pipeline, together)
+                done.rows += rows
+                done.stopped |= refused
+            waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped])
+            apart = {table_id: keys for table_id, keys in waiting.items() if table_id not in tied.tied}
+            if fill > 0 and sum(apart.values()) + sum(staged.values()) <= fill:
+                shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
+                rows, refused = _fill(source, target, replica.pipeline, shares, fill, staged=staged)
+                done.rows += rows
+                done.stopped |= refused
+                waiting = {table_id: keys for table_id, keys in waiting.items() if table_id not in apart}
+                apart = {}
+            elif staged:
+                _leave_pending(target, healthy, staged)
+                for table_id, keys in count_pending(target, [t for t in healthy if t.id in staged]).items():
+                    waiting[table_id] = apart[table_id] = keys
+        done.pending = sum(waiting.values()) + waits
         logs.forget(changed)
         flush(replica.watcher, lsn)
         done.number = _note(journal, replica, done, acknowledged, whole)
         lease.check(target, replica.fence)
     change_log.acknowledge(source, replica.pipeline, done.number, _on_source(replica, changed))
-    if fill and waiting:
-        todo = [t for t in healthy if waiting.get(t.id)]
+    if fill and apart:
+        todo = [t for t in healthy if apart.get(t.id)]
         fill_now = fill_elsewhere or _fill_here(replica)
         rows, refused = fill_now(snapshot, todo, fill)
         done.rows += rows
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
-        done.pending = sum(count_pending(target, healthy).values())
+        done.pending = sum(count_pending(target, healthy).values()) + waits
     if inside:
         inside(done)
     return done
+
+
+def _untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window) -> tuple[list[TableRow], Ties, int]:
+    """The tables that can be written to with these foreign keys and triggers on them, what ties them, and how many
+    others wait for one that this window has stopped: it is looked at first."""
+    stopped_before = bool(done.stopped)
+    stops = ties.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
+    waits = set[int]()
+    if stopped_before:  # a key to such a table looks like one to a table that nobody follows
+        waits = {i for i in stops if i not in (tied.triggers or {})}
+    done.stopped |= {i: why for i, why in stops.items() if i not in waits}
+    out = {*stops}
+    while more := {e for k in tied.inner for e in (k.parent, k.child) if e and {k.parent, k.child} & out} - out:
+        waits |= more
+        out |= more
+    left = Ties(tuple(key for key in tied.keys if not {key.parent, key.child} & out))
+    return [t for t in tables if t.id not in out], left, len(waits)
 
 
 def _note(journal: Journal, replica: Replica, done: Window, acknowledged: int, whole: bool) -> int:
@@ -267,13 +295,14 @@ def _on_source(replica: Replica, tables: Sequence[TableRow]) -> list[str]:
 
 
 def _ingest_across(
-    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window
+    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window, tied: Ties
 ) -> tuple[list[TableRow], dict[int, int]]:
     """Takes the keys of every non-empty log out of the copy; returns the tables whose log was taken, and how many keys
     of which are staged only: whoever does not fill them in the same transaction makes them pending."""
-    changed, staged = list[TableRow](), dict[int, int]()
+    staged = dict[int, int]()
     found = summaries(logs, tables)
-    for table in tables:
+    changed = _ingest_together(replica, logs, [t for t in tables if t.id in tied.tied], done, tied)
+    for table in (t for t in tables if t.id not in tied.tied):
         count, lost_track, truncated = found[table.id]
         if lost_track:
             done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
@@ -297,6 +326,67 @@ def _leave_pending(target: Session, tables: Sequence[TableRow], staged: Mapping[
     for table in tables:
         if table.id in staged:
             add_pending(target, table.id, table.plan, staging_table(target, "ingest", table.plan, table.id))
+
+
+def _ingest_together(
+    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window, tied: Ties
+) -> list[TableRow]:
+    """The same for tables that foreign keys tie to one another, with the rows that refer to those that leave."""
+    target, changed = replica.target, list[TableRow]()
+    found = summaries(logs, tables)
+    if any(lost for _, lost, _ in found.values()):  # the others have to wait for it: see `_untied`
+        done.stopped |= {
+            i: [f"a key column changed while rows were written; {AGAIN}"] for i, (_, lost, _) in found.items() if lost
+        }
+        return []
+    if not any(count for count, _, _ in found.values()):
+        return []
+    staged = {t.id: (t.plan, staging_table(target, "ingest", t.plan, t.id)) for t in tables}
+    for table in tables:
+        plan, staging = staged[table.id]
+        count, _, truncated = found[table.id]
+        if count:
+            _stage_keys(logs, target, table, staging)
+            changed.append(table)
+        for leaf in (plan.copies[str(oid)] for oid in truncated if str(oid) in plan.copies):
+            parts = {"staging": staging, "keys": plan.key_list(), "leaf": sql.Identifier(*leaf),
+                     "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key))}  # fmt: skip
+            target.execute(sql.SQL(_Q["stage_leaf"]).format(**parts))
+    ties.stage_referring(target, tied, staged)
+    ties.delete_together(target, staged.values())
+    for table in tables:
+        plan, staging = staged[table.id]
+        parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
+        done.keys += target.execute(sql.SQL(_Q["add_pending"]).format(**parts)).rowcount
+        target.execute(sql.SQL("TRUNCATE {}").format(staging))
+    return changed
+
+
+def _fill_together(source: Session, target: Session, pipeline: str, tables: Sequence[TableRow]) -> Filled:
+    """All pending keys of tables that foreign keys tie to one another, in one statement; none where one is refused."""
+    waiting = count_pending(target, tables)
+    todo = [t for t in tables if waiting.get(t.id)]
+    arrived: list[tuple[Plan, sql.Identifier]] = []
+    counts: list[int] = []
+    try:
+        with source.transaction(), target.transaction():
+            for table in todo:
+                arrivals = kept.create_arrivals(target, table.plan, table.id)
+                counts.append(fill_across(source, target, table.plan, table.id, waiting[table.id], into=arrivals)[1])
+                arrived.append((table.plan, arrivals))
+            if arrived:
+                ties.insert_together(target, arrived)
+            for (plan, arrivals), rows in zip(arrived, counts, strict=True):
+                count_partial(target, pipeline, plan, rows)
+                target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
+    except REFUSALS as error:
+        at = {(t.plan.copy_schema, t.plan.copy_name): t for t in todo}
+        name = (error.diag.schema_name or "", error.diag.table_name or "")
+        refused = [at[name]] if name in at else todo
+        for table in refused:
+            count_refusal(target, pipeline, table.plan, error)
+        return 0, {t.id: [refusal(error)] for t in refused}
+    return sum(counts), {}
 
 
 def _ingest_keeping(replica: Replica, logs: Logs, table: TableRow, staging: sql.Identifier) -> None:
@@ -369,15 +459,17 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
         return
     logs = logs_of(replica)
     with replica.target.transaction():
-        for table in _keepable(replica.target, tables):
-            count, lost_track, _ = summaries(logs, [table])[table.id]
-            if lost_track:
-                _empty(replica, table)
-            elif count:
-                staging = staging_table(replica.target, "ingest", table.plan, table.id)
-                _stage_keys(logs, replica.target, table, staging)
-                delete_from_copy(replica.target, table, staging)
-                replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
+        tables = _keepable(replica.target, tables)
+        with ties.quiet(replica.target, ties.by_id(tables)) as tied:
+            for table in (t for t in tables if t.id not in (tied.triggers or {})):
+                count, lost_track, _ = summaries(logs, [table])[table.id]
+                if lost_track:
+                    _empty(replica, table)
+                elif count:
+                    staging = staging_table(replica.target, "ingest", table.plan, table.id)
+                    _stage_keys(logs, replica.target, table, staging)
+                    delete_from_copy(replica.target, table, staging)
+                    replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)
 
 
@@ -400,11 +492,13 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     logs = logs_of(replica)
     with target.transaction():
         tables = _keepable(target, tables)
-        changed, staged = _ingest_across(replica, logs, tables, done)
-        _leave_pending(target, tables, staged)
-        for table in tables:
-            if table.id in done.stopped:
-                _empty(replica, table)
+        with ties.quiet(target, ties.by_id(tables)) as firing:
+            tables, tied, _ = _untied(target, tables, firing, Window(taken_at, lsn))
+            changed, staged = _ingest_across(replica, logs, tables, done, tied)
+            _leave_pending(target, tables, staged)
+            for table in tables:
+                if table.id in done.stopped:
+                    _empty(replica, table)
         logs.forget(changed)
         flush(replica.watcher, lsn)
         journal = Journal(target, replica.pipeline)
@@ -423,15 +517,29 @@ def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
 
 
 def _empty(replica: Replica, table: TableRow) -> None:
-    kept.save_all(replica.target, table)
-    replica.target.execute(sql.SQL("TRUNCATE {}, {}").format(table.plan.copy_only, pending_table(table.id)))
+    """Not where foreign keys or triggers would fire: what wants room is tried again, and the table is read again."""
+    target, plan = replica.target, table.plan
+    with ties.quiet(target, {table.id: plan}) as tied:
+        if tied.tied or tied.triggers:
+            return
+        kept.save_all(target, table)
+        ties.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)])
+        target.execute(sql.SQL("TRUNCATE {}").format(pending_table(table.id)))
 
 
 def fill_across(
-    source: Session, target: Session, plan: Plan, table_id: int, limit: int, staged: int = 0
+    source: Session,
+    target: Session,
+    plan: Plan,
+    table_id: int,
+    limit: int,
+    *,
+    staged: int = 0,
+    into: sql.Identifier | None = None,
 ) -> tuple[int, int]:
-    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them; returns (keys,
-    rows). Where keys were `staged` by this transaction's ingest, together with those.
+    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them, or leaves them
+    in the table `into`; returns (keys, rows). Where keys were `staged` by this transaction's ingest, together with
+    those.
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
@@ -446,13 +554,14 @@ def fill_across(
         write_statement(wanted, plan.key_list(), plan.key_binary),
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
-    arrivals = kept.create_arrivals(target, plan, table_id) if plan.keep else plan.copy
+    keeping = plan.keep and into is None
+    arrivals = kept.create_arrivals(target, plan, table_id) if keeping else into or plan.copy
     rows = copy_between(
         source, target,
         read_statement(_rows_of_keys(plan, wanted), plan.binary),
         write_statement(arrivals, plan.column_list, plan.binary),
     ).rows  # fmt: skip
-    if plan.keep:
+    if keeping:
         kept.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
@@ -494,7 +603,11 @@ def _fill(
                 if fence and hold_copies(target, {table_id: plan}):
                     refused[table_id] = [COPY_ALTERED]
                     continue
-                keys, rows = fill_across(source, target, plan, table_id, limit, (staged or {}).get(table_id, 0))
+                with ties.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied:
+                    if tied.tied or tied.triggers:
+                        continue  # they came just now: the next window sees to it
+                    here = (staged or {}).get(table_id, 0)
+                    keys, rows = fill_across(source, target, plan, table_id, limit, staged=here)
                 count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
             refused[table_id] = [refusal(error)]
@@ -639,8 +752,7 @@ def _truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int])
     if there:
         # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
         # known.
-        leaves = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there)
-        target.execute(sql.SQL("TRUNCATE {}").format(leaves))
+        ties.empty(target, [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there], there)
 
 
 def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
@@ -668,7 +780,7 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
 def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
     """Pending keys a table; tables without any are left out."""
     found: dict[int, int] = {}
-    for batch in batches(tables):
+    for batch in batches([t for t in tables if not t.keyless]):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["count_pending"]).format(id=sql.Literal(t.id), pending=pending_table(t.id)) for t in batch
         )

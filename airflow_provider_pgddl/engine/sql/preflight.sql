@@ -419,3 +419,9 @@ ORDER BY 1, 2
 SELECT d.objid, e.extname::text
 FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
 WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = ANY(%(oids)s::oid[]) AND d.deptype = 'e'
+
+-- name: table_sizes
+-- Bytes of each table with its partitions, TOAST included, indexes not.
+SELECT o.oid, coalesce((SELECT sum(pg_catalog.pg_table_size(t.relid)) FROM pg_catalog.pg_partition_tree(o.oid::pg_catalog.regclass) t),
+                       pg_catalog.pg_table_size(o.oid::pg_catalog.regclass))::bigint
+FROM unnest(%(oids)s::oid[]) o(oid)

@@ -31,6 +31,9 @@ ALTER TABLE {pending} REPLICA IDENTITY FULL
 -- name: create_staging
 CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ({definitions}) ON COMMIT DELETE ROWS
 
+-- name: stage_leaf
+INSERT INTO {staging} ({keys}) SELECT {columns} FROM ONLY {leaf}
+
 -- name: delete_from_copy
 DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
 

@@ -57,7 +57,8 @@ def run(context: Context) -> StageResult:
         context.journal.set_state("cleaned", [t.id for t in tables])
         context.journal.set_finished()
     forget_capture(context.source, context.name)
-    if not context.in_place and context.pipeline.swap.fence == "read_only":
+    fenced = context.pipeline.swap.fence == "read_only" or any(t.keyless for t in tables)
+    if not context.in_place and fenced:
         context.say("the fence on the source stays up; `pgddl reset` takes it down when nothing writes there any more")
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
 

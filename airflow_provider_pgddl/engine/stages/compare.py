@@ -22,6 +22,11 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.planning import left_out
 
 KEYLESS = "has no key, so its changes cannot be followed: give it a primary key, or leave it out (tables.exclude)"
+AT_SWAP = "has no key: no change of it is followed, it is copied whole at the swap while its writers wait"
+LOST_KEY = (
+    "has lost its key, so its changes cannot be followed: give it one again, or `pgddl reset --tables` it and run again"
+    " from setup, which leaves it to be copied whole at the swap"
+)
 INDEXED = ("indexed", "swapped", "cleaned")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors as pg
@@ -22,6 +22,9 @@ from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
+from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
@@ -31,6 +34,7 @@ from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.sequences import set_exactly
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.stages.unready import not_compared, refuse_blocked, refuse_unready
+from airflow_provider_pgddl.engine.stages.verify import sides_of
 
 _Q = queries("swap")
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
@@ -51,7 +55,7 @@ def run(context: Context) -> dict[str, Any]:
         tables = context.tables()
         _refuse_left_behind(context, tables)
         started = time.monotonic()
-        with _fence(context, tables):
+        with _fence(context, tables) as held:
             windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise _NotYet("a table came or went just now")
@@ -61,7 +65,7 @@ def run(context: Context) -> dict[str, Any]:
             _refuse_left_behind(context, tables)
             if not guard.unchanged(context.source):
                 raise _NotYet("the source's schema changed just now")
-            figures = _make_ready(context, tables)
+            figures = _make_ready(context, tables, held)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
@@ -74,9 +78,12 @@ class _NotYet(Exception):
     """Why this try must not go on."""
 
 
-def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
+def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | None) -> dict[str, Any]:
+    """`held` keeps writers from the tables without a key."""
     run_no = context.row().run
+    keyless = [t for t in tables if t.keyless]
     with rehearsed(context, context.target, context.fenced()):
+        figures = _copy_keyless(context, held, keyless) if held and keyless else {}
         sequences = set_exactly(context)
         keys = _add_foreign_keys(context)
         events = context.journal.events(run_no, ["finish"])
@@ -89,7 +96,21 @@ def _make_ready(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
             context.journal.event_status(event.id, "applied", "after the cut-over")
         context.journal.set_state("swapped", [t.id for t in tables])
         context.journal.set_cut_over()
-    return {"sequences": sequences, "foreign_keys": keys}
+    return {"sequences": sequences, "foreign_keys": keys, **figures}
+
+
+def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -> dict[str, Any]:
+    """In the transaction that notes the cut-over: it is undone with it, and a retry copies again."""
+    _, stopped = stopped_by_drift(held, context.journal, tables)
+    if stopped:
+        raise _NotYet("a table without a key changed just now")
+    figures = copy_all(held, context.target, [(t, sides_of(context, t)) for t in tables])
+    lsn = insert_lsn(held)
+    with context.brief_session("source", "flush") as session:
+        flush(session, lsn)
+    for table in tables:
+        context.journal.add_follow_up(context.row().run, analyze(context.target, table.plan.copy))
+    return figures
 
 
 def _refuse_left_behind(context: Context, tables: Sequence[TableRow]) -> None:
@@ -106,32 +127,51 @@ def _refuse_left_behind(context: Context, tables: Sequence[TableRow]) -> None:
 
 
 @contextmanager
-def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
+def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[Session | None]:
     """`read_only`: writes fail from here on, and go on failing once we have cut over. `lock`: writes wait until the
     target is ready; what then still arrives on the source is counted. `none`: writes go on, and are counted.
 
-    Where the cut-over fails, applications get the source back."""
-    kind = "none" if context.job.dry_run else context.pipeline.swap.fence
-    if kind == "read_only":
-        with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
-        try:
-            yield
-        except BaseException:
-            if _certainly_not_cut_over(context):
-                with context.brief_session("source", "fence") as session:
-                    lower_fence(session, context.pipeline, tables)
-                context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
-            raise
-    elif kind == "lock":
-        with context.brief_session("source", "fence") as session:
-            with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables))
-            try:
-                with writers_wait():
-                    yield
-            finally:
-                session.rollback()
-    else:
+    Tables without a key are closed for good by `lock` as well, as no log would tell what arrives there; their writers
+    wait while they are copied, which the session that comes of this sees to. Where the cut-over fails, applications
+    get the source back. A rehearsal does without."""
+    kind = context.pipeline.swap.fence
+    keyless = [t for t in tables if t.keyless]
+    with ExitStack() as stack:
+        if context.job.dry_run:
+            yield None
+            return
+        if closed := list(tables) if kind == "read_only" else keyless:
+            stack.enter_context(_closed(context, closed))
+        if kind == "lock":
+            yield stack.enter_context(_held(context, tables, "EXCLUSIVE"))
+        elif keyless:
+            yield stack.enter_context(_held(context, keyless, "SHARE"))
+        else:
+            yield None
+
+
+@contextmanager
+def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
+    with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
+    try:
         yield
+    except BaseException:
+        if _certainly_not_cut_over(context):
+            with context.brief_session("source", "fence") as session:
+                lower_fence(session, context.pipeline, tables)
+            context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
+        raise
+
+
+@contextmanager
+def _held(context: Context, tables: Sequence[TableRow], mode: LiteralString) -> Iterator[Session]:
+    with context.brief_session("source", "fence") as session:
+        with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables, mode))
+        try:
+            with writers_wait():
+                yield session
+        finally:
+            session.rollback()
 
 
 def _certainly_not_cut_over(context: Context) -> bool:
@@ -182,12 +222,12 @@ def fenced_relations(source: Session, tables: Sequence[TableRow]) -> list[tuple[
     return [(schema, name) for schema, name in found]
 
 
-def _hold(context: Context, session: Session, tables: Sequence[TableRow]) -> None:
-    """EXCLUSIVE lets readers, and our own windows, go on."""
+def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: LiteralString) -> None:
+    """EXCLUSIVE and SHARE let readers, and our own windows, go on."""
     session.execute("BEGIN")
     try:
         names = [(t.schema, t.name) for t in tables]
-        lock_all(session, names, "EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        lock_all(session, names, mode, context.pipeline.swap.lock_timeout)
     except pg.Error:
         session.rollback()
         raise

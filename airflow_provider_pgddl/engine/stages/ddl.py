@@ -368,7 +368,7 @@ def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
     names = {name for row in rows for name in row.touches}
     # Of the job's tables only: the others' rows are in the hands of the run that holds their lease.
     tables = [t for t in context.tables() if (t.schema, t.name) in names]
-    known = [t for t in tables if t.state in ("created", "backfilled", "indexed")]
+    known = [t for t in tables if t.state in ("created", "backfilled", "indexed") and not t.keyless]
     if known:
         take_back(context, known)
         # A run that died between an event and the plan that follows from it has left names that are no more.

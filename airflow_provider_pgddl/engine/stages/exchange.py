@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -28,6 +29,7 @@ from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
+from airflow_provider_pgddl.engine.stages.verify import sides_of
 
 _Q = queries("swap")
 Name = tuple[str, str]
@@ -90,6 +92,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
+    keyless = [(t, sides_of(context, t)) for t in tables if t.keyless]
     with writers_wait(), rehearsed(context, conn, conn.transaction()):
         lock_all(conn, involved(tables, keys), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
@@ -97,7 +100,8 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         if not guard.unchanged(conn):
             raise _NotYet("the schema changed just now")
         _wait_out_old_snapshots(conn)
-        drained = _drain(context, conn, tables)
+        drained = _drain(context, conn, [t for t in tables if not t.keyless])
+        copied = copy_all(conn, conn, keyless) if keyless else {}
         for root in direct.modes(conn, context.name):
             direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
@@ -109,10 +113,14 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         for table, sequences in serials:
             _own_sequences(conn, table, sequences)  # after the owner: they must have the same
+        for table, _ in keyless:
+            new = sql.Identifier(table.schema, table.name)
+            journal.add_follow_up(context.row().run, analyze(conn, new))
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
-    return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
+    return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys),
+            **copied}  # fmt: skip
 
 
 def foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:

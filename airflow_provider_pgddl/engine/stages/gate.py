@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded, Result, StatusRow
-from airflow_provider_pgddl.engine.stages.compare import KEYLESS, Evaluated, evaluate, recorded
+from airflow_provider_pgddl.engine.stages.compare import KEYLESS, LOST_KEY, Evaluated, evaluate, recorded
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
 
@@ -94,7 +94,10 @@ def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[T
         blocked = name in known and known[name].status == "mismatch"
         if pipeline.capture.ddl != "off" and not blocked and drift(table.version, table.physical, there):
             continue  # the next replay applies what was captured, or stops the table
-        more = [stopped(KEYLESS, "data_loss_risk")] if there is not None and there.key is None else []
+        more = []
+        if there is not None and there.key is None and not table.keyless:
+            at_swap = pipeline.tables.keyless == "copy_at_swap"
+            more.append(stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
         if there is not None and table.state != "captured":
             more += missing_partitions(journal.conn, there, table.plan)
         verdicts[name] = recorded(found[name], *more)

@@ -92,7 +92,7 @@ def _of_the_log(context: Context) -> list[TableRow]:
     if context.pipeline.capture.rows != "direct_trigger":
         return []
     modes = _modes(context)
-    return [t for t in context.healthy(context.tables(), "indexed") if t.oid not in modes]
+    return [t for t in context.healthy(context.tables(), "indexed") if t.oid not in modes and not t.keyless]
 
 
 def _hand_over(context: Context, table: TableRow) -> None:

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, recorded
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.planning import first_plan
-from airflow_provider_pgddl.engine.stages.settle import look_at, read_again, start_over
+from airflow_provider_pgddl.engine.stages.settle import look_at, note_made, read_again, start_over
 
 LEFT_BEHIND = (
     "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
@@ -33,10 +33,10 @@ NOT_OURS = (
 
 def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mapping[int, Table]) -> None:
     """Tables that match and came after the snapshot. Their events have made their copies; from here on their changes
-    are captured, and all their rows are pending. One without a key is stopped before it begins.
+    are captured, and all their rows are pending. One without a key is stopped before it begins, or noted for the swap.
 
     `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
-    from airflow_provider_pgddl.engine.stages.setup import capture
+    from airflow_provider_pgddl.engine.stages.setup import capture, note_keyless
 
     run_no = context.row().run
     known = {t.oid: t for t in context.journal.tables(run_no)}
@@ -50,6 +50,10 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             continue
         if f"{name[0]}.{name[1]}" in stuck or copies.get(name, oid) != oid:
             continue  # what bears its name on the target is another table's copy
+        if then.key is None and context.pipeline.tables.keyless == "copy_at_swap":
+            if change_log.root_of(context.source, context.name, oid) is None:
+                _leave_for_the_swap(context, late or note_keyless(context, then), then)
+            continue
         if then.key is None:
             keyless.add(name)
             continue
@@ -85,6 +89,20 @@ def _holds_rows_of_others(context: Context, late: TableRow) -> bool:
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
     row = context.target.execute(query).fetchone()
     return bool(row and row[0])
+
+
+def _leave_for_the_swap(context: Context, late: TableRow, then: Table) -> None:
+    """All that its DDL has made is there already, indexes included."""
+    now = catalog.describe(context.source, [late.oid], context.trigger_names).get(late.oid)
+    if now is None or now.version() != then.version():
+        return  # changed since: its copy is not what it has become yet
+    for _, look in look_at(context, [replace(late, state="indexed")], {late.oid: now}):
+        strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late) else []
+        if look.verdict.mismatches or strange:
+            with context.fenced(late):
+                context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated, *strange)})
+        else:
+            note_made(context, late, look)
 
 
 def _take_in(context: Context, late: TableRow, then: Table) -> None:

@@ -15,7 +15,6 @@ from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
 from airflow_provider_pgddl.engine.ddl.lock_modes import locks
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import TableRow
@@ -23,7 +22,6 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matc
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import exchange
-from airflow_provider_pgddl.engine.stages.compare import KEYLESS
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import lock_statement
@@ -50,7 +48,7 @@ def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]
             "stages": {
                 "setup": _stage(_capture(draft), _migrations(draft)),
                 "snapshot": _stage(_of_phase(steps, "create"), _skipped(steps)),
-                "backfill": _stage((), [_chunks(draft, table) for table in draft.described.values()]),
+                "backfill": _stage((), [_chunks(draft, table) for table in draft.captured()]),
                 "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed"]),
                 "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
                 "verify": _stage((), ["both sides are read range by range: ACCESS SHARE"]),
@@ -79,13 +77,15 @@ class _Draft(Context):
     def healthy(self, tables: Sequence[TableRow], *_: str) -> list[TableRow]:
         return list(tables)
 
+    def captured(self) -> list[Table]:
+        """Those with a key: the others are copied whole at the swap."""
+        return [t for t in self.described.values() if t.key is not None]
+
     def say(self, text: str) -> None:
         pass
 
 
 def _row(pipeline: Pipeline, number: int, table: Table) -> TableRow:
-    if table.key is None:
-        raise PreflightRefused(KEYLESS, table=table.qualified)
     log, plan_ = change_log.log_name(pipeline.pipeline, table.oid), first_plan(pipeline, table)
     return TableRow(number, table.schema, table.name, table.oid, log, plan_, {}, "", {}, "captured", planned=False)
 
@@ -112,7 +112,7 @@ def _migrations(draft: _Draft) -> Iterator[str]:
 
 
 def _capture(draft: _Draft) -> Statements:
-    for table in draft.described.values():
+    for table in draft.captured():
         if draft.pipeline.by_slot:
             yield _told("source", lock_statement([(table.schema, table.name)], "SHARE ROW EXCLUSIVE"))
             for leaf in table.leaves:
@@ -176,7 +176,11 @@ def _added_later(draft: _Draft, step: Step) -> str:
 
 def _swap_notes(draft: _Draft) -> list[str]:
     fence = draft.pipeline.swap.fence
-    notes = ["`pgddl run swap --dry-run`, once replay is through, shows it to the last statement and how long it takes"]
+    keyless = [t.qualified for t in draft.described.values() if t.key is None]
+    notes = [f"copied whole, while their writers wait: {', '.join(keyless)}"] if keyless else []
+    notes.append(
+        "`pgddl run swap --dry-run`, once replay is through, shows it to the last statement and how long it takes"
+    )
     if not draft.in_place and fence != "none":
         notes.append(f"before: the fence ({fence}) on the source's tables")
     return [*notes, "after: foreign keys are validated, SHARE UPDATE EXCLUSIVE"]
@@ -185,7 +189,8 @@ def _swap_notes(draft: _Draft) -> list[str]:
 def _cleanup(draft: _Draft) -> Statements:
     for table in draft.tables():
         schema = old_schema(table.schema) if draft.in_place else table.schema
-        for leaf in draft.described[table.schema, table.name].leaves:
+        described = draft.described[table.schema, table.name]
+        for leaf in described.leaves if described.key else ():
             relation = sql.Identifier(schema if draft.in_place else leaf.schema, leaf.name)
             if draft.pipeline.by_slot:
                 publication = sql.Identifier(change_log.publication_name(draft.name))

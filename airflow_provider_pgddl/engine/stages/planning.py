@@ -82,6 +82,8 @@ def _plan(
     if pipeline.in_place:
         actions = alter_actions(pipeline.rewrites[name].alter)
         _refuse_lossy_key(table, actions)
+    # What the copy alone has is found again by its row's key.
+    keep = () if pipeline.in_place or copy is None or table.key is None else verdict.keep
     return make_plan(
         table,
         copy_schema=copy_schema(table.schema) if pipeline.in_place else table.schema,
@@ -92,11 +94,12 @@ def _plan(
         retyped={*_columns(actions, "TYPE"), *verdict.retyped},
         nulls=verdict.nulls,
         taken=verdict.taken,
-        keep=() if pipeline.in_place or copy is None else verdict.keep,
-        keep_types=() if pipeline.in_place or copy is None else _types(copy, verdict.keep),
+        keep=keep,
+        keep_types=_types(copy, keep) if copy else (),
         left_out={str(c.attnum): written(*name, c.name) for c in table.columns if c.name in skip} | dict(skipped),
         pairs=_pairs(table, copy, plan_columns(table, skip, actions, verdict)) if copy else {},
         copy_attributes=digest,
+        keyless=pipeline.tables.keyless == "copy_at_swap",
     )
 
 

@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
     window,
 )
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
@@ -44,6 +45,8 @@ def run(context: Context) -> StageResult:
     if not context.moves_rows:
         return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
     tables = ready(context)
+    for table in (t for t in context.tables() if t.keyless):
+        context.say(f"{table.qualified}: {AT_SWAP}")
     windows = catch_up(context, border=context.border(limits(context.pipeline)))
     hand_over(context)
     last = windows[-1]
@@ -74,8 +77,9 @@ def ready(context: Context) -> list[TableRow]:
 
 
 def followed(context: Context) -> list[TableRow]:
-    """The tables that a window runs over now: DDL may have changed, stopped or added some since the last."""
-    return context.healthy(context.tables(), "indexed")
+    """The tables that a window runs over now: DDL may have changed, stopped or added some since the last. One without
+    a key is none of them."""
+    return [t for t in context.healthy(context.tables(), "indexed") if not t.keyless]
 
 
 def note_lost_windows(context: Context) -> None:

@@ -125,7 +125,7 @@ def _reset_all(
     dropped: list[str] = []
     if row.cut_over_at is not None and row.finished_at is None:
         refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
-    if row.finished_at is None or pipeline.swap.fence == "read_only":
+    if row.finished_at is None or pipeline.swap.fence != "none":
         dropped += _drop_capture(pipeline, source, tables, None)
     if row.cut_over_at is None:
         if pipeline.in_place:
@@ -160,7 +160,7 @@ def _drop_capture(
         if oids is None or oid in oids:
             stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
-    if oids is None and tables and swap.fence == "read_only":
+    if oids is None and tables and swap.fence != "none":
         lower_fence(source, pipeline, tables)
     return dropped
 

@@ -59,7 +59,8 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     note_lost_windows(context)
     receive_backlog(context)
     replica = context.replica
-    done = patiently(context, lambda: window(replica, tables, fill=0))
+    followed = [t for t in tables if not t.keyless]
+    done = patiently(context, lambda: window(replica, followed, fill=0))
     stop(context, done.stopped)
     context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")
     return done.keys

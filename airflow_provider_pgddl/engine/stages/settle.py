@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import table_name
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import lost_tracks
-from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
@@ -35,6 +35,7 @@ from airflow_provider_pgddl.engine.schema_journal import Recorded
 from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import (
     KEYLESS,
+    LOST_KEY,
     Evaluated,
     evaluate,
     is_as_described,
@@ -108,12 +109,15 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
         look = looks.get(table.id)
         if look is not None:
             _refuse_unusable(table, look.evaluated)
+        # Without a key there is nothing to be read before the swap, so its indexes come next.
+        state = "backfilled" if table.keyless else "created"
         with context.fenced():
-            create_pending(context.target, table)
+            if not table.keyless:
+                create_pending(context.target, table)
             if look is not None:
-                _record(context.target, context.name, table, look, "created")
+                _record(context.target, context.name, table, look, state)
             else:  # changed just now: its first chunk sees that
-                context.journal.set_state("created", [table.id])
+                context.journal.set_state(state, [table.id])
 
 
 def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
@@ -190,7 +194,7 @@ def _fresh(
     context: Context, table: TableRow, now: Table, evaluated: Evaluated, digest: str, physical: dict[str, list[Any]]
 ) -> TableRow:
     verdict, copy = evaluated.verdict, evaluated.target
-    if now.key is None or verdict.mismatches:
+    if (now.key is None and not table.keyless) or verdict.mismatches:
         plan = table.plan  # nothing to plan with
     elif copy is None:
         plan = first_plan(context.pipeline, now, table.plan.left_out)
@@ -210,12 +214,15 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
     if context.in_place and (look.now.schema, look.now.name) != (table.schema, table.name):
         why = f"was renamed to {look.now.qualified}, which a rewrite cannot follow: rename it back"
         return recorded(look.evaluated, stopped(why))
-    if look.now.key is None:
-        return recorded(look.evaluated, stopped(KEYLESS, "data_loss_risk"))
+    if look.now.key is None and not table.keyless:
+        at_swap = context.pipeline.tables.keyless == "copy_at_swap"
+        return recorded(look.evaluated, stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
     if look.verdict.mismatches:
         return recorded(look.evaluated)
     if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
         return recorded(look.evaluated, *missing)
+    if look.now.key is None:
+        return _settle_keyless(context, table, look, again=again)
     if drift(table.version, table.physical, look.now) or look.lost_track:
         _follow_source(context, table, look)
         return None
@@ -228,6 +235,16 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
     if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
         with context.fenced(table):
             context.journal.set_copy(look.fresh)
+    return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
+
+
+def _settle_keyless(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+    """Its copy holds no row before the swap, so whatever became of either side asks for a new plan at most."""
+    known = (table.plan, table.version, table.physical, table.copy_physical)
+    if known != (look.fresh.plan, look.fresh.version, look.fresh.physical, look.fresh.copy_physical):
+        with context.fenced(table):
+            _record(context.target, context.name, table, look, table.state)
+        return None
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
 
@@ -351,6 +368,12 @@ def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str)
     journal.schema.record_many({names[1]: recorded(look.evaluated)})
 
 
+def note_made(context: Context, was: TableRow, look: Look) -> None:
+    """A copy that came late, complete, for a table without a key."""
+    with context.fenced(was):
+        _record(context.target, context.name, was, look, "indexed")
+
+
 def start_over(context: Context, was: TableRow, look: Look) -> None:
     """Without indexes it is read by blocks, as from the start."""
     with context.fenced(was):
@@ -374,5 +397,7 @@ def read_again(context: Context, was: TableRow, look: Look, leaves: Sequence[int
     except ChangedAgain as again:
         context.changed_again.add(was.id)
         context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
+    except Tied as why:
+        context.block({was.id: [str(why)]})
     else:
         context.say(f"{look.fresh.qualified}: {rows} rows are pending")

@@ -12,12 +12,12 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
-from airflow_provider_pgddl.engine.stages.compare import KEYLESS
+from airflow_provider_pgddl.engine.stages.compare import AT_SWAP, KEYLESS
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait
@@ -72,7 +72,8 @@ def run(context: Context) -> StageResult:
     wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_done(context.row().run, "setup") else "nothing_to_do"
-    return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables}, captured=len(tables))
+    return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables},
+                          captured=sum(not t.keyless for t in tables))  # fmt: skip
 
 
 def _record_pipeline(context: Context) -> None:
@@ -106,7 +107,12 @@ def _start_capture(context: Context) -> int:
         oid = catalog.oid_of(context.source, schema, name)
         if oid is None or oid in known:
             continue  # dropped in this moment, or captured
-        if _is_keyless(context.source, oid):
+        keyless = _without_key(context.source, oid)
+        if keyless is not None and context.pipeline.tables.keyless == "copy_at_swap":
+            note_keyless(context, keyless)
+            started += 1
+            continue
+        if keyless is not None:
             if captures_ddl(context) and journal.stage_done(run, "snapshot"):
                 continue  # stopped alone by what follows DDL, until it has one
             raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
@@ -124,9 +130,20 @@ def _start_capture(context: Context) -> int:
     return started
 
 
-def _is_keyless(source: Session, oid: int) -> bool:
+def _without_key(source: Session, oid: int) -> Table | None:
+    """The table, if it is there and has no key."""
     table = catalog.describe(source, [oid]).get(oid)
-    return table is not None and table.key is None
+    return table if table is not None and table.key is None else None
+
+
+def note_keyless(context: Context, table: Table) -> TableRow:
+    """Takes a table without a key in, as one that is copied whole at the swap: nothing of it is captured."""
+    run, log = context.row().run, change_log.log_name(context.name, table.oid)
+    plan = first_plan(context.pipeline, table)
+    with context.fenced():
+        context.journal.add_table(run, table, log, plan)
+    context.say(f"{table.qualified}: {AT_SWAP}")
+    return next(t for t in context.journal.tables(run) if t.oid == table.oid)
 
 
 def _refuse_lost_names(context: Context) -> None:

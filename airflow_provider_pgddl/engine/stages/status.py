@@ -55,6 +55,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "tables": {
                 t.qualified: {
                     "state": t.state,
+                    "copied_at_swap": t.keyless,
                     "chunks_left": left.get(t.id, (0, 0))[0],
                     "changes_in_log": changes.get(t.id, 0),
                     "pending_keys": pending.get(t.id, 0),

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundarie
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.windows import Window
+from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow
 from airflow_provider_pgddl.engine.stages.replay import followed, one_window, ready
@@ -28,7 +29,9 @@ def run(context: Context) -> StageResult:
     if context.row().cut_over_at is not None or not context.moves_rows:
         return context.result("nothing_to_do")
     follow(context, look=True)
-    tables = ready(context)
+    tables = [t for t in ready(context) if not t.keyless]
+    for table in (t for t in context.tables() if t.keyless):
+        context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
     if _is_current(context, tables):
         return context.result("nothing_to_do", _verdicts(context, tables))
     compare(context)
@@ -55,7 +58,7 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
     """Tables that the swap must refuse, each with the reason: never compared, not to the end, or differing."""
     found = context.journal.verification([t.id for t in tables])
     reasons = {}
-    for table in tables:
+    for table in (t for t in tables if not t.keyless):  # such are compared when they are copied
         left, _, differ = found.get(table.id, (1, 0, 0))
         if differ:
             reasons[table.qualified] = f"{differ} rows differ"
@@ -107,7 +110,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             return
         for table in tables:
             if table.id not in planned or planned[table.id][0] != table.plan:
-                planned[table.id] = (table.plan, _sides(context, table))
+                planned[table.id] = (table.plan, sides_of(context, table))
         sides = {table_id: side for table_id, (_, side) in planned.items()}
         compared: list[Result] = []
 
@@ -125,7 +128,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
                 else:
                     compared += compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS)
 
-        one_window(context, replica, tables, inside=inside)
+        # A window is over all tables, as foreign keys of the target may tie them together.
+        one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
         with context.fenced():
             for range_id, rows, differ in compared:
                 journal.range_done(range_id, rows, differ)
@@ -163,7 +167,8 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     return [result for share in shares for result in share]
 
 
-def _sides(context: Context, table: TableRow) -> Sides:
+def sides_of(context: Context, table: TableRow) -> Sides:
+    """How source and copy are read to be compared; StageFailed where the copy is gone."""
     plan = table.plan
     oid = catalog.oid_of(context.target, plan.copy_schema, plan.copy_name)
     copy = catalog.describe(context.target, [oid]).get(oid) if oid else None

@@ -1,0 +1,69 @@
+-- name: foreign_keys
+-- Every foreign key from or to these copies (id, schema, name), with the ids of those at its ends, null where it is another table,
+-- and how to compare its columns: referenced with referring.
+WITH copies AS (
+    SELECT k.id, t.relid
+    FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+)
+SELECT f.conname, child.id, parent.id,
+       ARRAY[cn.nspname, cr.relname]::text[], cr.relkind = 'p', ARRAY[pn.nspname, pr.relname]::text[], pr.relkind = 'p',
+       ARRAY(SELECT ARRAY[pa.attname::text, pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname), ca.attname::text]
+             FROM unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY k(child, parent, operator, place)
+             JOIN pg_catalog.pg_attribute ca ON ca.attrelid = f.conrelid AND ca.attnum = k.child
+             JOIN pg_catalog.pg_attribute pa ON pa.attrelid = f.confrelid AND pa.attnum = k.parent
+             JOIN pg_catalog.pg_operator o ON o.oid = k.operator
+             JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
+             ORDER BY k.place)
+FROM pg_catalog.pg_constraint f
+JOIN pg_catalog.pg_class cr ON cr.oid = f.conrelid
+JOIN pg_catalog.pg_namespace cn ON cn.oid = cr.relnamespace
+JOIN pg_catalog.pg_class pr ON pr.oid = f.confrelid
+JOIN pg_catalog.pg_namespace pn ON pn.oid = pr.relnamespace
+LEFT JOIN copies child ON child.relid = f.conrelid
+LEFT JOIN copies parent ON parent.relid = f.confrelid
+WHERE f.contype = 'f' AND f.conparentid = 0 AND (child.id IS NOT NULL OR parent.id IS NOT NULL)
+ORDER BY f.oid
+
+-- name: triggers
+-- Triggers of others on these copies that a row or a statement of ours would fire, by copy and relation.
+SELECT k.id, pg_catalog.format('%%I.%%I', tn.nspname, tr.relname), pg_catalog.array_agg(g.tgname::text ORDER BY g.tgname)
+FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+JOIN pg_catalog.pg_class tr ON tr.oid = t.relid
+JOIN pg_catalog.pg_namespace tn ON tn.oid = tr.relnamespace
+JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') AND g.tgname !~ '^pgddl_'
+GROUP BY 1, 2
+ORDER BY 1, 2
+
+-- name: may_silence
+-- From 15 on the right can be granted; before, only a superuser has it.
+SELECT CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 150000
+            THEN pg_catalog.has_parameter_privilege('session_replication_role', 'SET')
+            ELSE (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) END
+
+-- name: is_referenced
+-- Whether TRUNCATE would be refused for a foreign key to one of these relations or, of partitioned ones, to a part.
+SELECT EXISTS (
+    SELECT FROM unnest(%(schemas)s::name[], %(names)s::name[]) k(schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+    JOIN pg_catalog.pg_constraint f ON f.confrelid = t.relid AND f.contype = 'f'
+)
+
+-- name: refer_to_staged
+-- Rows that refer to a row that is going to leave its copy leave theirs as well.
+INSERT INTO {into} ({keys})
+SELECT DISTINCT {columns} FROM {child} AS c JOIN {parent} AS p ON {same} JOIN {staging} AS k ON {join}
+WHERE NOT EXISTS (SELECT FROM {into} AS s WHERE {known})
+
+-- name: delete
+DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
+
+-- name: insert
+INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {arrivals}
