@@ -533,6 +533,8 @@ class Swap(Section):
     retries: Count = 200
     fence: Literal["none", "read_only", "lock"] = "none"
     keep_old: Flag = True
+    # In place: dropped, made again and filled under the lock.
+    recreate_materialized_views: Flag = False
 
 
 class Spark(Section):
@@ -1143,6 +1145,7 @@ FREE_KEYS = (
     "ddl.signal_blockers",
     "swap.lock_timeout",
     "swap.retries",
+    "swap.recreate_materialized_views",
     "spark",
     "schema",
     "tables.skip_columns",

@@ -10,10 +10,10 @@ from typing import Any, Literal, LiteralString, NamedTuple
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine import catalog, dependents
 from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
+from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
@@ -47,9 +47,9 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
 
 
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
-    """A check to be called under the swap's lock: what depends on the tables by then. Prepared before it."""
+    """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     check = Preflight(pipeline, [Side("source", conn)], tables)
-    return lambda: [*check.dependents(), *check.published(), *check.unmovable()]
+    return lambda: [*check.unmovable(), *check.children(), *check.published(), *check.replicated()]
 
 
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
@@ -169,8 +169,9 @@ class Preflight:
         first = [self.missing_tables, self.source_rights, self.row_security, self.keys, self.foreign_tables]
         last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
-            in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
-            return [*both, *first, *in_place, self.published, *last]
+            in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable]
+            moved = [self.dependents, self.children, self.published, self.replicated]
+            return [*both, *first, *in_place, *moved, *last]
         created = [self.target_rights, self.firing, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
 
@@ -479,6 +480,11 @@ class Preflight:
                         what = f"{place}: there is no column {written(column)}"
                         yield Finding("error", "alter", "pipeline", written(*table), what)
             place = self.pipeline.where("rewrite", key, "alter")
+            retyped = [action.column for action in self._actions(table) if action.kind == "TYPE"]
+            for column, made in self.source.rows("generated_from", oid=self.oids[table], columns=retyped):
+                what = f"{place}: column {written(column)} gets no other type, {written(made)} is generated from it"
+                fix = f"ALTER TABLE {self.source.name(*table)} ALTER COLUMN {self.source.name(made)} DROP EXPRESSION;"
+                yield Finding("error", "alter", "pipeline", written(*table), what, fix)
             for column, user in self.source.rows("column_users", oid=self.oids[table], columns=dropped):
                 what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
                 fix = "drop that first, or leave the column"
@@ -545,14 +551,11 @@ class Preflight:
             elif own is not None and own.is_partition:
                 what = "is a partition; rewriting one in place is not built yet"
                 yield Finding("error", "partitioned", "source", written(schema, name), what, "leave it out")
-        for child_oid, parent_oid, cs, cn, child, ps, pn, parent in side.rows("inheritance", oids=list(self.names)):
-            fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+        for child_oid, *_, child, ps, pn, parent in side.rows("inheritance", oids=list(self.names)):
             if child_oid in self.names:
-                what = f"inherits from {written(ps, pn)}; rewriting it in place is not built yet"
+                what = f"inherits from {written(ps, pn)}; rewriting a child in place is not built yet"
+                fix = f"ALTER TABLE {child} NO INHERIT {parent};"
                 yield Finding("error", "inheritance", "source", self.written(child_oid), what, fix)
-            if parent_oid in self.names:
-                what = f"{written(cs, cn)} inherits from it; rewriting it in place is not built yet"
-                yield Finding("error", "inheritance", "source", self.written(parent_oid), what, fix)
         for oid, provider in side.rows("security_labels", oids=list(self.names)):
             what = f"has a security label of {provider}, which would stay with the old table"
             label = f"SECURITY LABEL FOR {side.name(provider)} ON TABLE {side.name(*self.names[oid])}"
@@ -562,30 +565,66 @@ class Preflight:
             what = f"belongs to extension {written(extension)}"
             fix = f"ALTER EXTENSION {side.name(extension)} DROP TABLE {side.name(*self.names[oid])};"
             yield Finding("error", "extension_member", "source", self.written(oid), what, fix)
-        for oid, sequence, other, column in side.rows("shared_sequences", oids=list(self.names)):
+        for oid, sequence, own, identity, other, column in side.rows("shared_sequences", oids=list(self.names)):
+            dropped = [a.column for a in self._actions(self.names[oid]) if a.kind == "DROP COLUMN"]
+            if not identity and own not in dropped:
+                continue  # a serial's goes on under the new table, the same for all
             what = f"shares sequence {sequence} with {other}.{column}, which would go on with the old table's"
             fix = f"ALTER TABLE {other} ALTER COLUMN {column} DROP DEFAULT;  -- and give it a sequence of its own"
             yield Finding("error", "shared_sequence", "source", self.written(oid), what, fix)
 
     def dependents(self) -> Iterator[Finding]:
-        """What refers to the table by oid would go on referring to the old one after the swap (C21)."""
-        for oid, kind, quoted, definition, description in self.source.rows("dependents", oids=list(self.names)):
-            what = f"{description} refers to it, and would go on referring to the old table after the swap"
-            fix = _set_aside(kind, quoted, definition)
-            yield Finding("error", "dependent", "source", self.written(oid), what, fix)
+        """What refers to the table by oid goes over with the swap; not what cannot be told anew (C21)."""
+        if not self.names:
+            return
+        changed = {
+            oid: [action.column for action in self._actions(table) if action.kind == "TYPE" and action.column]
+            for table, oid in self.oids.items()
+        }
+        asked = self.pipeline.swap.recreate_materialized_views
+        for refused in dependents.read(self.source.conn, list(self.names), changed, materialized=asked).refused:
+            yield Finding("error", refused.code, "source", self.written(refused.table), refused.what, refused.fix)
+
+    def _actions(self, table: Table) -> list[AlterAction]:
+        """Those of `rewrite.alter` that can be read; about the others `alterations` tells."""
+        rewrite = self.pipeline.rewrites.get(table)
+        try:
+            return alter_actions(rewrite.alter) if rewrite else []
+        except PgddlError:
+            return []
+
+    def children(self) -> Iterator[Finding]:
+        """Children go on under the new table, which must have the columns that they have."""
+        for oid, _, _, schema, name, *_ in self.source.rows("children", oids=list(self.names)):
+            kinds = {action.kind for action in self._actions(self.names[oid])}
+            wrong = sorted(kinds & {"TYPE", "DROP COLUMN", "SET NOT NULL", "DROP NOT NULL"})
+            if self._is_split(self.names[oid]):
+                wrong.append("partition_by")
+            if wrong:
+                what = f"{written(schema, name)} inherits from it, and would not have the same columns: {wrong[0]}"
+                child, parent = self.source.name(schema, name), self.source.name(*self.names[oid])
+                fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+                yield Finding("error", "inheritance", "source", self.written(oid), what, fix)
 
     def published(self) -> Iterator[Finding]:
-        side = self.source
-        rows = side.rows("published", oids=list(self.names))
-        if side.version >= 150_000:
-            rows += side.rows("published_schemas", oids=list(self.names))
-        for oid, publication, schema in rows:
-            named = f"TABLES IN SCHEMA {side.name(schema)}" if schema else f"TABLE {side.name(*self.names[oid])}"
-            of_schema = f" by its schema {written(schema)}" if schema else ""
-            what = f"publication {written(publication)} publishes it{of_schema}, and subscribers know the old table"
-            alter = f"ALTER PUBLICATION {side.name(publication)}"
-            fix = f"{alter} DROP {named};\n-- after the swap:\n{alter} ADD {named};"
+        """Subscribers know a table by its name, and of a partitioned one they would be told the leaves'."""
+        split = [oid for oid, table in self.names.items() if self._is_split(table)]
+        for oid, publication in self.source.rows("published_by_leaf", oids=split):
+            what = f"publication {written(publication)} would tell subscribers of its partitions, not of it"
+            fix = f"ALTER PUBLICATION {self.source.name(publication)} SET (publish_via_partition_root = true);"
             yield Finding("error", "publication", "source", self.written(oid), what, fix)
+
+    def _is_split(self, table: Table) -> bool:
+        rewrite = self.pipeline.rewrites.get(table)
+        return rewrite is not None and rewrite.partition_by is not None
+
+    def replicated(self) -> Iterator[Finding]:
+        """An apply worker knows its tables by oid, and leaves out what comes for one that it does not know."""
+        for oid, subscription in self.source.rows("written_by", oids=list(self.names)):
+            what = f"subscription {written(subscription)} writes into it, and would write nothing into the new table"
+            fix = "rewrite it while it is published elsewhere: leave it out of that publication, and\n"
+            fix += f"ALTER SUBSCRIPTION {self.source.name(subscription)} REFRESH PUBLICATION;"
+            yield Finding("error", "subscription", "source", self.written(oid), what, fix)
 
     # --- to a target ---------------------------------------------------------------------------------------------
 
@@ -758,19 +797,3 @@ _KINDS = {
     "I": "an index",
     "c": "a composite type",
 }
-
-
-def _set_aside(kind: str, quoted: str | None, definition: str | None) -> str:
-    """SQL that takes a dependent out of the way, and what makes it again."""
-    body = (definition or "").strip().rstrip(";")
-    if kind in ("view", "materialized view"):
-        create = f"CREATE {kind.upper()} {quoted} AS\n{body};"
-        return f"DROP {kind.upper()} {quoted};\n-- after the swap, with its grants and comments:\n{create}"
-    if kind == "rule":
-        return f"DROP RULE {quoted};\n-- after the swap:\n{body};"
-    if kind == "function":
-        again = f"\n-- after the swap:\n{body};" if body else "\n-- and create it again after the swap"
-        return f"DROP ROUTINE {quoted};{again}"
-    if kind == "policy":
-        return f"DROP POLICY {quoted};  -- and create it again after the swap"
-    return "drop it, and create it again after the swap"

@@ -115,7 +115,7 @@ def test_what_goes_along_with_a_table() -> None:
         ("other", "ident"): "pgddl_copy_other",
         ("shop", "i"): "pgddl_copy_shop",
         ("shop", "k"): "pgddl_copy_shop",
-        ("other", "st"): "pgddl_copy_other",
+        ("other", "st"): "pgddl_copy_shop",  # with its table
     }
 
 

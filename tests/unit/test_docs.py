@@ -299,6 +299,7 @@ OTHER: dict[str, Any] = {
     "swap.retries": 3,
     "swap.fence": "read_only",
     "swap.keep_old": False,
+    "swap.recreate_materialized_views": True,
     "spark.conn_id": "other",
     "spark.master": "local[1]",
 }
@@ -312,7 +313,7 @@ NEED_FORCE = (
 def plain(key: str) -> dict[str, Any]:
     """A short file in which the key may stand, and does not say anything yet."""
     here: dict[str, Any] = {"pipeline": "shop", "source": {"conn_id": "a"}}
-    if key.startswith("rewrite.") or key in ("swap.keep_old", "tables.include"):
+    if key.startswith("rewrite.") or key in ("swap.keep_old", "swap.recreate_materialized_views", "tables.include"):
         partition_by = {"partition_by": {"column": "y", "range": "month"}} if ".partition_by." in key else {}
         here["rewrite"] = {"shop.a": partition_by}
     else:

@@ -64,6 +64,11 @@ def dropped_columns(actions: Iterable[str]) -> list[str]:
     return [a.column for a in alter_actions(actions) if a.kind == "DROP COLUMN" and a.column]
 
 
+def retyped_columns(actions: Iterable[str]) -> list[str]:
+    """The columns that get another type."""
+    return [a.column for a in alter_actions(actions) if a.kind == "TYPE" and a.column]
+
+
 def _taken_apart(text: str) -> list[AlterAction]:
     try:
         tree = parse_any(f"ALTER TABLE ONLY t {text}")

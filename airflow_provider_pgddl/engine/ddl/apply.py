@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl import concurrently
-from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, own_role, roles_of
+from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, own_role, roles_of, run_as
 from airflow_provider_pgddl.engine.ddl.blockers import PATIENCE, Blockers
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.concurrently import State, Work
@@ -41,7 +41,7 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, 
     journal = Journal(conn, pipeline)
     try:
         with conn.transaction():
-            conn.execute(event.statement)
+            run_as(conn, event.event.get("grantor"), event.statement)
             if copies_only:
                 _refuse_locks_outside(conn, event.statement)
             journal.event_status(event.id, "applied")
@@ -85,7 +85,7 @@ def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow]) -> 
     journal = Journal(conn, pipeline)
     for event in events:
         try:
-            conn.execute(event.statement)
+            run_as(conn, event.event.get("grantor"), event.statement)
         except psycopg.Error as error:
             remedy = remedy_for(error)
             if remedy is not None and remedy.retryable:

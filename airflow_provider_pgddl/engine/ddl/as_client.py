@@ -62,6 +62,17 @@ def own_role(conn: Session) -> str:
     return str(row[0])
 
 
+def run_as(conn: Session, role: str | None, statement: str) -> None:
+    """One statement in the name of a role (None: our own), inside the caller's transaction."""
+    if role is None:
+        conn.execute(statement)
+        return
+    own = own_role(conn)
+    conn.execute("SELECT pg_catalog.set_config('role', %s, true)", [role])
+    conn.execute(statement)
+    conn.execute("SELECT pg_catalog.set_config('role', %s, true)", [own])
+
+
 def roles_of(conn: Session) -> set[str]:
     return {name for (name,) in conn.execute(_Q["roles"])}
 

@@ -47,6 +47,8 @@ class DdlEvent:
     """The index that it makes, by itself or by a constraint."""
     sequence: Name | None = None
     """The sequence that it makes, alters or ties to a column (also an identity's)."""
+    grantor: str | None = None
+    """Who grants, where that is not the owner."""
     note: str | None = None
     """Why it is noise, where a reader would wonder."""
     source: Source = "snapshot"
@@ -100,9 +102,11 @@ def _event(seq: int, tree: ParseResult, statement: str, section: Section, settin
     node = node_of(tree)
     phase = phase_of(tree, section)
     subject = describe(tree)
-    note = None
+    note = grantor = None
     if kind_of(node) == "VariableSetStmt":
         settings[node.name] = setting_value(node)
+    elif (grantor := settings.get("session_authorization") or None) and kind_of(node) != "GrantStmt":
+        raise StageFailed("a dump is expected to change the session's role for grants only")
     elif _spell_out(node, settings):
         statement = deparse(tree)
     if kind_of(node) in ("CreateUserMappingStmt", "AlterUserMappingStmt"):
@@ -123,7 +127,8 @@ def _event(seq: int, tree: ParseResult, statement: str, section: Section, settin
         types=subject.types,
         functions=subject.functions,
         arguments=subject.arguments,
-        roles=subject.roles,
+        roles=subject.roles if grantor is None else (*subject.roles, grantor),
+        grantor=grantor,
         index=subject.index,
         sequence=subject.sequence,
         note=note,

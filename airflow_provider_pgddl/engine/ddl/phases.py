@@ -108,6 +108,7 @@ _SETTINGS = {
     "default_tablespace",
     "default_table_access_method",
     "default_with_oids",
+    "session_authorization",  # of whoever granted, where that is not the owner
 }
 # Functions that a dump calls: one setting, sequences' positions and planner statistics (rows' business).
 _CALLED = {"set_config", "setval", "pg_restore_relation_stats", "pg_restore_attribute_stats"}

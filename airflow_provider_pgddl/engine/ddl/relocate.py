@@ -59,7 +59,7 @@ def moving(events: Iterable[DdlEvent], tables: Collection[Name]) -> dict[Name, s
     """
     names: dict[Name, str] = {table: copy_schema(table[0]) for table in tables}
     for event in events:
-        if event.table not in tables:
+        if event.table is None or event.table not in tables:
             continue
         own = (event.schema or "", event.name or "")
         if event.index:
@@ -67,7 +67,7 @@ def moving(events: Iterable[DdlEvent], tables: Collection[Name]) -> dict[Name, s
         elif event.kind == "identity" and event.sequence:
             names[event.sequence] = copy_schema(event.sequence[0])
         elif event.tag == "CREATE STATISTICS":
-            names[own] = copy_schema(own[0])
+            names[own] = copy_schema(event.table[0])  # where their table is, wherever they are themselves
     return names
 
 

@@ -100,6 +100,17 @@ WHERE a.attrelid = %(oid)s AND a.attname = ANY(%(columns)s::text[]) AND d.deptyp
                     AND b.attrelid = a.attrelid AND b.attname = ANY(%(columns)s::text[]))
 ORDER BY 1, 2
 
+-- name: generated_from
+-- Generated columns that are computed from these: Postgres changes no type below one.
+SELECT DISTINCT a.attname::text, g.attname::text
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_depend d ON d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+     AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
+JOIN pg_catalog.pg_attrdef f ON f.oid = d.objid AND f.adrelid = a.attrelid
+JOIN pg_catalog.pg_attribute g ON g.attrelid = f.adrelid AND g.attnum = f.adnum AND g.attgenerated <> '' AND g.attnum <> a.attnum
+WHERE a.attrelid = %(oid)s AND a.attname = ANY(%(columns)s::text[])
+ORDER BY 1, 2
+
 -- name: key_collations
 -- Columns under a nondeterministic collation: texts that differ count as equal.
 SELECT a.attrelid, a.attname::text, pg_catalog.format('%%I.%%I', n.nspname, c.collname)
@@ -117,20 +128,32 @@ SELECT p.pubname::text,
           AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p')))
 FROM pg_catalog.pg_publication p WHERE p.puballtables ORDER BY 1
 
--- name: published
--- Publications that name a table (null schema: the table itself is named).
-SELECT r.prrelid, p.pubname::text, NULL::text
-FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-WHERE r.prrelid = ANY(%(oids)s::oid[])
+-- name: written_by
+-- Subscriptions that write into these tables, enabled or not.
+SELECT r.srrelid, s.subname::text
+FROM pg_catalog.pg_subscription_rel r JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+WHERE r.srrelid = ANY(%(oids)s::oid[])
+ORDER BY 1, 2
 
--- name: published_schemas
--- The same for publications of a whole schema, which Postgres has from 15 on.
-SELECT c.oid, p.pubname::text, n.nspname::text
-FROM pg_catalog.pg_class c
+-- name: published_by_leaf
+-- Publications of these tables, by name or by their schema, that would name the leaves of a partitioned one.
+SELECT c.oid, p.pubname::text
+FROM pg_catalog.pg_publication_tables t
+JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname AND NOT p.pubviaroot
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE c.oid = ANY(%(oids)s::oid[]) AND p.pubname !~ '^pgddl_'
+ORDER BY 1, 2
+
+-- name: children
+-- Tables that inherit from these.
+SELECT i.inhparent, i.inhrelid, c.relkind::text, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_inherits i
+JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'r'
+JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = n.oid
-JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid
-WHERE c.oid = ANY(%(oids)s::oid[])
+WHERE i.inhparent = ANY(%(oids)s::oid[])
+ORDER BY 4, 5
 
 -- name: subscribed
 -- Subscriptions that write into these tables: enabled ones, and those whose worker has not ended yet.
@@ -323,91 +346,21 @@ LEFT JOIN pg_catalog.pg_extension i ON i.extname = x.name
 WHERE x.name = ANY(%(names)s::name[])
 GROUP BY 1, 2
 
--- name: dependents
--- Everything that refers to a table or to its row type, the parts of the table itself left out. The swap recreates what
--- belongs to the table; an object that is listed here would go on referring to the old one.
-WITH referred(root, classid, objid) AS (
-    SELECT c.oid, 'pg_catalog.pg_class'::pg_catalog.regclass, c.oid
-    FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
-    UNION ALL
-    SELECT c.oid, 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_type t ON t.oid = c.reltype OR t.typelem = c.reltype
-    WHERE c.oid = ANY(%(oids)s::oid[])
-), found AS (
-    SELECT DISTINCT r.root, d.classid, d.objid, CASE WHEN d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass THEN d.objsubid ELSE 0 END AS objsubid
-    FROM referred r
-    JOIN pg_catalog.pg_depend d ON d.refclassid = r.classid AND d.refobjid = r.objid
-    WHERE NOT (d.classid = r.classid AND d.objid = r.objid)
-)
-SELECT DISTINCT f.root,
-       CASE WHEN v.relkind = 'v' THEN 'view'
-            WHEN v.relkind = 'm' THEN 'materialized view'
-            WHEN f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass THEN 'rule'
-            WHEN f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass THEN 'function'
-            WHEN f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass THEN 'policy'
-            ELSE 'other' END AS kind,
-       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.format('%%I.%%I', vn.nspname, v.relname)
-            WHEN w.oid IS NOT NULL THEN pg_catalog.format('%%I ON %%I.%%I', w.rulename, vn.nspname, v.relname)
-            WHEN l.oid IS NOT NULL THEN pg_catalog.format('%%I ON %%I.%%I', l.polname, ln.nspname, lr.relname)
-            WHEN f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass THEN f.objid::pg_catalog.regprocedure::text END AS quoted,
-       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.pg_get_viewdef(v.oid)
-            WHEN w.oid IS NOT NULL THEN pg_catalog.pg_get_ruledef(w.oid)
-            WHEN p.prokind IN ('f', 'p', 'w') THEN pg_catalog.pg_get_functiondef(p.oid) END AS definition,
-       CASE WHEN v.relkind IN ('v', 'm') THEN pg_catalog.pg_describe_object('pg_catalog.pg_class'::pg_catalog.regclass, v.oid, 0)
-            ELSE pg_catalog.pg_describe_object(f.classid, f.objid, f.objsubid) END AS description
-FROM found f
-LEFT JOIN pg_catalog.pg_rewrite w ON f.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND w.oid = f.objid
-LEFT JOIN pg_catalog.pg_class v ON v.oid = CASE WHEN f.classid = 'pg_catalog.pg_class'::pg_catalog.regclass THEN f.objid ELSE w.ev_class END
-     AND (w.oid IS NOT NULL OR v.relkind IN ('v', 'm'))
-LEFT JOIN pg_catalog.pg_namespace vn ON vn.oid = v.relnamespace
-LEFT JOIN pg_catalog.pg_policy l ON f.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass AND l.oid = f.objid
-LEFT JOIN pg_catalog.pg_class lr ON lr.oid = l.polrelid
-LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = lr.relnamespace
-LEFT JOIN pg_catalog.pg_proc p ON f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = f.objid
-WHERE NOT CASE f.classid::pg_catalog.regclass::text
-    WHEN 'pg_attrdef' THEN EXISTS (SELECT FROM pg_catalog.pg_attrdef a WHERE a.oid = f.objid AND a.adrelid = f.root)
-    WHEN 'pg_constraint' THEN EXISTS (SELECT FROM pg_catalog.pg_constraint k
-                                      WHERE k.oid = f.objid AND (k.conrelid = f.root OR k.contype = 'f'))
-    WHEN 'pg_trigger' THEN EXISTS (SELECT FROM pg_catalog.pg_trigger g
-                                   WHERE g.oid = f.objid AND (g.tgrelid = f.root OR g.tgisinternal))
-    WHEN 'pg_statistic_ext' THEN true
-    WHEN 'pg_policy' THEN l.polrelid = f.root
-    WHEN 'pg_publication_rel' THEN true     -- has a query of its own
-    WHEN 'pg_type' THEN EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_type t ON t.oid = c.reltype OR t.typelem = c.reltype
-                                WHERE c.oid = f.root AND t.oid = f.objid)
-    WHEN 'pg_class' THEN EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = f.objid AND (
-            c.oid = f.root                                              -- generated columns
-            OR (c.relkind IN ('i', 'I') AND EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indexrelid = c.oid AND i.indrelid = f.root))
-            OR c.relkind = 'S'                                          -- owned; shared ones have a query of their own
-            OR c.relkind = 't'
-            OR EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = c.oid AND h.inhparent = f.root)))
-    ELSE false END
-ORDER BY 1, 2, 5
-
 -- name: shared_sequences
--- Sequences that a table owns or takes a default from, and another table as well.
-WITH used(seq, relid, col) AS (
-    SELECT d.objid, d.refobjid, d.refobjsubid::int2
-    FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
-    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
-      AND d.deptype IN ('a', 'i')
-    UNION
-    SELECT d.refobjid, a.adrelid, a.adnum
-    FROM pg_catalog.pg_depend d
-    JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid
-    JOIN pg_catalog.pg_class s ON s.oid = d.refobjid AND s.relkind = 'S'
-    WHERE d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
-)
-SELECT DISTINCT ours.relid, pg_catalog.format('%%I.%%I', sn.nspname, s.relname),
+-- Sequences that a column of a table owns, and that another table takes a default from; whether the column is an identity.
+SELECT DISTINCT d.refobjid, pg_catalog.format('%%I.%%I', sn.nspname, s.relname), own.attname::text, d.deptype = 'i',
        pg_catalog.format('%%I.%%I', n.nspname, c.relname), pg_catalog.quote_ident(a.attname)
-FROM used ours
-JOIN used other ON other.seq = ours.seq AND other.relid <> ours.relid
-JOIN pg_catalog.pg_class s ON s.oid = ours.seq JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
-JOIN pg_catalog.pg_class c ON c.oid = other.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = other.col
-WHERE ours.relid = ANY(%(oids)s::oid[])
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S' JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
+JOIN pg_catalog.pg_attribute own ON own.attrelid = d.refobjid AND own.attnum = d.refobjsubid
+JOIN pg_catalog.pg_depend u ON u.refclassid = d.classid AND u.refobjid = d.objid AND u.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
+JOIN pg_catalog.pg_attrdef f ON f.oid = u.objid AND f.adrelid <> d.refobjid
+JOIN pg_catalog.pg_class c ON c.oid = f.adrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype IN ('a', 'i')
+  AND d.refobjid = ANY(%(oids)s::oid[])
   AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over
-ORDER BY 1, 2, 3
+ORDER BY 1, 2, 5
 
 -- name: security_labels
 SELECT l.objoid, l.provider

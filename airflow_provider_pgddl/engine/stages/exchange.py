@@ -10,21 +10,23 @@ from typing import Any
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine import catalog, dependents, lease
 from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.actions import dropped_columns
+from airflow_provider_pgddl.engine.ddl.actions import dropped_columns, retyped_columns
+from airflow_provider_pgddl.engine.ddl.as_client import run_as
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
@@ -91,12 +93,18 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
     keys = foreign_keys(conn, tables)
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
+    carried = read_dependents(context.pipeline, conn, tables)
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     keyless = [(t, sides_of(context, t)) for t in tables if t.keyless]
+    wanted = sorted({*involved(tables, keys), *carried.tables})
     with writers_wait(), rehearsed(context, conn, conn.transaction()):
-        lock_all(conn, involved(tables, keys), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        limit_lock_wait(conn, context.pipeline.swap.lock_timeout)
+        carried.lock_views(conn)
+        lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         _refuse_changed(context, conn, tables, keys, broken)
+        if read_dependents(context.pipeline, conn, tables) != carried:
+            raise _NotYet("what depends on the tables changed just now")
         if not guard.unchanged(conn):
             raise _NotYet("the schema changed just now")
         _wait_out_old_snapshots(conn)
@@ -106,21 +114,50 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
             direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
             conn.execute(drop_statement(key))
+        carried.take_away(conn)
         serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
             if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
                 _add_foreign_key(context, journal, key)
+        carried.put_back(conn, replaced_names(tables))
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         for table, sequences in serials:
             _own_sequences(conn, table, sequences)  # after the owner: they must have the same
-        for table, _ in keyless:
-            new = sql.Identifier(table.schema, table.name)
-            journal.add_follow_up(context.row().run, analyze(conn, new))
+        for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
+            # A copy is analyzed alone: what a parent and its children have in common is counted once they are one, and
+            # what was copied just now only when nobody waits for it.
+            journal.add_follow_up(context.row().run, analyze(conn, sql.Identifier(*name)))
+        _refuse_left_behind(conn, tables)
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys),
             **copied}  # fmt: skip
+
+
+def read_dependents(pipeline: Pipeline, conn: Session, tables: Sequence[TableRow]) -> dependents.Carried:
+    """What the swap carries over beside the tables; refused where it cannot."""
+    changed = {t.oid: retyped_columns(pipeline.rewrites[t.schema, t.name].alter) for t in tables}
+    asked = pipeline.swap.recreate_materialized_views
+    found = dependents.read(conn, [t.oid for t in tables], changed, materialized=asked)
+    qualified = {t.oid: t.qualified for t in tables}
+    refuse(Finding("error", r.code, "source", qualified[r.table], r.what, r.fix) for r in found.refused)
+    return found
+
+
+def replaced_names(tables: Sequence[TableRow]) -> dict[tuple[str, str], tuple[str, str]]:
+    """What each table that was replaced is called behind the move."""
+    return {(t.schema, t.name): (old_schema(t.schema), t.name) for t in tables}
+
+
+def _refuse_left_behind(conn: Session, tables: Sequence[TableRow]) -> None:
+    """Nothing was seen that is not carried, so this is a mistake of ours: better found before the commit."""
+    left = dependents.left_behind(conn, [t.oid for t in tables])
+    if left:
+        raise StageFailed(
+            f"after the swap {left[0]} would still refer to the old table; nothing was changed",
+            todo="drop it, run this again, and create it again",
+        )
 
 
 def foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
@@ -218,9 +255,12 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
+    homes = {name: sql.Identifier(schema) for schema, name in old_statistics}
     for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
         if schema == copy_schema:
-            conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
+            conn.execute(
+                sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), homes.get(name, home))
+            )
     for kind, _, name, column, _, _ in sequences:
         if kind == "i":  # moved with the old table, and locked by that: nobody can draw from it any more
             _carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
@@ -262,7 +302,7 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
         _revoke_defaults(conn, table)
     for event in events:
         if event.table_id in ids:
-            conn.execute(event.statement)
+            run_as(conn, event.event.get("grantor"), event.statement)
             journal.event_status(event.id, "applied")
 
 

@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.stages.pending import replace_pending
 # What a name has while it changes hands, in one transaction.
 _BETWEEN = "pgddl renames {}"
 
-Built = tuple[str, Name]  # "index" or "statistics", and its name on the source
+# "index" or "statistics", its name on the source, and its table's schema, with which it is on a copy.
+Built = tuple[str, Name, str]
 
 
 def carry_indexes(
@@ -34,7 +35,7 @@ def carry_indexes(
             _rename(context, built, [e.index for e in added if e.index and e.table == event.table])
     for built in dict.fromkeys(_built(e) for e in [*gone, *added] if e.kind in ("index", "statistics")):
         copy = built and _definition(context.target, built[0], _on_copy(context, built))
-        if built and copy and (built not in now or copy != _definition(context.source, *built)):
+        if built and copy and (built not in now or copy != _definition(context.source, *built[:2])):
             with context.fenced():
                 name = sql.Identifier(*_on_copy(context, built))
                 context.target.execute(sql.SQL("DROP {} {}").format(sql.SQL(built[0].upper()), name))
@@ -100,7 +101,7 @@ def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
     """Where one of the same definition has come in its place: a constraint's cannot be dropped."""
     copy = _definition(context.target, "index", _on_copy(context, was))
     for name in candidates if copy else ():
-        there = _definition(context.target, "index", _on_copy(context, ("index", name)))
+        there = _definition(context.target, "index", _on_copy(context, ("index", name, name[0])))
         if there is None and _definition(context.source, "index", name) == copy:
             rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
             with context.fenced():
@@ -111,15 +112,16 @@ def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
 
 def _built(event: DdlEvent) -> Built | None:
     if event.index:
-        return "index", event.index
+        return "index", event.index, event.index[0]
     if event.kind == "statistics" and event.name:
-        return "statistics", (event.schema or "", event.name)
+        name = event.schema or "", event.name
+        return "statistics", name, event.table[0] if event.table else name[0]
     return None
 
 
 def _on_copy(context: Context, built: Built) -> Name:
-    _, (schema, name) = built
-    return (copy_schema(schema), name) if context.in_place else (schema, name)
+    _, (schema, name), home = built
+    return (copy_schema(home), name) if context.in_place else (schema, name)
 
 
 def _definition(conn: Session, kind: str, name: Name) -> str | None:

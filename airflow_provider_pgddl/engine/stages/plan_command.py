@@ -157,13 +157,19 @@ def _swap(draft: _Draft, steps: Iterable[Step]) -> Statements:
         return
     conn, tables = draft.source, draft.tables()
     keys = exchange.foreign_keys(conn, tables)
-    yield _told("source", lock_statement(exchange.involved(tables, keys), "ACCESS EXCLUSIVE"))
+    carried = exchange.read_dependents(draft.pipeline, conn, tables)
+    leaving, coming = carried.statements(exchange.replaced_names(tables))
+    locked = sorted({*exchange.involved(tables, keys), *carried.tables})
+    yield from (_told("source", statement) for statement in carried.views)
+    yield _told("source", lock_statement(locked, "ACCESS EXCLUSIVE"))
     yield from (_told("source", exchange.drop_statement(key)) for key in keys)
+    yield from (_told("source", statement) for statement in leaving)
     for table in tables:
         away, move = sql.SQL("ALTER TABLE {} SET SCHEMA {}"), sql.Identifier(table.schema, table.name)
         yield _told("source", away.format(move, sql.Identifier(old_schema(table.schema))))
         yield _told("source", away.format(table.plan.copy, sql.Identifier(table.schema)))
     yield from (_told("source", exchange.add_statement(key)) for key in keys)
+    yield from (_told("source", statement) for statement in coming)
     yield from _of_phase(steps, "finish")
 
 
