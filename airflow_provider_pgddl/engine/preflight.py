@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, Where
+from airflow_provider_pgddl.engine.partition_checks import partition_findings
 from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
@@ -47,7 +48,7 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
     """A check to be called under the swap's lock: what depends on the tables by then. Prepared before it."""
     check = Preflight(pipeline, [Side("source", conn)], tables)
-    return lambda: [*check.dependents(), *check.published(), *check.unmovable()]
+    return lambda: [*check.dependents(), *check.published(), *check.unmovable(), *check.partitions()]
 
 
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
@@ -167,7 +168,14 @@ class Preflight:
         first = [self.missing_tables, self.source_rights, self.row_security, self.keys, self.foreign_tables]
         last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
-            in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable, self.dependents]
+            in_place = [
+                self.alterations,
+                self.partitions,
+                self.swap_rights,
+                self.earlier_copies,
+                self.unmovable,
+                self.dependents,
+            ]
             return [*both, *first, *in_place, self.published, *last]
         created = [self.target_rights, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
@@ -470,6 +478,14 @@ class Preflight:
                 what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
                 fix = "drop that first, or leave the column"
                 yield Finding("error", "alter", "pipeline", written(*table), what, fix)
+
+    def partitions(self) -> Iterator[Finding]:
+        """`rewrite.partition_by` (C23)."""
+        for key, rewrite in self.pipeline.rewrite.items():
+            table = table_name(key)
+            if self.kinds.get(table) == "r":
+                side = self.source
+                yield from partition_findings(side.conn, table, self.oids[table], rewrite, side.name)
 
     def swap_rights(self) -> Iterator[Finding]:
         """The swap moves tables within their schemas and makes foreign keys of both directions anew."""

@@ -46,9 +46,9 @@ class AlterAction:
     using: str | None = None
     """The expression that makes the new value from the old row; belongs into the copying SELECT, never here."""
 
-    def on(self, schema: str, table: str) -> str:
-        """The action as a statement on a table."""
-        tree = parse(f"ALTER TABLE ONLY t {self.suffix}")
+    def on(self, schema: str, table: str, *, only: bool = True) -> str:
+        """The action as a statement on a table; without `only` on its partitions too."""
+        tree = parse(f"ALTER TABLE {'ONLY ' if only else ''}t {self.suffix}")
         target = statement_node(tree).relation
         target.schemaname, target.relname = schema, table
         return deparse(tree)

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows import split
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
@@ -106,6 +108,7 @@ class _Worker:
         self._border = Border(Control(target, work.pipeline), work.token, Throttle(watcher, work.limits))
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
+        self._without_partition: set[tuple[int, str]] = set()
         self._rows = self._bytes = self._chunks = 0
 
     def run(self) -> Done:
@@ -120,6 +123,9 @@ class _Worker:
                 if isinstance(error, _ChunkGaveWay):
                     avoid.append(error.chunk)
                 patience.wait(error)
+                continue
+            except _NoPartition as none:
+                self._make_partitions(none.table, none.rows, none.error)
                 continue
             except _Changed as changed:
                 if changed.refused:
@@ -153,6 +159,8 @@ class _Worker:
                     rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, first, end)
                 watch.check()
             except REFUSALS as error:
+                if isinstance(error, pg.CheckViolation) and split.has_no_partition(table.plan, error):
+                    raise _NoPartition(table, _blocks(leaf, first, end), error) from None
                 raise _Changed(table_id, [refusal(error)], error) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
@@ -163,6 +171,23 @@ class _Worker:
         self._rows += rows
         self._bytes += size
         return True
+
+    def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
+        """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
+        cells = split.cells_of(self._target, table.plan, split.values(table.plan, rows))
+        if not split.are_new(self._target, table.plan, cells):
+            place = (table.id, rows.as_string())
+            if place not in self._without_partition:
+                self._without_partition.add(place)
+                return  # another worker may have made them just now
+            self._stopped[table.id] = [refusal(error)]
+            count_refusal(self._target, self._work.pipeline, table.plan, error)
+            return
+        try:
+            with lease.fenced(self._target, table.fence):
+                split.make(self._target, table.plan, cells)
+        except StageFailed as failed:
+            self._stopped[table.id] = [failed.what]
 
     def _copy(
         self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, first: int, end: int
@@ -204,6 +229,14 @@ class _Worker:
         return self._target.execute(statement).rowcount
 
 
+class _NoPartition(Exception):
+    """A chunk has rows that no partition of the copy takes."""
+
+    def __init__(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation):
+        self.table, self.rows, self.error = table, rows, error
+        super().__init__("no partition takes a row")
+
+
 class _ChunkGaveWay(GaveWay):
     def __init__(self, what: str, chunk: int, table: str):
         self.chunk = chunk
@@ -212,6 +245,10 @@ class _ChunkGaveWay(GaveWay):
 
 def _rows_of(plan: Plan, leaf: sql.Identifier, first: int, end: int) -> sql.Composed:
     """The rows in blocks [first, end) of one leaf, its own only (C4)."""
-    return sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {}::pg_catalog.tid AND ctid < {}::pg_catalog.tid").format(
-        plan.select_list, leaf, sql.Literal(f"({first},0)"), sql.Literal(f"({end},0)")
+    return sql.SQL("SELECT {} {}").format(plan.select_list, _blocks(leaf, first, end))
+
+
+def _blocks(leaf: sql.Identifier, first: int, end: int) -> sql.Composed:
+    return sql.SQL("FROM ONLY {} WHERE ctid >= {}::pg_catalog.tid AND ctid < {}::pg_catalog.tid").format(
+        leaf, sql.Literal(f"({first},0)"), sql.Literal(f"({end},0)")
     )

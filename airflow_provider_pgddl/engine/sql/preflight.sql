@@ -406,7 +406,10 @@ JOIN pg_catalog.pg_class s ON s.oid = ours.seq JOIN pg_catalog.pg_namespace sn O
 JOIN pg_catalog.pg_class c ON c.oid = other.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = other.col
 WHERE ours.relid = ANY(%(oids)s::oid[])
-  AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over
+  AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over, and its partitions do
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i
+                  JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+                  WHERE i.inhrelid = c.oid AND c.relispartition AND pn.nspname ~ '^pgddl_copy_')
 ORDER BY 1, 2, 3
 
 -- name: security_labels

@@ -19,8 +19,10 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages import splitting
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
@@ -56,6 +58,7 @@ class _NotYet(Exception):
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     _create_old_schemas(context, tables)
+    splitting.prepare(context, tables)
     conn = context.session("source", "swap")
     guard = SchemaGuard(context)
 
@@ -107,6 +110,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
             if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
                 _add_foreign_key(context, journal, key)
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
+        splitting.own(conn, tables)
         for table, sequences in serials:
             _own_sequences(conn, table, sequences)  # after the owner: they must have the same
         journal.set_state("swapped", [t.id for t in tables])
@@ -157,6 +161,8 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
             keys, _ = drain(conn, table, limit - drained)
         except LostTrack as lost:
             raise StageFailed(str(lost), table=table.qualified) from None
+        except NoPartition as none:  # the next try's window makes it, and nobody waits for that
+            raise _NotYet(str(none)) from None
         drained += keys
         if drained >= limit:
             raise _NotYet("too much was written just now")
@@ -197,6 +203,7 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
+    splitting.move(conn, table)
     for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
         if schema == copy_schema:
             conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
@@ -247,6 +254,12 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
 
 def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
     conn, table = journal.conn, sql.Identifier(key.schema, key.table)
+    if statements := splitting.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
+        for statement in statements:
+            journal.add_follow_up(context.row().run, statement)
+        if key.comment:
+            journal.add_follow_up(context.row().run, _comment(key).as_string(conn))
+        return
     not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
     conn.execute(
         sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(
@@ -254,10 +267,15 @@ def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> Non
         )
     )
     if key.comment:
-        conn.execute(sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
-            sql.Identifier(key.name), table, sql.Literal(key.comment)))  # fmt: skip
+        conn.execute(_comment(key))
     if key.validated:
         journal.add_follow_up(context.row().run, validation(conn, key.schema, key.table, key.name))
+
+
+def _comment(key: ForeignKey) -> sql.Composed:
+    return sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
+        sql.Identifier(key.name), sql.Identifier(key.schema, key.table), sql.Literal(key.comment)
+    )
 
 
 def validation(conn: Session, schema: str, table: str, constraint: str) -> str:
