@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
+from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import dict_row
 
@@ -19,8 +20,9 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.partition_checks import partition_findings
-from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, column_name, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
+from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -171,6 +173,7 @@ class Preflight:
             in_place = [
                 self.alterations,
                 self.partitions,
+                self.orders,
                 self.swap_rights,
                 self.earlier_copies,
                 self.unmovable,
@@ -486,6 +489,36 @@ class Preflight:
             if self.kinds.get(table) == "r":
                 side = self.source
                 yield from partition_findings(side.conn, table, self.oids[table], rewrite, side.name)
+
+    def orders(self) -> Iterator[Finding]:
+        """`rewrite.order_by`: columns that have an order, and an index that finds the rows in it."""
+        side = self.source
+        for key, rewrite in self.pipeline.rewrite.items():
+            table, names = table_name(key), [column_name(column) for column in rewrite.order_by]
+            if self.kinds.get(table) != "r" or not names:
+                continue
+            described = catalog.describe(side.conn, [self.oids[table]])[self.oids[table]]
+            first = next((c for c in described.columns if c.name == names[0]), None)
+            if first is None:
+                continue  # told of the file's columns
+            probe = sql.SQL(queries("order")["probe"]).format(
+                source=sql.Identifier(*table), first=sql.Identifier(first.name), type=sql.SQL(first.type),
+                columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
+            )  # fmt: skip
+            try:
+                side.conn.execute(probe)
+            except pg.UndefinedFunction as error:
+                place = self.pipeline.where("rewrite", key, "order_by")
+                what = f"{place}: these columns have no order: {error.diag.message_primary}"
+                yield Finding("error", "order_by", "pipeline", written(*table), what, "order by other columns")
+                continue
+            if not side.conn.execute(queries("order")["leading_index"], [described.oid, first.attnum]).fetchone():
+                what = (
+                    f"no index begins with {written(first.name)}: backfill reads all of the table for each of up to "
+                    f"{UNINDEXED_RANGES} ranges of it, and a range is one transaction"
+                )
+                fix = f"CREATE INDEX CONCURRENTLY ON {side.name(*table)} ({side.name(first.name)});"
+                yield Finding("warning", "order_by", "source", written(*table), what, fix)
 
     def swap_rights(self) -> Iterator[Finding]:
         """The swap moves tables within their schemas and makes foreign keys of both directions anew."""

@@ -12,7 +12,10 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows.split import partition_name
+from airflow_provider_pgddl.engine.stages.check import check
+from airflow_provider_pgddl.engine.stages.reset import reset
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.test_faults import Faults, until_done
 
@@ -310,6 +313,7 @@ class Rows(Traffic):
         conn.execute(f"UPDATE t SET id = {chance.getrandbits(60)} {self._one()}".encode())
 
     def truncate(self, conn: Connection, chance: random.Random) -> None:
+        conn.execute("LOCK TABLE t")  # or the audit of a write that is under way would be left
         conn.execute("DELETE FROM changes WHERE tab = 't'")
         conn.execute("TRUNCATE t")
         conn.execute(f"INSERT INTO t (part) SELECT {self.value} FROM generate_series(1, 300)".encode())
@@ -344,3 +348,159 @@ def test_a_table_is_partitioned_in_any_way_though_connections_are_lost(
     assert all(len(name) <= 63 for name in made)
     wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
     assert rows_of(dsn, "SELECT pg_get_serial_sequence('t', 'id')") == ["public.t_id_seq"]
+
+
+# --- what cannot be kept ----------------------------------------------------------------------------------------------
+
+# A statement that stands in the way, the words that say so, and the servers on which it does.
+REFUSED: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "nullable": ("ALTER TABLE t ALTER COLUMN at DROP NOT NULL", "may be NULL", (16, 18)),
+    "unique constraint": ("ALTER TABLE t ADD CONSTRAINT no_key UNIQUE (no)", "unique constraint no_key (no)", (16, 18)),
+    "unique index": ("CREATE UNIQUE INDEX no_index ON t (no) WHERE no > 0", "unique index no_index (no)", (16, 18)),
+    "unique expression": ("CREATE UNIQUE INDEX lower_index ON t (lower(what))", "unique index lower_index", (16, 18)),
+    "referring": ("CREATE TABLE o (t integer REFERENCES t)", "public.o refers to it", (16, 18)),
+    "self": ("ALTER TABLE t ADD CONSTRAINT up FOREIGN KEY (no) REFERENCES t", "public.t refers to it", (16, 18)),
+    "exclusion": ("ALTER TABLE t ADD CONSTRAINT ex EXCLUDE USING btree (no WITH =)", "exclusion constraint ex", (16, 18)),
+    "exclusion with it": (
+        "ALTER TABLE t ADD CONSTRAINT ex EXCLUDE USING btree (no WITH =, at WITH =)", "exclusion constraint ex", (16,)),
+    "unlogged": ("ALTER TABLE t SET UNLOGGED", "UNLOGGED", (16, 18)),
+    "cluster": ("ALTER TABLE t CLUSTER ON t_pkey", "CLUSTER ON t_pkey", (16, 18)),
+    "transition tables": (
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER g AFTER UPDATE"
+        " ON t REFERENCING NEW TABLE AS news FOR EACH ROW EXECUTE FUNCTION f()", "transition tables", (16, 18)),
+    "not valid": (
+        "CREATE TABLE o (id integer PRIMARY KEY); ALTER TABLE t ADD CONSTRAINT fk FOREIGN KEY (no) REFERENCES o NOT VALID",
+        "fk is NOT VALID", (16,)),
+    "name": ("CREATE TABLE t_p2026_11 (x integer)", "t_p2026_11 has a name", (16, 18)),
+    "index's name": ("CREATE TABLE x (x integer); CREATE INDEX t_p2030_01_at_idx ON x (x)", "has a name", (16, 18)),
+    "type's name": ("CREATE TYPE t_default AS ENUM ()", "t_default has a name", (16, 18)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_c23_what_cannot_be_kept_is_refused_and_the_fix_is_one(
+    server: Cluster, dsn: str, lifecycle: Callable[..., Lifecycle], case: str
+) -> None:
+    statement, words, majors = REFUSED[case]
+    execute(dsn, "CREATE TABLE t (id integer PRIMARY KEY, at date NOT NULL, no integer, what text)")
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": {"column": "at", "range": "month"}}}, **SMALL)
+    execute(dsn, statement)
+
+    def errors() -> list[dict[str, Any]]:
+        found = check(load_pipeline(move.content), dsn, dsn)["findings"]
+        return [f for f in found if f["severity"] == "error"]
+
+    if server.major not in majors:
+        assert errors() == []
+        move.run_all()
+        return
+    (found,) = errors()
+    assert words in found["what"], found
+    assert words in move.refused("setup", PreflightRefused).what
+    execute(dsn, found["fix"].replace("RENAME TO ...", "RENAME TO other").replace(
+        "ALTER TABLE public.t_default", "ALTER TYPE public.t_default"))  # fmt: skip
+    assert errors() == []
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ({"column": "what", "range": "month"}, "needs a date or a timestamp"),
+        ({"column": "at", "range": 1000}, "needs an integer or numeric"),
+        ({"column": "j", "list": True}, "list takes no column of type json"),
+        ({"column": "made", "hash": 4}, "is generated"),
+    ],
+)
+def test_a_partition_key_of_the_wrong_kind_is_refused(
+    dsn: str, lifecycle: Callable[..., Lifecycle], by: dict[str, Any], words: str
+) -> None:
+    columns = "at date NOT NULL, what text NOT NULL, j json NOT NULL, made integer GENERATED ALWAYS AS (id + 1) STORED NOT NULL"
+    execute(dsn, f"CREATE TABLE t (id integer PRIMARY KEY, {columns})")
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": by}}, **SMALL)
+    assert words in move.refused("setup", PreflightRefused).what
+
+
+def test_the_key_is_retyped_on_the_way(dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    """The type of a partition key cannot be altered once it is one."""
+    execute(
+        dsn,
+        "CREATE TABLE t (id integer PRIMARY KEY, at text NOT NULL);"
+        "INSERT INTO t SELECT n, ('2026-01-01'::date + n)::text FROM generate_series(1, 100) n",
+    )
+    rewrite = {
+        "alter": ["ALTER COLUMN at TYPE timestamp(0) USING at::timestamp", "ALTER COLUMN id TYPE bigint"],
+        "partition_by": {"column": "at", "range": "quarter", "ahead": 0},
+    }
+    move = lifecycle(dsn, rewrite={"public.t": rewrite}, **SMALL)
+    move.run_all(until="verify")
+    execute(dsn, "INSERT INTO t VALUES (1000, '2010-05-05 12:00')")
+    move.run_all(after="verify")
+    assert parts(dsn, "t")["t_p2026_q2"] == "FOR VALUES FROM ('2026-04-01 00:00:00') TO ('2026-07-01 00:00:00')"
+    assert rows_of(dsn, "SELECT tableoid::regclass::text FROM t WHERE id = 1000") == ["t_p2010_q2"]
+    assert rows_of(dsn, "SELECT count(*) FROM t") == [101]
+
+
+def test_rows_too_far_apart_and_infinity_end_before_a_row_is_copied(
+    dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(dsn, "CREATE TABLE t (id integer PRIMARY KEY, at date NOT NULL); INSERT INTO t VALUES (1, '0001-01-01')")
+    rewrite = {"public.t": {"partition_by": {"column": "at", "range": "day"}}}
+    move = lifecycle(dsn, rewrite=rewrite, **SMALL)
+    move.run("setup")
+    assert "more than 1000 partitions" in move.refused("snapshot", StageFailed).what
+    execute(dsn, "UPDATE t SET at = 'infinity'")
+    assert "infinity" in move.refused("snapshot", StageFailed).what
+    execute(dsn, "UPDATE t SET at = current_date")
+    move.run_all(after="setup")
+    assert rows_of(dsn, "SELECT count(*) FROM t") == [1]
+
+
+def test_long_and_mixed_names_and_another_owner(dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    """The same long name in two schemas, owned by a role that may do nothing else, with rights given by default."""
+    name = "Ü" * 28 + "Orders"
+    assert len(name.encode()) == 62
+    role = f"owner_{abs(hash(dsn))}"
+    execute(dsn, f'CREATE ROLE {role}; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {role}; CREATE SCHEMA "S x"')
+    for schema in ("public", '"S x"'):
+        execute(
+            dsn,
+            f'CREATE TABLE {schema}."{name}" (id serial PRIMARY KEY, "Part Of" integer NOT NULL);'
+            f'INSERT INTO {schema}."{name}" ("Part Of") SELECT n FROM generate_series(1, 500) n;'
+            f'GRANT CREATE ON SCHEMA {schema} TO {role}; ALTER TABLE {schema}."{name}" OWNER TO {role};'
+            f'CREATE INDEX ON {schema}."{name}" ("Part Of")',
+        )
+    by = {"partition_by": {"column": '"Part Of"', "range": 100}}
+    move = lifecycle(dsn, rewrite={f'{schema}."{name}"': by for schema in ("public", '"S x"')}, **SMALL)
+    move.run_all()
+    for schema in ("public", '"S x"'):
+        names = parts(dsn, f'{schema}."{name}"')
+        assert names.keys() == {partition_name(name, f"p{n}") for n in range(0, 900, 100)}
+        assert all(len(part.encode()) <= 63 for part in names)
+        assert rows_of(dsn, f'SELECT count(*) FROM {schema}."{name}"') == [500]
+    owners = "SELECT DISTINCT relowner::regrole::text, relacl FROM pg_class WHERE relispartition AND relkind = 'r'"
+    assert [(owner, None) for owner in [role]] == [
+        (owner, None if acl is None or "=" not in acl.replace(f"{role}=", "") else acl)
+        for owner, acl in rows_of(dsn, owners)
+    ]
+    execute(dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_reset_after_the_partitions_have_moved_leaves_the_live_table_as_it_was(
+    dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(dsn, "CREATE TABLE t (id integer PRIMARY KEY, at date NOT NULL); INSERT INTO t VALUES (1, current_date)")
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": {"column": "at", "range": "year"}}}, **SMALL)
+    move.run_all(until="verify")
+    before = rows_of(dsn, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1")
+    with psycopg.connect(dsn) as conn:  # the swap does not get its lock, after it has moved the partitions
+        conn.execute("LOCK TABLE t IN ACCESS SHARE MODE")
+        swap = {"lock_timeout": "5ms", "retries": 1}
+        assert move.refused("swap", swap=swap).retryable
+        assert "t_p2026" in rows_of(dsn, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace")
+    assert [f for f in check(load_pipeline(move.content), dsn, dsn)["findings"] if f["severity"] == "error"] == []
+    execute(dsn, "INSERT INTO t VALUES (2, current_date - 1000)")
+    move.run("replay")
+    reset(load_pipeline(move.content), dsn, dsn)
+    assert rows_of(dsn, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1") == before
+    assert left_behind(dsn) == []
+    assert rows_of(dsn, "SELECT count(*) FROM t") == [2]

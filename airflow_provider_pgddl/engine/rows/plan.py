@@ -39,7 +39,8 @@ class Plan:
     `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
     of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
-    `split` says how the copy is partitioned where the source is not."""
+    `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
+    are copied."""
 
     schema: str
     name: str
@@ -62,6 +63,7 @@ class Plan:
     pairs: dict[str, list[Any]] = field(default_factory=dict)
     copy_attributes: str = ""
     split: Split | None = None
+    order: tuple[str, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -139,7 +141,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types")
+        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types",
+                  "order")  # fmt: skip
         fields = dict(value) | {name: tuple(value[name]) for name in tuples if name in value}
         if split := value.get("split"):
             fields["split"] = Split(**split | {"settings": tuple(split["settings"])})
@@ -163,6 +166,7 @@ def make_plan(
     pairs: Mapping[str, list[Any]] | None = None,
     copy_attributes: str = "",
     split: Split | None = None,
+    order: Iterable[str] = (),
 ) -> Plan:
     """The plan for a table as the catalog shows it.
 
@@ -215,4 +219,5 @@ def make_plan(
         pairs=dict(pairs or {}),
         copy_attributes=copy_attributes,
         split=split,
+        order=tuple(order),
     )

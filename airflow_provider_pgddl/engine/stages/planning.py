@@ -99,6 +99,7 @@ def _plan(
         pairs=_pairs(table, copy, plan_columns(table, skip, actions, verdict)) if copy else {},
         copy_attributes=digest,
         split=split_of(pipeline, name),
+        order=map(column_name, pipeline.rewrites[name].order_by) if pipeline.in_place else (),
     )
 
 
