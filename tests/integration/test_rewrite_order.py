@@ -38,8 +38,9 @@ def misplaced(dsn: str, relation: str, order: str, where: str = "true") -> int:
     """Rows that lie behind one that comes later by `order`."""
     (count,) = rows_of(
         dsn,
-        f"SELECT count(*) FROM (SELECT r, lag(r) OVER (ORDER BY at) AS before FROM (SELECT ctid AS at, dense_rank() OVER"
-        f" (ORDER BY {order}) AS r FROM {relation} t WHERE {where}) ranked) s WHERE before > r",
+        "SELECT count(*) FROM (SELECT r, lag(r) OVER (ORDER BY at) AS before FROM"
+        f" (SELECT ctid AS at, dense_rank() OVER (ORDER BY {order}) AS r FROM {relation} t WHERE {where}) ranked) s"
+        " WHERE before > r",
     )
     return int(count)
 

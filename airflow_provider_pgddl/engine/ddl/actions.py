@@ -28,6 +28,7 @@ _KINDS = {
     "AT_SetTableSpace": "SET TABLESPACE",
     "AT_DropColumn": "DROP COLUMN",
 }
+_SETTINGS = ("SET DEFAULT", "DROP DEFAULT", "SET STATISTICS", "SET STORAGE", "SET COMPRESSION")
 _SUPPORTED = (
     "ALTER COLUMN … TYPE [USING], SET/DROP NOT NULL, SET/DROP DEFAULT, SET STATISTICS/STORAGE/COMPRESSION, "
     "SET/RESET (…), SET TABLESPACE, DROP COLUMN"
@@ -45,6 +46,11 @@ class AlterAction:
     """The action as SQL, to stand behind ALTER TABLE and a name; without USING."""
     using: str | None = None
     """The expression that makes the new value from the old row; belongs into the copying SELECT, never here."""
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether pg_dump has a statement of its own for what this sets, behind CREATE TABLE."""
+        return self.kind in _SETTINGS or (self.kind in ("SET", "RESET") and self.column is not None)
 
     def on(self, schema: str, table: str, *, only: bool = True) -> str:
         """The action as a statement on a table; without `only` on its partitions too."""

@@ -300,6 +300,10 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
             yield Step(event, shaper.shaped(event, relocate(event.statement, names)))
         if event.tag == "CREATE TABLE":
             yield from _alter(context, event)
+    # What the table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
+    for event in events:
+        if event.tag == "CREATE TABLE" and event.table in tables and event.phase != "noise":
+            yield from _alter(context, event, again=True)
 
 
 def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlEvent]:
@@ -307,12 +311,15 @@ def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlE
     return going_with([e for e in events if e.table == name and e.phase != "noise"], dropped) if dropped else []
 
 
-def _alter(context: Context, created: DdlEvent) -> Iterable[Step]:
+def _alter(context: Context, created: DdlEvent, *, again: bool = False) -> Iterable[Step]:
+    """`again`: of the actions only those that a dump has statements for."""
     assert created.table is not None
     schema, name = created.table
     split = split_of(context.pipeline, created.table)
     for action in alter_actions(context.pipeline.rewrites[created.table].alter):
         if split is not None and not fits_partitioned(action, split.column):
+            continue
+        if again and not action.is_setting:
             continue
         statement = action.on(copy_schema(schema), name, only=split is None)
         # A default that does not fit the new type would refuse the change; it is set after this, by its own event.
