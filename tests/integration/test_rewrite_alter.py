@@ -16,15 +16,20 @@ SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_r
 TABLE = """
 CREATE SEQUENCE numbers;
 CREATE TABLE t (
-    id serial PRIMARY KEY, a integer NOT NULL DEFAULT nextval('numbers'), b text DEFAULT 'x', c text, d integer DEFAULT 4
+    id serial PRIMARY KEY, a integer NOT NULL DEFAULT nextval('numbers'), b text DEFAULT 'x', c text,
+    d integer DEFAULT 4
 ) WITH (fillfactor = 90, autovacuum_enabled = false);
-ALTER TABLE t ALTER COLUMN b SET STORAGE EXTERNAL, ALTER COLUMN b SET STATISTICS 70, ALTER COLUMN a SET (n_distinct = 5),
-    ALTER COLUMN c SET COMPRESSION pglz;
+ALTER TABLE t ALTER COLUMN b SET STORAGE EXTERNAL, ALTER COLUMN b SET STATISTICS 70,
+    ALTER COLUMN a SET (n_distinct = 5), ALTER COLUMN c SET COMPRESSION pglz;
 INSERT INTO t (b, c, d) SELECT repeat('b', n), repeat('c', 5 * n), n FROM generate_series(1, 300) n;
 """
 COLUMN = """SELECT concat_ws(' ', format_type(atttypid, atttypmod), attnotnull, attstorage, nullif(attstattarget, -1),
     nullif(attcompression::text, ''), attoptions, pg_get_expr(adbin, adrelid)) FROM pg_attribute
     LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = 't'::regclass AND attname = '{}'"""
+OPTIONS = """SELECT c.reloptions::text || t.reloptions::text FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+    WHERE c.oid = 't'::regclass"""
+TABLESPACE = """SELECT spcname FROM pg_class c JOIN pg_tablespace s ON s.oid = reltablespace
+    WHERE c.oid = 't'::regclass"""
 
 # Actions, what the catalog is asked afterwards, and what it answers.
 ACTIONS: dict[str, tuple[list[str], str, object]] = {
@@ -45,12 +50,10 @@ ACTIONS: dict[str, tuple[list[str], str, object]] = {
     "no column options": (["ALTER COLUMN a RESET (n_distinct)"], COLUMN.format("a"),
                           "integer t p nextval('numbers'::regclass)"),
     "options": (["SET (fillfactor = 50, toast.autovacuum_enabled = false)"],
-                "SELECT c.reloptions::text || t.reloptions::text FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid"
-                " WHERE c.oid = 't'::regclass", "{autovacuum_enabled=false,fillfactor=50}{autovacuum_enabled=false}"),
+                OPTIONS, "{autovacuum_enabled=false,fillfactor=50}{autovacuum_enabled=false}"),
     "no options": (["RESET (fillfactor)"], "SELECT reloptions::text FROM pg_class WHERE oid = 't'::regclass",
                    "{autovacuum_enabled=false}"),
-    "tablespace": (["SET TABLESPACE elsewhere"], "SELECT spcname FROM pg_class c, pg_tablespace s"
-                   " WHERE s.oid = reltablespace AND c.oid = 't'::regclass", "elsewhere"),
+    "tablespace": (["SET TABLESPACE elsewhere"], TABLESPACE, "elsewhere"),
     "drop column": (["DROP COLUMN c"],
                     "SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regclass AND attname = 'c'", 0),
 }  # fmt: skip

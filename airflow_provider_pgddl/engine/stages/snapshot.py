@@ -300,7 +300,7 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
             yield Step(event, shaper.shaped(event, relocate(event.statement, names)))
         if event.tag == "CREATE TABLE":
             yield from _alter(context, event)
-    # What the table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
+    # What a table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
     for event in events:
         if event.tag == "CREATE TABLE" and event.table in tables and event.phase != "noise":
             yield from _alter(context, event, again=True)
