@@ -490,11 +490,45 @@ class SchemaPolicy(Section):
     force: Flag = False
 
 
+PERIODS = ("day", "week", "month", "quarter", "year")
+
+
+def _width(value: object) -> object:
+    """What one partition of a range holds: a word for dates, a width for numbers."""
+    if value is None or value in PERIODS or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise ValueError(f"expected {', '.join(PERIODS)}, or for numbers a width such as 1000000")
+
+
+def _listed(value: object) -> object:
+    """``true``, or each partition's values: one, or a list of some."""
+    wanted = "expected true (a partition a value), or each partition's value or values, such as [eu, [us, ca]]"
+    if value is None or value is True:
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(wanted)
+    entries = [tuple(entry) if isinstance(entry, list | tuple) else (entry,) for entry in value]
+    if not all(entry and all(isinstance(x, str | int) for x in entry) for entry in entries):
+        raise ValueError(wanted)
+    texts = [str(x).lower() if isinstance(x, bool) else str(x) for entry in entries for x in entry]
+    if len(set(texts)) < len(texts):
+        raise ValueError("a value stands in it twice")
+    return entries
+
+
 class PartitionBy(Section):
+    """How a table is partitioned from the swap on: by one of `range`, `list` and `hash`."""
+
     column: ColumnName
-    range: Literal["day", "week", "month", "quarter", "year"]
-    ahead: Annotated[int, Field(strict=True, ge=0)] = 3
+    range: Annotated[str | int | None, BeforeValidator(_width)] = None
+    list: Annotated[bool | tuple[tuple[str | int, ...], ...] | None, BeforeValidator(_listed)] = None
+    hash: Annotated[int | None, Field(strict=True, ge=2, le=1000)] = None
+    ahead: Annotated[int, Field(strict=True, ge=0, le=1000)] = 3
     default_partition: Flag = False
+
+    @property
+    def method(self) -> str:
+        return "range" if self.range is not None else "list" if self.list is not None else "hash"
 
 
 class Rewrite(Section):
@@ -932,6 +966,13 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
         for table, name in tables.items():
             if table not in covered:
                 yield ("rewrite", name), "is not in tables.include; in place leave tables.include out"
+    for name, rewrite in pipeline.rewrite.items():
+        if (by := rewrite.partition_by) is not None:
+            place = ("rewrite", name, "partition_by")
+            if sum(given is not None for given in (by.range, by.list, by.hash)) != 1:
+                yield place, "needs one of range, list and hash"
+            elif by.hash is not None and by.default_partition:
+                yield (*place, "default_partition"), "has no place beside hash, which takes every row"
     if pipeline.capture.rows == "none":
         yield ("capture", "rows"), "none would lose what is written during a rewrite in place"
     if pipeline.capture.rows == "wal":

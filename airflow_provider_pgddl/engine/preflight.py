@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
+from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import dict_row
 
@@ -18,10 +19,12 @@ from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, Where
-from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.partition_checks import partition_findings
+from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, column_name, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows import ties
+from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -49,7 +52,9 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
     """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     check = Preflight(pipeline, [Side("source", conn)], tables)
-    return lambda: [*check.unmovable(), *check.children(), *check.published(), *check.replicated()]
+    return lambda: [
+        *check.unmovable(), *check.children(), *check.published(), *check.replicated(), *check.partitions(),
+    ]  # fmt: skip
 
 
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
@@ -169,8 +174,8 @@ class Preflight:
         first = [self.missing_tables, self.source_rights, self.row_security, self.keys, self.foreign_tables]
         last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
-            in_place = [self.alterations, self.swap_rights, self.earlier_copies, self.unmovable]
-            moved = [self.dependents, self.children, self.published, self.replicated]
+            in_place = [self.alterations, self.partitions, self.orders, self.swap_rights, self.earlier_copies]
+            moved = [self.unmovable, self.dependents, self.children, self.published, self.replicated]
             return [*both, *first, *in_place, *moved, *last]
         created = [self.target_rights, self.firing, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
@@ -489,6 +494,44 @@ class Preflight:
                 what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
                 fix = "drop that first, or leave the column"
                 yield Finding("error", "alter", "pipeline", written(*table), what, fix)
+
+    def partitions(self) -> Iterator[Finding]:
+        """`rewrite.partition_by` (C23)."""
+        for key, rewrite in self.pipeline.rewrite.items():
+            table = table_name(key)
+            if self.kinds.get(table) == "r":
+                side = self.source
+                yield from partition_findings(side.conn, table, self.oids[table], rewrite, side.name)
+
+    def orders(self) -> Iterator[Finding]:
+        """`rewrite.order_by`: columns that have an order, and an index that finds the rows in it."""
+        side = self.source
+        for key, rewrite in self.pipeline.rewrite.items():
+            table, names = table_name(key), [column_name(column) for column in rewrite.order_by]
+            if self.kinds.get(table) != "r" or not names:
+                continue
+            described = catalog.describe(side.conn, [self.oids[table]])[self.oids[table]]
+            first = next((c for c in described.columns if c.name == names[0]), None)
+            if first is None:
+                continue  # told of the file's columns
+            probe = sql.SQL(queries("order")["probe"]).format(
+                source=sql.Identifier(*table), first=sql.Identifier(first.name), type=sql.SQL(first.type),
+                columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
+            )  # fmt: skip
+            try:
+                side.conn.execute(probe)
+            except pg.UndefinedFunction as error:
+                place = self.pipeline.where("rewrite", key, "order_by")
+                what = f"{place}: these columns have no order: {error.diag.message_primary}"
+                yield Finding("error", "order_by", "pipeline", written(*table), what, "order by other columns")
+                continue
+            if not side.conn.execute(queries("order")["leading_index"], [described.oid, first.attnum]).fetchone():
+                what = (
+                    f"no index begins with {written(first.name)}: backfill reads all of the table for each of up to "
+                    f"{UNINDEXED_RANGES} ranges of it, and a range is one transaction"
+                )
+                fix = f"CREATE INDEX CONCURRENTLY ON {side.name(*table)} ({side.name(first.name)});"
+                yield Finding("warning", "order_by", "source", written(*table), what, fix)
 
     def swap_rights(self) -> Iterator[Finding]:
         """The swap moves tables within their schemas and makes foreign keys of both directions anew."""

@@ -27,11 +27,6 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
         value = getattr(getattr(pipeline, section), name)
         if value not in built:
             later((section, name), value)
-    for table, rewrite in pipeline.rewrite.items():
-        if rewrite.partition_by is not None:
-            later(("rewrite", table, "partition_by"), "partition_by")
-        if rewrite.order_by:
-            later(("rewrite", table, "order_by"), "order_by")
     return findings
 
 

@@ -28,6 +28,7 @@ _KINDS = {
     "AT_SetTableSpace": "SET TABLESPACE",
     "AT_DropColumn": "DROP COLUMN",
 }
+_SETTINGS = ("SET DEFAULT", "DROP DEFAULT", "SET STATISTICS", "SET STORAGE", "SET COMPRESSION")
 _SUPPORTED = (
     "ALTER COLUMN … TYPE [USING], SET/DROP NOT NULL, SET/DROP DEFAULT, SET STATISTICS/STORAGE/COMPRESSION, "
     "SET/RESET (…), SET TABLESPACE, DROP COLUMN"
@@ -46,9 +47,14 @@ class AlterAction:
     using: str | None = None
     """The expression that makes the new value from the old row; belongs into the copying SELECT, never here."""
 
-    def on(self, schema: str, table: str) -> str:
-        """The action as a statement on a table."""
-        tree = parse(f"ALTER TABLE ONLY t {self.suffix}")
+    @property
+    def is_setting(self) -> bool:
+        """Whether pg_dump has a statement of its own for what this sets, behind CREATE TABLE."""
+        return self.kind in _SETTINGS or (self.kind in ("SET", "RESET") and self.column is not None)
+
+    def on(self, schema: str, table: str, *, only: bool = True) -> str:
+        """The action as a statement on a table; without `only` on its partitions too."""
+        tree = parse(f"ALTER TABLE {'ONLY ' if only else ''}t {self.suffix}")
         target = statement_node(tree).relation
         target.schemaname, target.relname = schema, table
         return deparse(tree)

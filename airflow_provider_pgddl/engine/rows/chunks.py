@@ -1,4 +1,5 @@
-"""Chunks: block ranges of the source, claimed one by one by workers, each copied exactly once.
+"""Chunks: block ranges of the source (or ranges of values, where the copy is to be in an order), claimed one by one by
+workers, each copied exactly once.
 
 A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across
 databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server."""
@@ -7,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
 from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.rows import ties
+from airflow_provider_pgddl.engine.rows import split, ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
@@ -28,6 +32,9 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 
 _Q = queries("journal")
+_ORDER = queries("order")
+UNINDEXED_RANGES = 32  # of an ordered table: without an index each of them reads all of it
+SAMPLED_BLOCKS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,9 @@ class _Changed(PgddlError):
 
 def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int, block_size: int) -> None:
     """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size."""
+    if table.plan.order:
+        _plan_ordered(journal, source, table, chunk_bytes)
+        return
     # The file first, its size after: a rewrite in between then shows as another file when the chunk is read.
     leaves = {leaf.oid: leaf for t in catalog.describe(source, [table.plan.oid]).values() for leaf in t.leaves}
     for oid, blocks, total in source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall():
@@ -88,6 +98,38 @@ def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_byt
         size = min(step, blocks) * max(total, blocks * block_size) // blocks
         args = [table.id, oid, leaf.schema, leaf.name, leaf.filenode, step, blocks, size, blocks, step]
         journal.execute(_Q["insert_chunks"], args)
+
+
+def _plan_ordered(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int) -> None:
+    """Ranges of the first column's values, of about a chunk's bytes each by a sample; that of NULLs comes last. Their
+    limits need not be right for anything but their size: each row is in exactly one, by the column's own order."""
+    plan = table.plan
+    described = catalog.describe(source, [plan.oid])[plan.oid]
+    (leaf,) = described.leaves
+    ((_, blocks, total),) = source.execute(queries("catalog")["sizes"], {"oids": [leaf.oid]}).fetchall()
+    if blocks == 0:
+        return
+    column = next(c for c in described.columns if c.name == plan.order[0])
+    count = max(1, min(round(total / chunk_bytes), blocks))
+    if not source.execute(_ORDER["leading_index"], [plan.oid, column.attnum]).fetchone():
+        count = min(count, UNINDEXED_RANGES)
+    cuts = list[str]()
+    if count > 1:
+        sample = min(100.0, 100.0 * max(SAMPLED_BLOCKS, 30 * count) / blocks)
+        query = sql.SQL(_ORDER["cuts"]).format(
+            column=sql.Identifier(column.name), source=plan.source, sample=sql.Literal(sample), parts=sql.Literal(count)
+        )
+        cuts = list(dict.fromkeys(text for (text,) in source.execute(query)))
+    ranges: list[tuple[str, str | None, str | None]] = [
+        ("values", low, high) for low, high in pairwise([None, *cuts, None])
+    ]
+    if not column.not_null:
+        ranges.append(("nulls", None, None))
+    for kind, low, high in ranges:
+        journal.execute(
+            _Q["insert_ordered_chunk"],
+            [table.id, leaf.oid, leaf.schema, leaf.name, leaf.filenode, total // len(ranges), kind, low, high],
+        )
 
 
 def copy_chunks(work: Work) -> Done:
@@ -107,6 +149,7 @@ class _Worker:
         self._border = Border(Control(target, work.pipeline), work.token, Throttle(watcher, work.limits))
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
+        self._without_partition: set[tuple[int, str]] = set()
         self._rows = self._bytes = self._chunks = 0
 
     def run(self) -> Done:
@@ -121,6 +164,9 @@ class _Worker:
                 if isinstance(error, _ChunkGaveWay):
                     avoid.append(error.chunk)
                 patience.wait(error)
+                continue
+            except _NoPartition as none:
+                self._make_partitions(none.table, none.rows, none.error)
                 continue
             except _Changed as changed:
                 if changed.refused:
@@ -145,15 +191,18 @@ class _Worker:
             row = self._target.execute(_Q["claim_chunk"], [ids, list(avoid)]).fetchone()
             if row is None:
                 return False
-            chunk_id, table_id, leaf_oid, schema, name, filenode, first, end = row
+            chunk_id, table_id, leaf_oid, schema, name, filenode, *place = row
             table = self._tables[table_id]
             leaf = sql.Identifier(schema, name)
+            rows_of = _rows_of(table, leaf, *place)
             others = () if self._work.in_place else (self._target,)
             try:
                 with Watch(self._source, self._watcher, *others) as watch:
-                    rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, first, end)
+                    rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, rows_of)
                 watch.check()
             except REFUSALS as error:
+                if isinstance(error, pg.CheckViolation) and split.has_no_partition(table.plan, error):
+                    raise _NoPartition(table, rows_of, error) from None
                 raise _Changed(table_id, [refusal(error)], error) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
@@ -165,15 +214,32 @@ class _Worker:
         self._bytes += size
         return True
 
+    def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
+        """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
+        cells = split.cells_of(self._target, table.plan, split.values(table.plan, rows))
+        if not split.are_new(self._target, table.plan, cells):
+            place = (table.id, rows.as_string())
+            if place not in self._without_partition:
+                self._without_partition.add(place)
+                return  # another worker may have made them just now
+            self._stopped[table.id] = [refusal(error)]
+            count_refusal(self._target, self._work.pipeline, table.plan, error)
+            return
+        try:
+            with lease.fenced(self._target, table.fence):
+                split.make(self._target, table.plan, cells)
+        except StageFailed as failed:
+            self._stopped[table.id] = [failed.what]
+
     def _copy(
-        self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, first: int, end: int
+        self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, rows_of: sql.Composed
     ) -> tuple[int, int, str | None]:
         """(rows, bytes, the source's snapshot that they were read at)"""
         if hold_copies(self._target, {table.id: table.plan}):
             raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
-            return self._insert_select(table.plan, leaf, first, end), 0, None
+            return self._insert_select(table.plan, rows_of), 0, None
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
@@ -183,7 +249,7 @@ class _Worker:
                 copied = copy_between(
                     self._source,
                     self._target,
-                    read_statement(_rows_of(table.plan, leaf, first, end), table.plan.binary),
+                    read_statement(_select(table.plan, rows_of), table.plan.binary),
                     write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
                 )
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
@@ -201,11 +267,19 @@ class _Worker:
         if next(x.filenode for x in now.leaves if x.oid == oid) != filenode:
             raise _Changed(table.id, None)
 
-    def _insert_select(self, plan: Plan, leaf: sql.Identifier, first: int, end: int) -> int:
+    def _insert_select(self, plan: Plan, rows_of: sql.Composed) -> int:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-            plan.copy, plan.column_list, _rows_of(plan, leaf, first, end)
+            plan.copy, plan.column_list, _select(plan, rows_of)
         )
         return self._target.execute(statement).rowcount
+
+
+class _NoPartition(Exception):
+    """A chunk has rows that no partition of the copy takes."""
+
+    def __init__(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation):
+        self.table, self.rows, self.error = table, rows, error
+        super().__init__("no partition takes a row")
 
 
 class _ChunkGaveWay(GaveWay):
@@ -214,8 +288,37 @@ class _ChunkGaveWay(GaveWay):
         super().__init__(what, table=table)
 
 
-def _rows_of(plan: Plan, leaf: sql.Identifier, first: int, end: int) -> sql.Composed:
-    """The rows in blocks [first, end) of one leaf, its own only (C4)."""
-    return sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {}::pg_catalog.tid AND ctid < {}::pg_catalog.tid").format(
-        plan.select_list, leaf, sql.Literal(f"({first},0)"), sql.Literal(f"({end},0)")
-    )
+def _select(plan: Plan, rows_of: sql.Composed) -> sql.Composed:
+    select = sql.SQL("SELECT {} {}").format(plan.select_list, rows_of)
+    if plan.order:
+        # Of the source: an unqualified name would mean what is selected under it.
+        columns = sql.SQL(", ").join(sql.Identifier("t", column) for column in plan.order)
+        select += sql.SQL(" ORDER BY {}").format(columns)
+    return select
+
+
+def _rows_of(
+    table: TableToCopy, leaf: sql.Identifier, first: int, end: int, kind: str, low: str | None, high: str | None
+) -> sql.Composed:
+    """FROM and WHERE of a chunk's rows: those in blocks [first, end), or with values in [low, high), or with none; of
+    one leaf, its own only (C4)."""
+    terms: list[sql.Composable]
+    if kind == "blocks":
+        terms = [
+            sql.SQL("ctid {} {}::pg_catalog.tid").format(sql.SQL(op), sql.Literal(f"({block},0)"))
+            for op, block in ((">=", first), ("<", end))
+        ]
+    else:
+        name = table.plan.order[0]
+        column, type_ = sql.Identifier("t", name), sql.SQL(_type_of(table, name))
+        terms = [
+            sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)
+            for op, value in ((">=", low), ("<", high))
+            if value is not None
+        ] or [sql.SQL("{} IS {}NULL").format(column, sql.SQL("NOT " if kind == "values" else ""))]
+    return sql.SQL("FROM ONLY {} AS t WHERE {}").format(leaf, sql.SQL(" AND ").join(terms))
+
+
+def _type_of(table: TableToCopy, column: str) -> str:
+    columns: Any = table.version["columns"]
+    return str(columns[column]["type"])

@@ -14,6 +14,20 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """How the copy of a plain table is partitioned: by `range`, `list` or `hash` of a column of the copy.
+
+    `step` is a period (a word of date_trunc) or a width in digits; "" for list and hash. `grows`: a row that no
+    partition takes gets one made. `settings` are actions of rewrite.alter that each partition is altered with."""
+
+    method: str
+    column: str
+    step: str
+    grows: bool
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Source relation, copy, the replicated columns with what is read for each, and the key.
 
@@ -26,7 +40,9 @@ class Plan:
     `keep` are columns of the copy that nobody writes and whose values stay, with their types in `keep_types`.
     `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
     of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
-    `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked."""
+    `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
+    `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
+    are copied."""
 
     schema: str
     name: str
@@ -48,6 +64,8 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     pairs: dict[str, list[Any]] = field(default_factory=dict)
     copy_attributes: str = ""
+    split: Split | None = None
+    order: tuple[str, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -66,7 +84,7 @@ class Plan:
     @property
     def copy_only(self) -> sql.Composable:
         """The copy in DELETE, SELECT and TRUNCATE: without the children of an inheritance parent."""
-        return self.copy if self.partitioned else sql.SQL("ONLY {}").format(self.copy)
+        return self.copy if self.partitioned or self.split else sql.SQL("ONLY {}").format(self.copy)
 
     @property
     def column_list(self) -> sql.Composed:
@@ -125,8 +143,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types")
+        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types",
+                  "order")  # fmt: skip
         fields = dict(value) | {name: tuple(value[name]) for name in tuples if name in value}
+        if split := value.get("split"):
+            fields["split"] = Split(**split | {"settings": tuple(split["settings"])})
         return cls(**fields | {"copies": {k: tuple(v) for k, v in value["copies"].items()}})
 
 
@@ -147,6 +168,8 @@ def make_plan(
     pairs: Mapping[str, list[Any]] | None = None,
     copy_attributes: str = "",
     keyless: bool = False,
+    split: Split | None = None,
+    order: Iterable[str] = (),
 ) -> Plan:
     """The plan for a table as the catalog shows it; PreflightRefused for one without a key, where `keyless` does not
     allow that.
@@ -200,4 +223,6 @@ def make_plan(
         left_out=dict(left_out or {}),
         pairs=dict(pairs or {}),
         copy_attributes=copy_attributes,
+        split=split,
+        order=tuple(order),
     )

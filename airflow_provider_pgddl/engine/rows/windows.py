@@ -14,20 +14,23 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.rows import kept, ties
+from airflow_provider_pgddl.engine.rows import kept, split, ties
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys, summaries
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
+from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
@@ -673,9 +676,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bo
     healthy, done.stopped = stopped_by_drift(conn, journal, tables)
     for table in healthy:
         try:
-            with conn.transaction():
-                keys, rows = drain(conn, table, fill)
-                count_partial(conn, replica.pipeline, table.plan, rows)
+            keys, rows = _drain_into_partitions(conn, replica.pipeline, table, fill)
         except LostTrack as lost:
             done.stopped[table.id] = [str(lost)]
             continue
@@ -691,6 +692,22 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bo
     return done
 
 
+def _drain_into_partitions(conn: Session, pipeline: str, table: TableRow, fill: int) -> tuple[int, int]:
+    """`drain`, and the partitions that its rows need, in the caller's transaction."""
+    while True:
+        try:
+            with conn.transaction():
+                keys, rows = drain(conn, table, fill)
+                count_partial(conn, pipeline, table.plan, rows)
+                return keys, rows
+        except NoPartition as none:
+            try:
+                with conn.transaction():
+                    split.make(conn, table.plan, none.cells)
+            except StageFailed as error:  # there are too many
+                raise LostTrack(error.what) from None
+
+
 class LostTrack(Exception):
     """The log of a table does not say what changed, or its copy is not what its plan was made for."""
 
@@ -699,7 +716,7 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
 
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
-    acknowledge."""
+    acknowledge. NoPartition where rows need partitions first: roll back, make them, and do it again."""
     log, logs = change_log.log_table(table.log_table), Logs(conn)
     count, lost_track, truncated = summaries(logs, [table])[table.id]
     if lost_track:
@@ -719,13 +736,28 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     if _take_pending(conn, table.plan, table.id, taken, fill) == 0:
         return keys, 0
     conn.execute(sql.SQL("ANALYZE {}").format(taken))
-    rows = conn.execute(
-        sql.SQL(_Q["insert_rows"]).format(
-            copy=table.plan.copy, columns=table.plan.column_list, rows=_rows_of_keys(table.plan, taken)
-        )
-    ).rowcount
+    rows = _insert_rows(conn, table.plan, taken)
     conn.execute(sql.SQL("TRUNCATE {}").format(taken))
     return keys, rows
+
+
+def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier) -> int:
+    insert = sql.SQL(_Q["insert_rows"]).format(
+        copy=plan.copy, columns=plan.column_list, rows=_rows_of_keys(plan, taken)
+    )
+    if plan.split is None:
+        return conn.execute(insert).rowcount
+    try:
+        with conn.transaction():
+            return conn.execute(insert).rowcount
+    except pg.CheckViolation as error:
+        if not split.has_no_partition(plan, error):
+            raise
+        rows = sql.SQL(_Q["from_keys"]).format(source=plan.source, staging=taken, join=plan.key_join("t", "k"))
+        cells = split.cells_of(conn, plan, split.values(plan, rows))
+        if not split.are_new(conn, plan, cells):
+            raise
+        raise NoPartition(cells) from None
 
 
 # --- both -----------------------------------------------------------------------------------------------------------
@@ -752,7 +784,8 @@ def _truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int])
     if there:
         # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
         # known.
-        ties.empty(target, [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in there], there)
+        only = sql.SQL("" if plan.split else "ONLY ")
+        ties.empty(target, [only + sql.Identifier(*name) for name in there], there)
 
 
 def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:

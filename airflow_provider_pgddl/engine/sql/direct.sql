@@ -39,7 +39,7 @@ BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         BEGIN
             PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
-            TRUNCATE ONLY {copy};
+            TRUNCATE {copy_only};
         EXCEPTION WHEN OTHERS THEN
             -- Not 'T': rows that came straight to the copy behind it would go as well, and no log tells of them.
             INSERT INTO {log} (op, leaf) VALUES ('X', TG_RELID);
@@ -54,7 +54,7 @@ BEGIN
             PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
             fine := ({as_made_for});
             IF fine AND TG_OP <> 'INSERT' THEN
-                DELETE FROM ONLY {copy} AS c WHERE {copy_old};
+                DELETE FROM {copy_only} AS c WHERE {copy_old};
                 GET DIAGNOSTICS written = ROW_COUNT;
                 fine := written = 1;
             END IF;

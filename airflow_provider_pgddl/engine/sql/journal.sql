@@ -159,13 +159,19 @@ INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, firs
 SELECT %s, %s, %s, %s, %s, s, least(s + %s::bigint, %s::bigint), %s
 FROM pg_catalog.generate_series(0::bigint, %s::bigint - 1, %s::bigint) s
 
+-- name: insert_ordered_chunk
+INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes, kind, low, high)
+VALUES (%s, %s, %s, %s, %s, 0, 0, %s, %s, %s, %s)
+
 -- name: delete_chunks
 DELETE FROM pgddl.chunks WHERE table_id = %s
 
 -- name: claim_chunk
-SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block
+SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block, c.kind, c.low, c.high
 FROM pgddl.chunks c
 WHERE c.table_id = ANY(%s) AND c.done_at IS NULL AND c.id <> ALL(%s)
+  AND (c.kind = 'blocks' OR NOT EXISTS (SELECT FROM pgddl.chunks e
+                                        WHERE e.table_id = c.table_id AND e.done_at IS NULL AND e.id < c.id))
   AND NOT EXISTS (SELECT FROM pgddl.tables t JOIN pgddl.schema_status s USING (pipeline, schema_name, table_name)
                   WHERE t.id = c.table_id AND s.status = 'mismatch')
 ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED

@@ -359,7 +359,10 @@ JOIN pg_catalog.pg_class c ON c.oid = f.adrelid JOIN pg_catalog.pg_namespace n O
 JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
 WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype IN ('a', 'i')
   AND d.refobjid = ANY(%(oids)s::oid[])
-  AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over
+  AND n.nspname !~ '^pgddl_(copy|old)_'  -- a copy takes the sequence over, and its partitions do
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i
+                  JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+                  WHERE i.inhrelid = c.oid AND c.relispartition AND pn.nspname ~ '^pgddl_copy_')
 ORDER BY 1, 2, 5
 
 -- name: security_labels

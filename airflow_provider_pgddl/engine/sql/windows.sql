@@ -49,6 +49,9 @@ INSERT INTO {staging} ({keys}) SELECT {keys} FROM taken
 -- name: rows_of_keys
 SELECT {expressions} FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join})
 
+-- name: from_keys
+FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join})
+
 -- name: insert_rows
 INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
 

@@ -99,6 +99,10 @@ def _evaluate(
         keyed=row is None or row.state in INDEXED, names=(now or name, copy), role=role,
     )  # fmt: skip
     found = [d for d in found if d.finding.column is None or d.finding.column not in altered]
+    if target is not None and source is not None and row is not None and row.plan.split is not None:
+        # The partition key is part of the copy's key (C23), by whose first columns rows are found again.
+        extended = {*(source.key or ()), row.plan.split.column} == {*(target.key or ())}
+        found = [d for d in found if d.finding.kind != "key" or not extended]
     if source is None or target is None or any(d.finding.kind == "not_a_table" for d in found):
         return Evaluated(source, target, tuple(found), judge_missing(found, TablePolicy.of(pipeline, name)), skipped)
     skip = [c.name for c in source.columns if str(c.attnum) in skipped]
@@ -145,7 +149,8 @@ def _former_copy(row: TableRow | None, here: Schemas) -> TableModel | None:
     if row is None or there is None:
         return None
     known = row.copy_physical  # of a partitioned table: its leaves
-    is_it = there.relkind == "p" if row.plan.partitioned else not known or str(there.oid) in known
+    split = row.plan.partitioned or row.plan.split
+    is_it = there.relkind == "p" if split else not known or str(there.oid) in known
     return there if is_it else None
 
 

@@ -21,9 +21,11 @@ from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages import splitting
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
@@ -62,6 +64,7 @@ class _NotYet(Exception):
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     _create_old_schemas(context, tables)
+    splitting.prepare(context, tables)
     conn = context.session("source", "swap")
     guard = SchemaGuard(context)
 
@@ -121,6 +124,7 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
                 _add_foreign_key(context, journal, key)
         carried.put_back(conn, replaced_names(tables))
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
+        splitting.own(conn, tables)
         for table, sequences in serials:
             _own_sequences(conn, table, sequences)  # after the owner: they must have the same
         for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
@@ -211,6 +215,8 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
             keys, _ = drain(conn, table, limit - drained)
         except LostTrack as lost:
             raise StageFailed(str(lost), table=table.qualified) from None
+        except NoPartition as none:  # the next try's window makes it, and nobody waits for that
+            raise _NotYet(str(none)) from None
         drained += keys
         if drained >= limit:
             raise _NotYet("too much was written just now")
@@ -255,6 +261,7 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
+    splitting.move(conn, table)
     homes = {name: sql.Identifier(schema) for schema, name in old_statistics}
     for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
         if schema == copy_schema:
@@ -307,13 +314,24 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
 
 
 def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
-    conn, table = journal.conn, sql.Identifier(key.schema, key.table)
+    conn = journal.conn
+    if statements := splitting.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
+        for statement in statements:
+            journal.add_follow_up(context.row().run, statement)
+        if key.comment:
+            journal.add_follow_up(context.row().run, _comment(key).as_string(conn))
+        return
     conn.execute(add_statement(key))
     if key.comment:
-        conn.execute(sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
-            sql.Identifier(key.name), table, sql.Literal(key.comment)))  # fmt: skip
+        conn.execute(_comment(key))
     if key.validated:
         journal.add_follow_up(context.row().run, validation(conn, key.schema, key.table, key.name))
+
+
+def _comment(key: ForeignKey) -> sql.Composed:
+    return sql.SQL("COMMENT ON CONSTRAINT {} ON {} IS {}").format(
+        sql.Identifier(key.name), sql.Identifier(key.schema, key.table), sql.Literal(key.comment)
+    )
 
 
 def validation(conn: Session, schema: str, table: str, constraint: str) -> str:

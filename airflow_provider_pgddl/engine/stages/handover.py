@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
 from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
@@ -44,7 +45,7 @@ def hand_over(context: Context) -> None:
             context.say(f"{table.qualified}: stays with the change log for now: {refusal(error)}")
         except Fenced:
             raise
-        except (_Stays, LostTrack, Retry) as why:
+        except (_Stays, LostTrack, NoPartition, Retry) as why:
             context.say(f"{table.qualified}: stays with the change log for now: {why}")
         else:
             context.say(f"{table.qualified}: its writers write to the copy from here on")

@@ -8,10 +8,11 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
+from airflow_provider_pgddl.engine.ddl.partitioned import settings
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.pipeline import Pipeline, written
-from airflow_provider_pgddl.engine.rows.plan import Plan, make_plan
+from airflow_provider_pgddl.engine.pipeline import Pipeline, column_name, written
+from airflow_provider_pgddl.engine.rows.plan import Plan, Split, make_plan
 from airflow_provider_pgddl.engine.schema.model import Name, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import Verdict
 
@@ -100,7 +101,20 @@ def _plan(
         pairs=_pairs(table, copy, plan_columns(table, skip, actions, verdict)) if copy else {},
         copy_attributes=digest,
         keyless=pipeline.tables.keyless == "copy_at_swap",
+        split=split_of(pipeline, name),
+        order=map(column_name, pipeline.rewrites[name].order_by) if pipeline.in_place else (),
     )
+
+
+def split_of(pipeline: Pipeline, table: Name) -> Split | None:
+    """How `rewrite.partition_by` partitions a table's copy."""
+    rewrite = pipeline.rewrites.get(table) if pipeline.in_place else None
+    if rewrite is None or rewrite.partition_by is None:
+        return None
+    by = rewrite.partition_by
+    grows = not by.default_partition and (by.range is not None or by.list is True)
+    step = str(by.range) if by.range is not None else ""
+    return Split(by.method, column_name(by.column), step, grows, tuple(settings(alter_actions(rewrite.alter))))
 
 
 def plan_columns(table: Table, skip: Collection[str], actions: Iterable[AlterAction], verdict: Verdict) -> list[str]:

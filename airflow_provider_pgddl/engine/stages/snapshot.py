@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
+from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
@@ -31,7 +32,9 @@ from airflow_provider_pgddl.engine.stages.ddl import (
     read_shown,
     record_shown,
 )
+from airflow_provider_pgddl.engine.stages.planning import split_of
 from airflow_provider_pgddl.engine.stages.settle import take_copies
+from airflow_provider_pgddl.engine.stages.splitting import Shaper, make_partitions
 
 DUMP_TRIES = 3
 SETTLED_TRIES = 10
@@ -68,6 +71,7 @@ def run(context: Context) -> StageResult:
         _record_events(context, late)
     applied = _apply(context)
     take_copies(context, context.healthy(context.tables(), "captured"))
+    make_partitions(context, context.healthy(context.tables(), "created"))
     counts = journal.event_counts(run_no)
     context.say(f"{applied} statements applied, {counts.get('skipped', 0)} skipped")
     return context.result("done", {t.qualified: {"state": t.state} for t in context.tables()}, applied=applied,
@@ -268,6 +272,7 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
     kept and goes on under the new table; foreign keys of both directions are read from the catalog at the swap."""
     tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
     names = moving(events, tables)
+    shaper = Shaper(context, events)
     for schema in sorted({s for s, _ in tables}):
         create = sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(copy_schema(schema))).as_string()
         comment = sql.SQL("COMMENT ON SCHEMA {} IS {}").format(
@@ -283,6 +288,8 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
             yield Step(event, event.statement, "skipped", "it goes with a column that rewrite.alter drops")
         elif event.kind == "owner":
             yield Step(replace(event, phase="finish"), event.statement)
+        elif event.phase == "finish" and shaper.comes_later(event):
+            yield Step(event, event.statement, "skipped", "it comes with the foreign key, behind the swap")
         elif event.phase == "finish":
             yield Step(event, event.statement)
         elif event.kind == "sequence":
@@ -290,9 +297,13 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
         elif event.phase == "foreign_key":
             yield Step(event, event.statement, "skipped", "foreign keys are read from the catalog at the swap")
         else:
-            yield Step(event, relocate(event.statement, names))
+            yield Step(event, shaper.shaped(event, relocate(event.statement, names)))
         if event.tag == "CREATE TABLE":
             yield from _alter(context, event)
+    # What a table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
+    for event in events:
+        if event.tag == "CREATE TABLE" and event.table in tables and event.phase != "noise":
+            yield from _alter(context, event, again=True)
 
 
 def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlEvent]:
@@ -300,11 +311,17 @@ def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlE
     return going_with([e for e in events if e.table == name and e.phase != "noise"], dropped) if dropped else []
 
 
-def _alter(context: Context, created: DdlEvent) -> Iterable[Step]:
+def _alter(context: Context, created: DdlEvent, *, again: bool = False) -> Iterable[Step]:
+    """`again`: of the actions only those that a dump has statements for."""
     assert created.table is not None
     schema, name = created.table
+    split = split_of(context.pipeline, created.table)
     for action in alter_actions(context.pipeline.rewrites[created.table].alter):
-        statement = action.on(copy_schema(schema), name)
+        if split is not None and not fits_partitioned(action, split.column):
+            continue
+        if again and not action.is_setting:
+            continue
+        statement = action.on(copy_schema(schema), name, only=split is None)
         # A default that does not fit the new type would refuse the change; it is set after this, by its own event.
         yield Step(replace(created, tag="ALTER TABLE", kind="rewrite", statement=statement), statement)
 

@@ -9,6 +9,7 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.stages import cut_over, exchange
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
 from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
@@ -63,8 +64,13 @@ def _finish(context: Context) -> int:
     run_no = context.row().run
     statements = context.journal.follow_ups_left(run_no)
     for statement in statements:
-        with context.fenced():
-            context.target.execute(statement)
-            context.journal.follow_up_done(run_no, statement)
+
+        def attempt(statement: str = statement) -> None:
+            with context.fenced():
+                limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
+                context.target.execute(statement)
+                context.journal.follow_up_done(run_no, statement)
+
+        with_tries(context.pipeline.swap, "finishing the swap", attempt)
         context.say(statement)
     return len(statements)

@@ -1,0 +1,1 @@
+ALTER TABLE pgddl.chunks DROP COLUMN kind, DROP COLUMN low, DROP COLUMN high;

@@ -1,0 +1,79 @@
+-- name: column
+-- The partition key's column, with its type without modifier.
+SELECT a.attnum, pg_catalog.format_type(a.atttypid, NULL), a.attnotnull, a.attgenerated <> '', t.typtype = 'e',
+       c.relpersistence = 'u', c.reloftype <> 0
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %(oid)s AND a.attname = %(column)s AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: named_type
+SELECT pg_catalog.format_type(pg_catalog.to_regtype(%s), NULL)
+
+-- name: unique
+-- Unique indexes without the column among their keys: name, the constraint's kind if there is one, columns.
+SELECT x.relname, coalesce(k.contype::text, ''),
+       (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY u.n)
+        FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY u(attnum, n)
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = u.attnum WHERE u.n <= i.indnkeyatts)
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+LEFT JOIN pg_catalog.pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype IN ('p', 'u', 'x')
+WHERE i.indrelid = %(oid)s AND i.indisunique
+  AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY u(attnum, n)
+                  WHERE u.n <= i.indnkeyatts AND u.attnum = %(attnum)s)
+ORDER BY x.relname
+
+-- name: exclusions
+-- Exclusion constraints, and whether each compares the column for equality.
+SELECT k.conname, EXISTS (SELECT FROM unnest(k.conkey, k.conexclop) e(attnum, op)  -- with two arguments it is no pg_catalog.unnest
+                          JOIN pg_catalog.pg_operator o ON o.oid = e.op WHERE e.attnum = %(attnum)s AND o.oprname = '=')
+FROM pg_catalog.pg_constraint k WHERE k.conrelid = %(oid)s AND k.contype = 'x' ORDER BY 1
+
+-- name: referring
+-- Foreign keys to the table that do not refer to the column too.
+SELECT k.conname, pg_catalog.format('%%I.%%I', n.nspname, r.relname), pg_catalog.pg_get_constraintdef(k.oid)
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class r ON r.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+WHERE k.confrelid = %(oid)s AND k.contype = 'f' AND k.conparentid = 0 AND NOT %(attnum)s = ANY(k.confkey)
+ORDER BY 2, 1
+
+-- name: not_valid
+SELECT k.conname FROM pg_catalog.pg_constraint k
+WHERE k.conrelid = %(oid)s AND k.contype = 'f' AND NOT k.convalidated ORDER BY 1
+
+-- name: clustered
+SELECT x.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+WHERE i.indrelid = %(oid)s AND i.indisclustered
+
+-- name: triggers
+-- Row triggers: those with transition tables, and those before a row is written.
+SELECT g.tgname, g.tgoldtable IS NOT NULL OR g.tgnewtable IS NOT NULL
+FROM pg_catalog.pg_trigger g
+WHERE g.tgrelid = %(oid)s AND NOT g.tgisinternal AND g.tgname !~ '^pgddl_' AND g.tgtype & 1 = 1
+  AND (g.tgoldtable IS NOT NULL OR g.tgnewtable IS NOT NULL OR g.tgtype & 2 = 2 AND g.tgtype & 20 <> 0)
+ORDER BY 1
+
+-- name: publications
+-- Those that publish the table, and not through the root of a partitioned one.
+SELECT p.pubname FROM pg_catalog.pg_publication p
+WHERE NOT p.pubviaroot AND p.pubname !~ '^pgddl_'
+  AND (p.puballtables
+       OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = %(oid)s))
+ORDER BY 1
+
+-- name: taken
+-- Relations and types whose names a partition, or an index of one, could get; but for those of the copy's own partitions.
+WITH home AS (
+    SELECT t.relnamespace AS oid FROM pg_catalog.pg_class t WHERE t.oid = %(oid)s
+), ours AS (
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i
+    JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace
+    WHERE n.nspname ~ '^pgddl_copy_'
+)
+SELECT c.relname FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_index x ON x.indexrelid = c.oid
+WHERE c.relnamespace IN (TABLE home) AND c.relname ~ %(pattern)s AND coalesce(x.indrelid, c.oid) NOT IN (TABLE ours)
+UNION
+SELECT y.typname FROM pg_catalog.pg_type y
+WHERE y.typnamespace IN (TABLE home) AND y.typname ~ %(pattern)s AND y.typrelid NOT IN (TABLE ours)
+ORDER BY 1
