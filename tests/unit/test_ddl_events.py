@@ -383,3 +383,14 @@ def test_a_user_mappings_password_is_not_kept() -> None:
     (event,) = events_from_dump("CREATE USER MAPPING FOR x SERVER s OPTIONS (user 'u', password 'sesame')", "")
     assert "sesame" not in json.dumps(event.to_json())
     assert event.phase == "noise" and event.note
+
+
+def test_rights_that_another_than_the_owner_granted_name_who_did() -> None:
+    grants = events_from_dump(
+        "",
+        "GRANT SELECT ON TABLE shop.orders TO a WITH GRANT OPTION; SET SESSION AUTHORIZATION a;"
+        "GRANT SELECT ON TABLE shop.orders TO b; RESET SESSION AUTHORIZATION; GRANT INSERT ON TABLE shop.orders TO c",
+    )
+    found = [(e.grantor, sorted(e.roles)) for e in grants if e.phase == "finish"]
+    assert found == [(None, ["a"]), ("a", ["a", "b"]), (None, ["c"])]
+    assert [DdlEvent.from_json(e.to_json()) for e in grants] == grants
