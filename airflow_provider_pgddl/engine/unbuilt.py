@@ -9,7 +9,6 @@ _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),
     "tables.existing": ("refuse",),
     "tables.keyless": ("refuse",),
-    "swap.keep_old": (True,),
 }
 
 

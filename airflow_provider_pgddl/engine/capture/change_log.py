@@ -126,12 +126,16 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
     out. Retry where the table is no longer what the functions were made for.
     """
-    names = trigger_names(pipeline)
     with source.transaction():
-        now = keep_writers_out(source, prepared, lock_timeout)
-        for leaf in now.leaves:
-            _create_triggers(source, names, leaf, function_name(pipeline, leaf.oid))
-        return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
+        return create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
+
+
+def create_triggers(source: Session, pipeline: str, now: Table) -> Table:
+    """The triggers of a table that `prepare` has made log and functions for, in the caller's transaction, which keeps
+    writers out; returns the table with them."""
+    for leaf in now.leaves:
+        _create_triggers(source, trigger_names(pipeline), leaf, function_name(pipeline, leaf.oid))
+    return catalog.describe(source, [now.oid], capture_names(pipeline))[now.oid]
 
 
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:

@@ -24,7 +24,11 @@ class Plan:
     `keep` are columns of the copy that nobody writes and whose values stay, with their types in `keep_types`.
     `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
     of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
-    `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked."""
+    `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
+
+    Of the way back from a swap: `proof` maps a column of the source to [SQL over the copy's columns that has to yield
+    its value again, its type there, whether it is a number]; `echo` is the log of what is written to the copy, in
+    which a window leaves nothing of its own."""
 
     schema: str
     name: str
@@ -46,6 +50,8 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     pairs: dict[str, list[Any]] = field(default_factory=dict)
     copy_attributes: str = ""
+    proof: dict[str, list[Any]] = field(default_factory=dict)
+    echo: str = ""
 
     @property
     def qualified(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from psycopg import sql
@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries
 from airflow_provider_pgddl.engine.stages.replay import catch_up
+from airflow_provider_pgddl.engine.stages.reverse import WayBack
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
 
@@ -49,7 +50,7 @@ class ForeignKey:
     comment: str | None
 
 
-class _NotYet(Exception):
+class NotYet(Exception):
     """Why this try must not go on: what to do first is in the loop around it."""
 
 
@@ -57,15 +58,16 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     _create_old_schemas(context, tables)
     conn = context.session("source", "swap")
-    guard = SchemaGuard(context)
+    guard, way_back = SchemaGuard(context), WayBack(context)
 
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)
-        return _exchange(context, conn, context.tables(), guard)
+        way_back.prepare(context.tables())
+        return _exchange(context, conn, context.tables(), guard, way_back)
 
-    figures = with_tries(context.pipeline.swap, "swap", attempt, again=(_NotYet, ChangedJustNow))
+    figures = with_tries(context.pipeline.swap, "swap", attempt, again=(NotYet, ChangedJustNow))
     context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
     return figures
 
@@ -81,12 +83,15 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
             )
 
 
-def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard) -> dict[str, Any]:
+def _exchange(
+    context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack
+) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
-    keys = _foreign_keys(conn, tables)
+    keys = foreign_keys(conn, [t.oid for t in tables])
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
+    lost = [k for k in keys if set(k.columns).intersection(dropped.get(k.table_oid, ()))]
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     involved = {(t.schema, t.name) for t in tables}
     involved |= {(k.schema, k.table) for k in keys} | {(k.referenced_schema, k.referenced) for k in keys}
@@ -94,29 +99,31 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         lock_all(conn, sorted(involved), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         _refuse_changed(context, conn, tables, keys, broken)
-        if not guard.unchanged(conn):
-            raise _NotYet("the schema changed just now")
-        _wait_out_old_snapshots(conn)
-        drained = _drain(context, conn, tables)
+        if not guard.unchanged(conn) or not way_back.is_ready(conn, tables):
+            raise NotYet("the schema changed just now")
+        wait_out_old_snapshots(conn)
+        drained = drain_all(context, conn, tables)
         for root in direct.modes(conn, context.name):
             direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
-            _drop_foreign_key(conn, key)
+            drop_foreign_key(conn, key)
         serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
-            if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
-                _add_foreign_key(context, journal, key)
+            if key not in lost:
+                add_foreign_key(context, journal, key)
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         for table, sequences in serials:
-            _own_sequences(conn, table, sequences)  # after the owner: they must have the same
+            own_sequences(conn, table, sequences)  # after the owner: they must have the same
+        way_back.start(conn, tables, {t.oid: [asdict(k) for k in lost if k.table_oid == t.oid] for t in tables})
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
 
 
-def _foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
-    return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": [t.oid for t in tables]})]
+def foreign_keys(conn: Session, oids: Sequence[int]) -> list[ForeignKey]:
+    """Those from and to these tables."""
+    return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": list(oids)})]
 
 
 def _refuse_changed(
@@ -131,24 +138,24 @@ def _refuse_changed(
     healthy, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
     if stopped:
         if captures_ddl(context):
-            raise _NotYet("a table changed just now")  # the next try follows it, or finds it blocked
+            raise NotYet("a table changed just now")  # the next try follows it, or finds it blocked
         table = next(t for t in tables if t.id in stopped)
         raise PreflightRefused(
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
         )
-    if _foreign_keys(conn, healthy) != list(keys):
-        raise _NotYet("foreign keys changed while the locks were taken")
+    if foreign_keys(conn, [t.oid for t in healthy]) != list(keys):
+        raise NotYet("foreign keys changed while the locks were taken")
 
 
-def _wait_out_old_snapshots(conn: Session) -> None:
+def wait_out_old_snapshots(conn: Session) -> None:
     """A REPEATABLE READ transaction that is older than the swap would find the new table without the rows written since
     its snapshot. It cannot be told from a statement with a snapshot inside a longer transaction, which ends soon."""
     row = conn.execute(_Q["old_snapshots"]).fetchone()
     if row and row[0]:
-        raise _NotYet(f"a transaction with an older snapshot is open (process {row[0]})")
+        raise NotYet(f"a transaction with an older snapshot is open (process {row[0]})")
 
 
-def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
+def drain_all(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
     """The last window, with a fresh snapshot under the lock, in the same session (C16)."""
     limit = context.pipeline.replay.window_rows
     drained = 0
@@ -159,13 +166,13 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
             raise StageFailed(str(lost), table=table.qualified) from None
         drained += keys
         if drained >= limit:
-            raise _NotYet("too much was written just now")
+            raise NotYet("too much was written just now")
     if count_pending(conn, tables):
-        raise _NotYet("too much was written just now")
+        raise NotYet("too much was written just now")
     return drained
 
 
-def _drop_foreign_key(conn: Session, key: ForeignKey) -> None:
+def drop_foreign_key(conn: Session, key: ForeignKey) -> None:
     """Left on the old table it would break "delete the order, then its customer" (C15)."""
     conn.execute(
         sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
@@ -202,11 +209,11 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
             conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), home))
     for kind, _, name, column, _, _ in sequences:
         if kind == "i":  # moved with the old table, and locked by that: nobody can draw from it any more
-            _carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
+            carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
     return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
 
 
-def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
+def own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
     """A serial's sequence goes on under the new table, as wide as its column."""
     oid = catalog.oid_of(conn, table.schema, table.name)
     columns = {c.name: c.type for t in catalog.describe(conn, [oid] if oid else []).values() for c in t.columns}
@@ -219,7 +226,7 @@ def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) 
                 conn.execute(sql.SQL("ALTER SEQUENCE {} AS {}").format(sequence, sql.SQL(columns[column])))
 
 
-def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
+def carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
     """The copy's own identity sequence goes on where the live one stands, and a little further."""
     row = conn.execute(_Q["identity_copy"], [copy_oid, column]).fetchone()
     if row is not None:
@@ -245,7 +252,8 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
             journal.event_status(event.id, "applied")
 
 
-def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
+def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
+    """NOT VALID, which reads no row; what was validated is so again once the lock is gone."""
     conn, table = journal.conn, sql.Identifier(key.schema, key.table)
     not_valid = "" if key.definition.endswith(" NOT VALID") else " NOT VALID"
     conn.execute(
