@@ -127,15 +127,15 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     out. Retry where the table is no longer what the functions were made for.
     """
     with source.transaction():
-        return create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
+        create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
+        return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
 
 
-def create_triggers(source: Session, pipeline: str, now: Table) -> Table:
+def create_triggers(source: Session, pipeline: str, now: Table) -> None:
     """The triggers of a table that `prepare` has made log and functions for, in the caller's transaction, which keeps
-    writers out; returns the table with them."""
+    writers out."""
     for leaf in now.leaves:
         _create_triggers(source, trigger_names(pipeline), leaf, function_name(pipeline, leaf.oid))
-    return catalog.describe(source, [now.oid], capture_names(pipeline))[now.oid]
 
 
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:

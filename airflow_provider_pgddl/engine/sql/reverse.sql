@@ -1,85 +1,99 @@
 -- name: facts
--- A table's definition, one line a fact, for a person to read: what DDL can change of it. Foreign keys are left out: both ways of
+-- Tables' definitions, one line a fact, for a person to read: what DDL can change of them. Foreign keys are left out: both ways of
 -- a swap read them from the catalog; and whether a constraint is validated, which the swap itself does late.
 WITH own AS MATERIALIZED (
-    SELECT c.*, n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
+    SELECT c.oid AS relid, c.* FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+), columns AS MATERIALIZED (
+    SELECT a.attrelid AS relid, a.* FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ), sequences AS MATERIALIZED (
-    SELECT s.oid, s.relname, s.relowner, s.relacl, d.deptype, a.attname
+    SELECT d.refobjid AS relid, s.oid, s.relname, s.relowner, s.relacl, a.attname
     FROM pg_catalog.pg_depend d
     JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
     JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
     WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid
-      AND d.refobjid = %(oid)s AND d.deptype IN ('a', 'i')
-), parts(classid, objid, what) AS MATERIALIZED (
-    SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, oid, 'table' FROM own
-    UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid, 'index ' || c.relname
-    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %(oid)s
-    UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, oid, 'sequence ' || relname FROM sequences
-    UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid, 'constraint ' || conname
-    FROM pg_catalog.pg_constraint WHERE conrelid = %(oid)s AND contype NOT IN ('f', 't')
-    UNION ALL SELECT 'pg_catalog.pg_trigger'::pg_catalog.regclass, oid, 'trigger ' || tgname
-    FROM pg_catalog.pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal
-    UNION ALL SELECT 'pg_catalog.pg_policy'::pg_catalog.regclass, oid, 'policy ' || polname FROM pg_catalog.pg_policy WHERE polrelid = %(oid)s
-    UNION ALL SELECT 'pg_catalog.pg_rewrite'::pg_catalog.regclass, oid, 'rule ' || rulename FROM pg_catalog.pg_rewrite WHERE ev_class = %(oid)s
-    UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, oid, 'statistics ' || stxname
-    FROM pg_catalog.pg_statistic_ext WHERE stxrelid = %(oid)s
-), facts(fact) AS (
-    SELECT concat_ws(', ', 'owner ' || relowner::pg_catalog.regrole, 'persistence ' || relpersistence::text, 'options ' || reloptions::text,
-                     'replica identity ' || relreplident::text, CASE WHEN relrowsecurity THEN 'row security' END,
-                     CASE WHEN relforcerowsecurity THEN 'forced' END,
-                     'tablespace ' || (SELECT spcname FROM pg_catalog.pg_tablespace s WHERE s.oid = own.reltablespace)) FROM own
+      AND d.refobjid = ANY(%(oids)s::oid[]) AND d.deptype IN ('a', 'i')
+), indexes AS MATERIALIZED (
+    SELECT i.indrelid AS relid, i.*, c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+    WHERE i.indrelid = ANY(%(oids)s::oid[])
+), constraints AS MATERIALIZED (
+    SELECT conrelid AS relid, * FROM pg_catalog.pg_constraint WHERE conrelid = ANY(%(oids)s::oid[]) AND contype NOT IN ('f', 't')
+), triggers AS MATERIALIZED (
+    SELECT t.tgrelid AS relid, t.* FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = ANY(%(oids)s::oid[]) AND NOT t.tgisinternal AND p.pronamespace <> 'pgddl'::pg_catalog.regnamespace
+), parts(relid, classid, objid, what) AS (
+    SELECT relid, 'pg_catalog.pg_class'::pg_catalog.regclass, oid, 'table' FROM own
+    UNION ALL SELECT relid, 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid, 'index ' || relname FROM indexes
+    UNION ALL SELECT relid, 'pg_catalog.pg_class'::pg_catalog.regclass, oid, 'sequence ' || relname FROM sequences
+    UNION ALL SELECT relid, 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid, 'constraint ' || conname FROM constraints
+    UNION ALL SELECT relid, 'pg_catalog.pg_trigger'::pg_catalog.regclass, oid, 'trigger ' || tgname FROM triggers
+    UNION ALL SELECT polrelid, 'pg_catalog.pg_policy'::pg_catalog.regclass, oid, 'policy ' || polname
+    FROM pg_catalog.pg_policy WHERE polrelid = ANY(%(oids)s::oid[])
+    UNION ALL SELECT ev_class, 'pg_catalog.pg_rewrite'::pg_catalog.regclass, oid, 'rule ' || rulename
+    FROM pg_catalog.pg_rewrite WHERE ev_class = ANY(%(oids)s::oid[])
+    UNION ALL SELECT stxrelid, 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, oid, 'statistics ' || stxname
+    FROM pg_catalog.pg_statistic_ext WHERE stxrelid = ANY(%(oids)s::oid[])
+), grants(relid, acl, col, what) AS (
+    SELECT relid, coalesce(relacl, pg_catalog.acldefault('r', relowner)), NULL::name, 'the table' FROM own
+    UNION ALL SELECT relid, coalesce(relacl, pg_catalog.acldefault('s', relowner)), NULL, 'sequence ' || relname FROM sequences
+    UNION ALL SELECT relid, attacl, attname, 'the table' FROM columns
+), facts(relid, fact) AS (
+    SELECT relid, concat_ws(', ', 'owner ' || relowner::pg_catalog.regrole, 'persistence ' || relpersistence::text,
+                            'options ' || reloptions::text, 'replica identity ' || relreplident::text,
+                            CASE WHEN relrowsecurity THEN 'row security' END, CASE WHEN relforcerowsecurity THEN 'forced' END,
+                            'tablespace ' || (SELECT spcname FROM pg_catalog.pg_tablespace s WHERE s.oid = reltablespace)) FROM own
     UNION ALL
-    SELECT concat('column ', pg_catalog.quote_ident(a.attname), ' ', pg_catalog.format_type(a.atttypid, a.atttypmod),
-                  CASE WHEN a.attnotnull THEN ' NOT NULL' END,
-                  CASE WHEN a.attgenerated <> '' THEN ' GENERATED AS ' ELSE ' DEFAULT ' END || pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-                  ' IDENTITY ' || nullif(a.attidentity::text, ''), ' COLLATE ' || nullif(a.attcollation, 0)::pg_catalog.regcollation,
-                  ' STORAGE ' || a.attstorage::text, ' COMPRESSION ' || nullif(a.attcompression::text, ''), ' STATISTICS ' || nullif(a.attstattarget, -1),
-                  ' options ' || a.attoptions::text)
-    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+    SELECT a.relid, concat('column ', pg_catalog.quote_ident(a.attname), ' ', pg_catalog.format_type(a.atttypid, a.atttypmod),
+                           CASE WHEN a.attnotnull THEN ' NOT NULL' END,
+                           CASE WHEN a.attgenerated <> '' THEN ' GENERATED AS ' ELSE ' DEFAULT ' END || pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+                           ' IDENTITY ' || nullif(a.attidentity::text, ''), ' COLLATE ' || nullif(a.attcollation, 0)::pg_catalog.regcollation,
+                           ' STORAGE ' || a.attstorage::text, ' COMPRESSION ' || nullif(a.attcompression::text, ''),
+                           ' STATISTICS ' || nullif(a.attstattarget, -1), ' options ' || a.attoptions::text)
+    FROM columns a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.relid AND d.adnum = a.attnum
     UNION ALL
-    SELECT concat(pg_catalog.pg_get_indexdef(i.indexrelid), CASE WHEN NOT i.indisvalid THEN ' INVALID' END,
-                  CASE WHEN i.indisclustered THEN ' CLUSTERED' END, CASE WHEN i.indisreplident THEN ' REPLICA IDENTITY' END)
-    FROM pg_catalog.pg_index i WHERE i.indrelid = %(oid)s
+    SELECT relid, concat(pg_catalog.pg_get_indexdef(indexrelid), CASE WHEN NOT indisvalid THEN ' INVALID' END,
+                         CASE WHEN indisclustered THEN ' CLUSTERED' END, CASE WHEN indisreplident THEN ' REPLICA IDENTITY' END)
+    FROM indexes
     UNION ALL
-    SELECT pg_catalog.format('CONSTRAINT %%I %%s', k.conname, pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(k.oid), ' NOT VALID$', ''))
-    FROM pg_catalog.pg_constraint k WHERE k.conrelid = %(oid)s AND k.contype NOT IN ('f', 't', 'n')
+    SELECT relid, pg_catalog.format('CONSTRAINT %%I %%s', conname, pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(oid), ' NOT VALID$', ''))
+    FROM constraints WHERE contype <> 'n'
     UNION ALL
-    SELECT pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_triggerdef(t.oid), t.tgenabled)
-    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = %(oid)s AND NOT t.tgisinternal AND p.pronamespace <> 'pgddl'::pg_catalog.regnamespace
+    SELECT relid, pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_triggerdef(oid), tgenabled) FROM triggers
     UNION ALL
-    SELECT pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_ruledef(r.oid), r.ev_enabled)
-    FROM pg_catalog.pg_rewrite r WHERE r.ev_class = %(oid)s
+    SELECT ev_class, pg_catalog.format('%%s (%%s)', pg_catalog.pg_get_ruledef(oid), ev_enabled)
+    FROM pg_catalog.pg_rewrite WHERE ev_class = ANY(%(oids)s::oid[])
     UNION ALL
-    SELECT concat('policy ', p.polname, ' ', p.polpermissive, ' ', p.polcmd, ' ',
-                  (SELECT pg_catalog.array_agg(CASE r WHEN 0 THEN 'public' ELSE r::pg_catalog.regrole::text END ORDER BY r) FROM unnest(p.polroles) r),
-                  ' USING ' || pg_catalog.pg_get_expr(p.polqual, p.polrelid), ' CHECK ' || pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid))
-    FROM pg_catalog.pg_policy p WHERE p.polrelid = %(oid)s
+    SELECT p.polrelid, concat('policy ', p.polname, ' ', p.polpermissive, ' ', p.polcmd, ' ',
+                              (SELECT pg_catalog.array_agg(CASE r WHEN 0 THEN 'public' ELSE r::pg_catalog.regrole::text END ORDER BY r)
+                               FROM unnest(p.polroles) r),
+                              ' USING ' || pg_catalog.pg_get_expr(p.polqual, p.polrelid),
+                              ' CHECK ' || pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid))
+    FROM pg_catalog.pg_policy p WHERE p.polrelid = ANY(%(oids)s::oid[])
     UNION ALL
-    SELECT pg_catalog.pg_get_statisticsobjdef(s.oid) || ' ' || s.stxowner::pg_catalog.regrole
-    FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid = %(oid)s
+    SELECT stxrelid, pg_catalog.pg_get_statisticsobjdef(oid) || ' ' || stxowner::pg_catalog.regrole
+    FROM pg_catalog.pg_statistic_ext WHERE stxrelid = ANY(%(oids)s::oid[])
     UNION ALL
-    SELECT concat_ws(' ', 'sequence', s.relname, 'of', s.attname, q.seqtypid::pg_catalog.regtype, q.seqstart, q.seqincrement, q.seqmin, q.seqmax,
-                     q.seqcache, q.seqcycle, s.relowner::pg_catalog.regrole)
+    SELECT s.relid, concat_ws(' ', 'sequence', s.relname, 'of', s.attname, q.seqtypid::pg_catalog.regtype, q.seqstart, q.seqincrement,
+                              q.seqmin, q.seqmax, q.seqcache, q.seqcycle, s.relowner::pg_catalog.regrole)
     FROM sequences s JOIN pg_catalog.pg_sequence q ON q.seqrelid = s.oid
     UNION ALL
-    SELECT concat('GRANT ', x.privilege_type, ' (' || g.col || ')', ' ON ', g.what, ' TO ',
-                  CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::pg_catalog.regrole::text END,
-                  CASE WHEN x.is_grantable THEN ' WITH GRANT OPTION' END, ' BY ', x.grantor::pg_catalog.regrole)
-    FROM (SELECT coalesce(relacl, pg_catalog.acldefault('r', relowner)) AS acl, NULL::name AS col, 'the table' AS what FROM own
-          UNION ALL SELECT coalesce(relacl, pg_catalog.acldefault('s', relowner)), NULL, 'sequence ' || relname FROM sequences
-          UNION ALL SELECT attacl, attname, 'the table' FROM pg_catalog.pg_attribute WHERE attrelid = %(oid)s AND NOT attisdropped) g
-    CROSS JOIN LATERAL pg_catalog.aclexplode(g.acl) x
+    SELECT g.relid, concat('GRANT ', x.privilege_type, ' (' || g.col || ')', ' ON ', g.what, ' TO ',
+                           CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::pg_catalog.regrole::text END,
+                           CASE WHEN x.is_grantable THEN ' WITH GRANT OPTION' END, ' BY ', x.grantor::pg_catalog.regrole)
+    FROM grants g CROSS JOIN LATERAL pg_catalog.aclexplode(g.acl) x
     UNION ALL
-    SELECT concat('COMMENT ON ', p.what, '.' || (SELECT attname FROM pg_catalog.pg_attribute
-                                                 WHERE attrelid = %(oid)s AND attnum = d.objsubid AND d.objsubid > 0), ': ', d.description)
+    SELECT p.relid, concat('COMMENT ON ', p.what, '.' || (SELECT attname FROM columns a WHERE a.relid = p.relid AND a.attnum = d.objsubid),
+                           ': ', d.description)
     FROM parts p JOIN pg_catalog.pg_description d ON d.classoid = p.classid AND d.objoid = p.objid
     UNION ALL
-    SELECT concat('publication ', p.pubname, ' ', pg_catalog.to_jsonb(r) ->> 'prattrs', ' ', pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL)
-    FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = %(oid)s
+    SELECT r.prrelid, concat('publication ', p.pubname, ' ', pg_catalog.to_jsonb(r) ->> 'prattrs', ' ', pg_catalog.to_jsonb(r) ->> 'prqual')
+    FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = ANY(%(oids)s::oid[])
 )
-SELECT fact FROM facts ORDER BY fact COLLATE "C"
+SELECT relid, fact FROM facts ORDER BY relid, fact COLLATE "C"
+
+-- name: published
+SELECT r.prrelid, p.pubname FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+WHERE r.prrelid = ANY(%s::oid[])
 
 -- name: noisy
 -- What a write to the table would set off, but for our own triggers and a constraint's: (kind, name, state).

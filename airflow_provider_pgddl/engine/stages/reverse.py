@@ -3,7 +3,7 @@ into the old one, and what the new table is defined as at that moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +34,19 @@ class WayBack:
         self._context = context
         self._copies: dict[int, Table] = {}
         self._plans: dict[int, Plan] = {}
+        self._digests: dict[int, str] = {}
 
     def prepare(self, tables: Sequence[TableRow]) -> None:
         """Log and trigger function of each copy, without a lock that anybody meets; made anew where a copy is another
         than they were made for."""
         context = self._context
+        self._digests = copy_digests(context.source, tables)  # first: what is altered after this shows another one
         for table in tables if context.pipeline.swap.keep_old else ():
             old, copy = _described(context.source, table)
-            if why_not(table, copy) is not None or self._is_same(table, copy):
+            if self._is_same(table, copy):
+                continue
+            self._copies.pop(table.id, None)
+            if why_not(table, copy) is not None:
                 continue
             if copy.oid in change_log.captured_roots(context.source, context.name):  # of a run that has died
                 with context.source.transaction():
@@ -53,21 +58,23 @@ class WayBack:
 
     def is_ready(self, conn: Session, tables: Sequence[TableRow]) -> bool:
         """Whether the copies are still what `prepare` has found."""
-        return all(self._is_same(t, _described(conn, t)[1]) for t in tables if t.id in self._copies)
+        return copy_digests(conn, tables) == self._digests
 
     def start(self, conn: Session, tables: Sequence[TableRow], lost: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """In the swap's transaction, once the copies are the new tables: from its commit on their changes are logged.
         `lost`: by the old table's oid, its foreign keys that the new one cannot have."""
-        journal = Journal(conn, self._context.name)
-        plans = {t.id: self._plans[t.id] for t in tables if t.id in self._plans}
-        digests = copy_digests(conn, [replace(t, plan=plans[t.id]) for t in tables if t.id in plans])
-        now = catalog.describe(conn, [copy.oid for copy in self._copies.values()])
+        name, journal = self._context.name, Journal(conn, self._context.name)
+        tables = [t for t in tables if t.id in self._copies]
         for table in tables:
-            if table.id in plans:
-                live = change_log.create_triggers(conn, self._context.name, now[self._copies[table.id].oid])
-                plan = replace(plans[table.id], copy_attributes=digests[table.id])
-                log = change_log.log_name(self._context.name, live.oid)
-                journal.add_reverse(table.id, live, log, plan, facts(conn, live.oid), lost.get(table.oid, ()))
+            change_log.create_triggers(conn, name, _moved(self._copies[table.id], table.schema))
+        oids = [copy.oid for copy in self._copies.values()]
+        now, defined = catalog.describe(conn, oids, change_log.capture_names(name)), facts(conn, oids)
+        digests = copy_digests(conn, [replace(t, plan=self._plans[t.id]) for t in tables])
+        for table in tables:
+            live = now[self._copies[table.id].oid]
+            plan = replace(self._plans[table.id], copy_attributes=digests[table.id])
+            log = change_log.log_name(name, live.oid)
+            journal.add_reverse(table.id, live, log, plan, defined[live.oid], lost.get(table.oid, ()))
 
     def _is_same(self, table: TableRow, copy: Table) -> bool:
         known = self._copies.get(table.id)
@@ -83,9 +90,16 @@ def why_not(table: TableRow, new: Table) -> str | None:
     return None
 
 
-def facts(conn: Session, oid: int) -> list[str]:
-    """A table's definition, one line a fact, in order."""
-    return [row[0] for row in conn.execute(_Q["facts"], {"oid": oid})]
+def facts(conn: Session, oids: Iterable[int]) -> dict[int, list[str]]:
+    """The tables' definitions, one line a fact, in order."""
+    found: dict[int, list[str]] = {oid: [] for oid in oids}
+    for oid, fact in conn.execute(_Q["facts"], {"oids": list(found)}):
+        found[oid].append(fact)
+    return found
+
+
+def _moved(copy: Table, schema: str) -> Table:
+    return replace(copy, schema=schema, leaves=tuple(replace(leaf, schema=schema) for leaf in copy.leaves))
 
 
 def _described(conn: Session, table: TableRow) -> tuple[Table, Table]:

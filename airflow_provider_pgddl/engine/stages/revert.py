@@ -82,7 +82,7 @@ def run(context: Context) -> StageResult:
         return context.result("done" if finished else "nothing_to_do", validated=finished)
     backs = _ways_back(context)
     _refuse_changed(context.source, backs)
-    _refuse_dependents(context, backs)
+    _refuse_dependents(context.source, backs)
     _refuse_sequences_beyond(context.source, backs)
     backs = _made_ready(context, backs)
     windows = _catch_up(context, backs)
@@ -118,8 +118,9 @@ def _ways_back(context: Context) -> list[Back]:
 
 def _refuse_changed(conn: Session, backs: Sequence[Back]) -> None:
     """What people have changed of a new table since the swap would be gone without a word."""
+    defined = facts(conn, [way.row.oid for _, way in backs])
     for table, way in backs:
-        now, before = Counter(facts(conn, way.row.oid)), Counter(way.facts)
+        now, before = Counter(defined[way.row.oid]), Counter(way.facts)
         if now == before:
             continue
         changed = [*(f"+ {f}" for f in (now - before).elements()), *(f"- {f}" for f in (before - now).elements())]
@@ -129,8 +130,19 @@ def _refuse_changed(conn: Session, backs: Sequence[Back]) -> None:
         )  # fmt: skip
 
 
-def _refuse_dependents(context: Context, backs: Sequence[Back]) -> None:
-    refuse(what_a_swap_breaks(context.pipeline, context.source, [(t.schema, t.name) for t, _ in backs])())
+def _refuse_dependents(conn: Session, backs: Sequence[Back]) -> None:
+    """What refers to a new table by its oid would go on with the copy."""
+    by_oid = {way.row.oid: table for table, way in backs}
+    for oid, _, _, definition, description in conn.execute(queries("preflight")["dependents"], {"oids": [*by_oid]}):
+        raise PreflightRefused(
+            f"{description} refers to the new table, and would go on with what is a copy then",
+            table=by_oid[oid].qualified, todo="drop it, run revert, then make it again", sql=definition,
+        )  # fmt: skip
+    for oid, publication in conn.execute(_Q["published"], [[*by_oid]]):
+        raise PreflightRefused(
+            f"publication {publication} publishes the new table, and would go on with what is a copy then",
+            table=by_oid[oid].qualified, todo="take it out of the publication, run revert, then put it in again",
+        )  # fmt: skip
 
 
 def _refuse_sequences_beyond(conn: Session, backs: Sequence[Back]) -> None:
@@ -339,10 +351,10 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[st
             own_sequences(conn, table, sequences)
         for table, way in backs:
             _wake(conn, table, way)
-            _is_copy_again(conn, journal, table)
             forget_keys(conn, way.row)
             journal.forget_reverse(way)
         _refuse_another(conn, journal, tables)
+        _are_copies_again(conn, journal, backs)
         journal.set_state("indexed", [t.id for t in tables])
         journal.set_reverted()
         _pass_over_ddl(context, conn)
@@ -354,6 +366,7 @@ def _refuse_changed_now(
     conn: Session, backs: Sequence[Back], keys: Sequence[ForeignKey], broken: Callable[[], list[Finding]]
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
+    _refuse_dependents(conn, backs)
     refuse(broken())
     _refuse_changed(conn, backs)
     if foreign_keys(conn, [way.row.oid for _, way in backs]) != list(keys):
@@ -393,14 +406,14 @@ def _wake(conn: Session, table: TableRow, way: Reverse) -> None:
         conn.execute(enable.format(sql.Identifier(table.schema, table.name), sql.Identifier(name)))
 
 
-def _is_copy_again(conn: Session, journal: Journal, table: TableRow) -> None:
-    """The plan goes on with the copy as the swap has left it; it has to be compared before it is swapped again."""
-    oid = catalog.oid_of(conn, table.plan.copy_schema, table.plan.copy_name)
-    copy = catalog.describe(conn, [oid] if oid else [])
-    physical = next(iter(copy.values())).physical()
-    plan = replace(table.plan, copy_attributes=copy_digests(conn, [table])[table.id])
-    journal.set_copy(replace(table, plan=plan, copy_physical=physical))
-    journal.forget_verification(table.id)
+def _are_copies_again(conn: Session, journal: Journal, backs: Sequence[Back]) -> None:
+    """Plans go on with copies as the swap has left them; they have to be compared before they are swapped again."""
+    copies = catalog.describe(conn, [way.row.oid for _, way in backs])
+    digests = copy_digests(conn, [t for t, _ in backs])
+    for table, way in backs:
+        plan = replace(table.plan, copy_attributes=digests[table.id])
+        journal.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
+        journal.forget_verification(table.id)
 
 
 def _refuse_another(conn: Session, journal: Journal, tables: Sequence[TableRow]) -> None:
