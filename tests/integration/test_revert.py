@@ -403,6 +403,7 @@ def test_writers_notice_neither_way(server: Cluster, database: Database, lifecyc
     """All of test_rewrite's tables there, back, and there again, under their writers and their audit."""
     dsn = database(server)
     load(dsn)
+    execute(dsn, EITHER_WAY)
     before = catalog_lines(dsn)
     move = lifecycle(dsn, rewrite=REVERTIBLE, **SMALL)
     shop = Shop([dsn], threads=2, rate=70)
@@ -438,6 +439,11 @@ def test_writers_notice_neither_way(server: Cluster, database: Database, lifecyc
     wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
 
 
+# What test_rewrite's audit compares: nothing of the columns that a row has on one of the ways only.
+EITHER_WAY = """
+CREATE OR REPLACE FUNCTION audit.as_rewritten(relation oid, image jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS
+$$ SELECT image - 'legacy' - 'legacy_no' - 'legacy_region' $$
+"""
 # Without what can only be computed one way.
 REVERTIBLE = {
     table: {"alter": [a for a in options.get("alter", []) if "USING" not in a]} for table, options in REWRITE.items()
