@@ -261,8 +261,15 @@ class Journal:
                 Jsonb(list(facts)), Jsonb(list(foreign_keys))]  # fmt: skip
         self.conn.execute(_Q["insert_reverse"], args)
 
+    def knows_reverses(self) -> bool:
+        """Not where a journal was made by an older version and no setup has run since."""
+        row = self.conn.execute(_Q["reverses_there"]).fetchone()
+        return bool(row and row[0])
+
     def reverses(self, run: int) -> list[Reverse]:
-        found = []
+        found = list[Reverse]()
+        if not self.knows_reverses():
+            return found
         for (table_id, reverse_id, schema, name, oid, log, plan, version, physical, facts, foreign_keys,
              silenced) in self.conn.execute(_Q["reverses"], [self.pipeline, run]):  # fmt: skip
             made_for = {k: v for k, v in version.items() if k != "attnums"}

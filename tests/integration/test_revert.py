@@ -405,9 +405,9 @@ def test_writers_notice_neither_way(server: Cluster, database: Database, lifecyc
     load(dsn)
     execute(dsn, EITHER_WAY)
     before = catalog_lines(dsn)
-    move = lifecycle(dsn, rewrite=REVERTIBLE, **SMALL)
-    shop = Shop([dsn], threads=2, rate=70)
-    others = TableWriters([dsn], OTHERS, truncate=[("public", "tokens")], threads=2, rate=50)
+    move = lifecycle(dsn, rewrite=REVERTIBLE, **SMALL | {"replay": {"window_rows": 2000}})
+    shop = Shop([dsn], threads=2, rate=40)
+    others = TableWriters([dsn], OTHERS, truncate=[("public", "tokens")], threads=2, rate=40)
     print(f"seeds {shop.seed} {others.seed}")
 
     def some_traffic() -> None:

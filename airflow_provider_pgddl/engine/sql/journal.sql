@@ -1,6 +1,8 @@
 -- name: pipeline
-SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at, reverted_at
-FROM pgddl.pipelines WHERE pipeline = %s
+-- Setup asks this before it brings an older journal up to date, which does not have the last column.
+SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
+       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz
+FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: insert_pipeline
 INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) VALUES (%s, %s, %s, %s, %s)
@@ -35,6 +37,9 @@ WHERE p.pipeline = %s AND e.pipeline = p.pipeline AND e.run = p.run AND e.phase 
 -- name: insert_reverse
 INSERT INTO pgddl.reverses (table_id, source_oid, log_table, plan, version, physical, facts, foreign_keys)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: reverses_there
+SELECT pg_catalog.to_regclass('pgddl.reverses') IS NOT NULL
 
 -- name: reverses
 SELECT r.table_id, r.id, t.schema_name, t.table_name, r.source_oid, r.log_table, r.plan, r.version, r.physical, r.facts,

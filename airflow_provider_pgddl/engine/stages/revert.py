@@ -38,6 +38,7 @@ from airflow_provider_pgddl.engine.rows.windows import (
     stopped_by_drift,
     window,
 )
+from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import refuse_late_changes
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
@@ -84,6 +85,7 @@ def run(context: Context) -> StageResult:
     _refuse_changed(context.source, backs)
     _refuse_dependents(context.source, backs)
     _refuse_sequences_beyond(context.source, backs)
+    refuse_late_changes(context.source, context.logs, context.name, [t for t, _ in backs])
     backs = _made_ready(context, backs)
     windows = _catch_up(context, backs)
     figures = _go_back(context, backs)
@@ -256,7 +258,7 @@ def _refused_rows(context: Context, way: Reverse) -> list[str]:
             if len(named) == before:  # each half for itself would do
                 named.append(f"some of {_key(conn, trial, row, low)} to {_key(conn, trial, row, high)}: {_said(error)}")
 
-    with conn.transaction(force_rollback=True):
+    with conn.transaction(force_rollback=True), Watch(conn, context.replica.watcher):
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         try:
             drain(conn, row, 0)
