@@ -296,6 +296,28 @@ def test_foreign_keys_made_since_the_swap_go_along(rewrite: Make) -> None:
         execute(move.source, "INSERT INTO later VALUES (77777)")
 
 
+def test_the_foreign_key_of_a_dropped_column_comes_back(rewrite: Make) -> None:
+    """Not valid where its rows refer to what was deleted while nobody knew of them."""
+    alter = {"public.items": {"alter": ["DROP COLUMN kind"]}}
+    move = rewrite(rewrite=alter)
+    for deleted in (False, True):
+        move.run_all(until="swap", after="schema_sync" if deleted else None)
+        execute(
+            move.source, f"UPDATE items SET n = n + 1 WHERE id < 9; DELETE FROM kinds WHERE {deleted} AND code = 'b'"
+        )
+        move.run("revert")
+        key = (
+            "SELECT convalidated FROM pg_constraint WHERE conname = 'items_kind_fkey' AND conrelid = 'items'::regclass"
+        )
+        assert one(move, key) == (not deleted)
+        assert one(move, "SELECT obj_description(oid, 'pg_constraint') FROM pg_constraint"
+                         " WHERE conname = 'items_kind_fkey'") == "its kind"  # fmt: skip
+        assert one(move, "SELECT count(*) FROM items WHERE kind = (ARRAY['a', 'b', 'c'])[1 + id % 3]") == 500
+        assert move.run("revert").state == "nothing_to_do"
+        if not deleted:
+            move.run("replay")
+
+
 def test_a_sequence_beyond_the_old_type_is_refused(rewrite: Make) -> None:
     move = rewrite()
     move.run_all(until="swap")
