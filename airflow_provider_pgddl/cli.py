@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_pgddl.cli_ddl import Answer, Asked
     from airflow_provider_pgddl.engine.pipeline import Pipeline
 
-STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
+STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup", "revert")
 EXIT_CODES = (
     "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch or by DDL that waits for "
     "a person, 4 refused by preflight, 5 worth retrying"

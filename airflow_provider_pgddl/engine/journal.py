@@ -51,6 +51,7 @@ class PipelineRow:
     verify_needed: str | None
     cut_over_at: datetime | None
     finished_at: datetime | None
+    reverted_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,21 @@ class TableRow:
     def has_user_types(self) -> bool:
         """Whether a column's type is not built in: those are named with their schemas."""
         return any("." in column["type"] for column in self.version["columns"].values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reverse:
+    """The way back of a swapped table: `row` is like a table of the pipeline, from the new table into the old one.
+
+    `facts` is the new table's definition when it was swapped in; `foreign_keys` what the old one had and the new one
+    cannot have (`exchange.ForeignKey` as JSON); `silenced` the old one's triggers and rules that were switched off
+    ([kind, name, state]), None before that."""
+
+    table_id: int
+    row: TableRow
+    facts: list[str]
+    foreign_keys: list[dict[str, Any]]
+    silenced: list[list[str]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,11 @@ class Journal:
 
     def set_cut_over(self) -> None:
         self.conn.execute(_Q["set_cut_over"], [self.pipeline])
+
+    def set_reverted(self) -> None:
+        """The swap was taken back: the copies are copies again, and what acts on writers waits for the next swap."""
+        for name in ("set_reverted", "finish_again"):
+            self.conn.execute(_Q[name], [self.pipeline])
 
     def has_cut_over_for_certain(self) -> bool:
         """Waits for whoever is just about to commit it."""
@@ -235,9 +256,45 @@ class Journal:
     def set_physical(self, table_id: int, physical: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_physical"], [Jsonb(physical), table_id])
 
+    def forget_verification(self, table_id: int) -> None:
+        self.conn.execute(_Q["forget_verification"], [table_id])
+
     def set_copy(self, table: TableRow) -> None:
         """What the copy is by now, where nothing of it concerns a row."""
         self.conn.execute(_Q["set_copy"], [Jsonb(table.plan.to_json()), Jsonb(table.copy_physical), table.id])
+
+    # --- the way back of a swap in place ------------------------------------------------------------------------
+
+    def add_reverse(self, table_id: int, live: Table, log_table: str, plan: Plan, facts: Sequence[str],
+                    foreign_keys: Sequence[Mapping[str, Any]]) -> None:  # fmt: skip
+        args = [table_id, live.oid, log_table, Jsonb(plan.to_json()), Jsonb(live.version()), Jsonb(live.physical()),
+                Jsonb(list(facts)), Jsonb(list(foreign_keys))]  # fmt: skip
+        self.conn.execute(_Q["insert_reverse"], args)
+
+    def knows_reverses(self) -> bool:
+        """Not where a journal was made by an older version and no setup has run since."""
+        row = self.conn.execute(_Q["reverses_there"]).fetchone()
+        return bool(row and row[0])
+
+    def reverses(self, run: int) -> list[Reverse]:
+        found = list[Reverse]()
+        if not self.knows_reverses():
+            return found
+        for (table_id, reverse_id, schema, name, oid, log, plan, version, physical, facts, foreign_keys,
+             silenced) in self.conn.execute(_Q["reverses"], [self.pipeline, run]):  # fmt: skip
+            made_for = {k: v for k, v in version.items() if k != "attnums"}
+            row = TableRow(
+                reverse_id, schema, name, oid, log, Plan.from_json(plan), version, catalog.fingerprint(made_for),
+                physical, "indexed", True,
+            )  # fmt: skip
+            found.append(Reverse(table_id, row, facts, foreign_keys, silenced))
+        return found
+
+    def set_silenced(self, reverse: Reverse, silenced: Sequence[Sequence[str]]) -> None:
+        self.conn.execute(_Q["set_silenced"], [Jsonb([list(s) for s in silenced]), reverse.row.id])
+
+    def forget_reverse(self, reverse: Reverse) -> None:
+        self.conn.execute(_Q["forget_reverse"], [reverse.row.id])
 
     def captured_statements(self, run: int, oid: int) -> list[tuple[CapturedEvent, list[str]]]:
         """(captured event, what was run of it) of every applied event that a relation of the source is in; without

@@ -8,7 +8,6 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline
 _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),
     "tables.existing": ("refuse",),
-    "swap.keep_old": (True,),
 }
 
 

@@ -47,6 +47,12 @@ class PgddlSwapOperator(PgddlOperator):
     stage = "swap"
 
 
+class PgddlRevertOperator(PgddlOperator):
+    """Takes a swap in place back, with all that was written since; no part of `lifecycle`, and before any cleanup."""
+
+    stage = "revert"
+
+
 class PgddlCleanupOperator(PgddlOperator):
     """Drops what was needed only on the way; the audit stays."""
 
@@ -63,6 +69,7 @@ STAGE_OPERATORS: dict[str, type[PgddlOperator]] = {
         PgddlReplayOperator,
         PgddlVerifyOperator,
         PgddlSwapOperator,
+        PgddlRevertOperator,
         PgddlCleanupOperator,
     )
 }

@@ -386,7 +386,7 @@ def test_a_swap_takes_what_the_copy_did_not_and_the_old_table_has_a_log_again(
     move.run_all(after="schema_sync", until="verify")
     execute(source_dsn, "UPDATE public.items SET u = u + 1")
     move.run("swap")
-    assert move.on_source("SELECT mode FROM pgddl.captured") == [("log",)]
+    assert move.on_source("SELECT mode FROM pgddl.captured") == [("log",), ("log",)]  # the old one's, and the new one's
     assert one(source_dsn, "SELECT sum(u) FROM public.items") == 5150
     execute(source_dsn, "UPDATE pgddl_old_public.items SET note = 'late' WHERE id = 1")
     assert "written to after the swap" in move.refused("cleanup").what

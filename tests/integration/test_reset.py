@@ -82,7 +82,8 @@ class Untouched:
     def check(self, *dsns: str) -> None:
         for dsn in dsns or self._before:
             lines, rows = self._before[dsn]
-            assert diff_catalogs(lines, structure(dsn)) == []
+            # Of foreign keys that were made anew Postgres names the triggers by new numbers.
+            assert diff_catalogs(lines, structure(dsn), ignore=["RI_ConstraintTrigger"]) == []
             assert rows_of(dsn) == rows
             wait_until(lambda dsn=dsn: left_behind(dsn) == [])
 
@@ -235,7 +236,7 @@ def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callabl
     load(source_dsn)
     before = Untouched(source_dsn, source_dsn)
     move = lifecycle(source_dsn, rewrite=SOME, **SMALL)
-    for stage in ("setup", "backfill", "verify"):
+    for stage in STAGES[: STAGES.index("swap")]:
         run_until(move, stage)
         reset(move)
         before.check()
@@ -250,9 +251,15 @@ def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callabl
         reset(move)
         before.check()
         move.run_all(until="swap")
-    with pytest.raises(UsageError, match="has swapped"):
+    with pytest.raises(UsageError, match="has swapped") as refused:
         reset(move)
-    move.run("cleanup")
+    assert "run stage revert, then reset" in str(refused.value)
+    move.run("revert")
+    reset(move)
+    before.check()
+    move.run_all(until="swap")
+    move.run("revert")
+    move.run_all(until="cleanup", after="schema_sync")
     there = Untouched(source_dsn, source_dsn)
     reset(move)
     assert "pgddl" not in "".join(structure(source_dsn))

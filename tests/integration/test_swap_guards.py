@@ -720,7 +720,7 @@ def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
     move = rewrite()
     do(move.source, "CREATE TABLE elsewhere (id int)")
     move.run_all(until="verify")
-    tries = before_each(monkeypatch, exchange, "_wait_out_old_snapshots", lambda _: None)
+    tries = before_each(monkeypatch, exchange, "wait_out_old_snapshots", lambda _: None)
     older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM elsewhere"]
     with in_transaction(move.source, *older) as reader, Underway(lambda: move.run("swap")) as swapping:
         do(move.source, "INSERT INTO items VALUES (1001, 'newer')")

@@ -127,11 +127,16 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     out. Retry where the table is no longer what the functions were made for.
     """
     with source.transaction():
-        now = keep_writers_out(source, prepared, lock_timeout)
-        for leaf in now.leaves:
-            for statement in trigger_statements(pipeline, leaf):
-                source.execute(statement)
+        create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
         return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
+
+
+def create_triggers(source: Session, pipeline: str, now: Table) -> None:
+    """The triggers of a table that `prepare` has made log and functions for, in the caller's transaction, which keeps
+    writers out."""
+    for leaf in now.leaves:
+        for statement in trigger_statements(pipeline, leaf):
+            source.execute(statement)
 
 
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:

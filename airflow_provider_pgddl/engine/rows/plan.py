@@ -42,7 +42,11 @@ class Plan:
     of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
-    are copied."""
+    are copied.
+
+    Of the way back from a swap: `proof` maps a column of the source to [SQL over the copy's columns that has to yield
+    its value again, its type there, whether it is a number]; `echo` is the log of what is written to the copy, in
+    which a window leaves nothing of its own."""
 
     schema: str
     name: str
@@ -66,6 +70,8 @@ class Plan:
     copy_attributes: str = ""
     split: Split | None = None
     order: tuple[str, ...] = ()
+    proof: dict[str, list[Any]] = field(default_factory=dict)
+    echo: str = ""
 
     @property
     def qualified(self) -> str:

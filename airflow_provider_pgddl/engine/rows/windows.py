@@ -39,6 +39,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
 TYPE_ALTERED = "a type was altered just now"
+NAMED = 10  # rows that an error names
 FILL = "fill"  # the purpose of a worker's session on the target
 
 
@@ -315,7 +316,7 @@ def _ingest_across(
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         keys = _stage_keys(logs, replica.target, table, staging)
         if table.plan.keep:
-            _ingest_keeping(replica, logs, table, staging)
+            _ingest_keeping(replica.target, table, staging, read_moves(replica, logs, table))
         else:
             _truncate_leaves(replica.target, table, truncated)
             delete_from_copy(replica.target, table, staging)
@@ -392,16 +393,15 @@ def _fill_together(source: Session, target: Session, pipeline: str, tables: Sequ
     return sum(counts), {}
 
 
-def _ingest_keeping(replica: Replica, logs: Logs, table: TableRow, staging: sql.Identifier) -> None:
+def _ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, moves: kept.Moves) -> int:
     """With the values of columns that the copy alone has: they follow their rows, to which they wait by pending key."""
-    target = replica.target
-    moves = read_moves(replica, logs, table)
     if table.state == "indexed":
         kept.forget_strays(target, table, staging, pending_table(table.id))
     kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
     kept.forget_truncated(target, table, moves.truncated)
-    ingest_keys(target, table, staging, moves.leaves)
+    keys = ingest_keys(target, table, staging, moves.leaves)
     kept.follow(target, table, moves)
+    return keys
 
 
 def read_moves(replica: Replica, logs: Logs, table: TableRow) -> kept.Moves:
@@ -712,39 +712,104 @@ class LostTrack(Exception):
     """The log of a table does not say what changed, or its copy is not what its plan was made for."""
 
 
+class Unproven(LostTrack):
+    """Rows would not be the same again. `keys` are theirs as text (the first ones), `columns` where they differ."""
+
+    def __init__(self, keys: Sequence[str], columns: Sequence[str]):
+        self.keys, self.columns = keys, columns
+        super().__init__(f"{', '.join(columns)} of row(s) {', '.join(keys)} would have another value")
+
+
 def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
 
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
     acknowledge. NoPartition where rows need partitions first: roll back, make them, and do it again."""
-    log, logs = change_log.log_table(table.log_table), Logs(conn)
-    count, lost_track, truncated = summaries(logs, [table])[table.id]
-    if lost_track:
-        raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
-    keys = 0
-    if count:
-        staging = staging_table(conn, "ingest", table.plan, table.id)
-        _stage_keys(logs, conn, table, staging)
-        conn.execute(sql.SQL("DELETE FROM {}").format(log))
-        keys = ingest_keys(conn, table, staging, truncated)
-        conn.execute(sql.SQL("TRUNCATE {}").format(staging))
-    if not fill:
-        return keys, 0
-    if hold_copies(conn, {table.id: table.plan}):
-        raise LostTrack(COPY_ALTERED)
-    taken = staging_table(conn, "fill", table.plan, table.id)
-    if _take_pending(conn, table.plan, table.id, taken, fill) == 0:
-        return keys, 0
-    conn.execute(sql.SQL("ANALYZE {}").format(taken))
-    rows = _insert_rows(conn, table.plan, taken)
-    conn.execute(sql.SQL("TRUNCATE {}").format(taken))
+    plan = table.plan
+    keys = _drain_log(conn, table)
+    rows = _drain_pending(conn, table, fill) if fill else 0
+    if plan.echo:
+        conn.execute(sql.SQL(_Q["forget_echo"]).format(log=change_log.log_table(plan.echo)))
     return keys, rows
 
 
-def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier) -> int:
-    insert = sql.SQL(_Q["insert_rows"]).format(
-        copy=plan.copy, columns=plan.column_list, rows=_rows_of_keys(plan, taken)
-    )
+def _drain_log(conn: Session, table: TableRow) -> int:
+    plan, logs = table.plan, Logs(conn)
+    if plan.keep:
+        kept.fit(conn, table)
+    count, lost_track, truncated = summaries(logs, [table])[table.id]
+    if lost_track:
+        raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
+    if count == 0:
+        return 0
+    staging = staging_table(conn, "ingest", plan, table.id)
+    _stage_keys(logs, conn, table, staging)
+    moves = None
+    if plan.keep:
+        moves = kept.read_moves(conn, conn, table, logs.of(table), catalog.current_snapshot(conn))
+    conn.execute(sql.SQL("DELETE FROM {}").format(change_log.log_table(table.log_table)))
+    if moves is None:
+        keys = ingest_keys(conn, table, staging, truncated)
+    else:
+        keys = _ingest_keeping(conn, table, staging, moves)
+    conn.execute(sql.SQL("TRUNCATE {}").format(staging))
+    return keys
+
+
+def _drain_pending(conn: Session, table: TableRow, fill: int) -> int:
+    plan = table.plan
+    if hold_copies(conn, {table.id: plan}):
+        raise LostTrack(COPY_ALTERED)
+    taken = staging_table(conn, "fill", plan, table.id)
+    if _take_pending(conn, plan, table.id, taken, fill) == 0:
+        return 0
+    conn.execute(sql.SQL("ANALYZE {}").format(taken))
+    arrivals = kept.create_arrivals(conn, plan, table.id) if plan.keep else plan.copy
+    rows = _insert_rows(conn, plan, taken, arrivals)
+    if plan.keep:
+        kept.put_back(conn, plan, table.id, taken)
+    if plan.proof:
+        _refuse_unproven(conn, plan, taken)
+    conn.execute(sql.SQL("TRUNCATE {}").format(taken))
+    return rows
+
+
+def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier) -> None:
+    """Whether each row that has just been written yields the row that it was made from: what a type cannot hold it may
+    round or cut off without an error."""
+
+    def value(alias: str, column: str, number: bool) -> sql.Composable:
+        # Equal by its type's own equality may still be another value, but for numbers.
+        return sql.SQL("{}" if number else '{}::text COLLATE "C"').format(sql.Identifier(alias, column))
+
+    differ = {
+        column: sql.SQL("{} IS DISTINCT FROM {}").format(value("c", column, number), value("m", column, number))
+        for column, (_, _, number) in plan.proof.items()
+    }
+    rows = conn.execute(
+        sql.SQL(_Q["unproven"]).format(
+            keys=sql.SQL("pg_catalog.concat_ws(', ', {})").format(
+                sql.SQL(", ").join(sql.Identifier("k", f"k{i}") for i in range(1, len(plan.key) + 1))
+            ),
+            columns=sql.SQL(", ").join(
+                sql.SQL("CASE WHEN {} THEN {} END").format(condition, sql.Literal(column))
+                for column, condition in differ.items()
+            ),
+            staging=taken, source=plan.source, of_source=plan.key_join("c", "k"),
+            expressions=sql.SQL(", ").join(
+                sql.SQL("CAST({} AS {}) AS {}").format(sql.SQL(made), sql.SQL(type_), sql.Identifier(column))
+                for column, (made, type_, _) in plan.proof.items()
+            ),
+            copy=plan.copy_only, of_copy=plan.key_join("t", "k"),
+            differ=sql.SQL(" OR ").join(differ.values()), limit=sql.Literal(NAMED),
+        )
+    ).fetchall()  # fmt: skip
+    if rows:
+        raise Unproven([f"({key})" for key, _ in rows], sorted({c for _, columns in rows for c in columns}))
+
+
+def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Identifier) -> int:
+    insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.column_list, rows=_rows_of_keys(plan, taken))
     if plan.split is None:
         return conn.execute(insert).rowcount
     try:

@@ -1,6 +1,8 @@
 -- name: pipeline
-SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at
-FROM pgddl.pipelines WHERE pipeline = %s
+-- Setup asks this before it brings an older journal up to date, which does not have the last column.
+SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
+       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz
+FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: insert_pipeline
 INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeline) VALUES (%s, %s, %s, %s, %s)
@@ -8,7 +10,7 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 -- name: next_run
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
-    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, window_no = 0, ddl_position = NULL, ddl_lsn = NULL, slot_lsn = NULL
+    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, window_no = 0, ddl_position = NULL, ddl_lsn = NULL, slot_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config
@@ -22,6 +24,34 @@ UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipelin
 
 -- name: set_cut_over
 UPDATE pgddl.pipelines SET cut_over_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND cut_over_at IS NULL
+
+-- name: set_reverted
+UPDATE pgddl.pipelines SET cut_over_at = NULL, reverted_at = pg_catalog.clock_timestamp() WHERE pipeline = %s
+
+-- name: finish_again
+UPDATE pgddl.ddl_events e SET status = 'pending', applied_at = NULL
+FROM pgddl.pipelines p
+WHERE p.pipeline = %s AND e.pipeline = p.pipeline AND e.run = p.run AND e.phase = 'finish' AND e.status = 'applied'
+  AND e.captured_id IS NULL
+
+-- name: insert_reverse
+INSERT INTO pgddl.reverses (table_id, source_oid, log_table, plan, version, physical, facts, foreign_keys)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: reverses_there
+SELECT pg_catalog.to_regclass('pgddl.reverses') IS NOT NULL
+
+-- name: reverses
+SELECT r.table_id, r.id, t.schema_name, t.table_name, r.source_oid, r.log_table, r.plan, r.version, r.physical, r.facts,
+       r.foreign_keys, r.silenced
+FROM pgddl.reverses r JOIN pgddl.tables t ON t.id = r.table_id
+WHERE t.pipeline = %s AND t.run = %s ORDER BY t.schema_name COLLATE "C", t.table_name COLLATE "C"
+
+-- name: set_silenced
+UPDATE pgddl.reverses SET silenced = %s WHERE id = %s
+
+-- name: forget_reverse
+DELETE FROM pgddl.reverses WHERE id = %s
 
 -- name: lock_cut_over
 SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s FOR UPDATE
@@ -282,7 +312,8 @@ SELECT pg_catalog.jsonb_agg(k.key) FROM (
     LIMIT 100) k
 
 -- name: insert_follow_up
-INSERT INTO pgddl.follow_ups (pipeline, run, statement) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING
+INSERT INTO pgddl.follow_ups (pipeline, run, statement) VALUES (%s, %s, %s)
+ON CONFLICT (pipeline, run, statement) DO UPDATE SET done_at = NULL
 
 -- name: follow_ups_left
 SELECT statement FROM pgddl.follow_ups WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY id

@@ -55,6 +55,16 @@ FROM {source} AS t WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join})
 -- name: insert_rows
 INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
 
+-- name: unproven
+-- Keys of rows that would not be the same again, with the columns, where the copy's row yields another value than the source has.
+SELECT {keys}, pg_catalog.array_remove(ARRAY[{columns}], NULL)
+FROM {staging} AS k JOIN {source} AS c ON {of_source}
+CROSS JOIN LATERAL (SELECT {expressions} FROM {copy} AS t WHERE {of_copy}) AS m
+WHERE {differ} LIMIT {limit}
+
+-- name: forget_echo
+DELETE FROM {log} WHERE xid = pg_catalog.pg_current_xact_id()
+
 -- name: count_pending
 SELECT {id}::bigint, count(*) FROM {pending}
 

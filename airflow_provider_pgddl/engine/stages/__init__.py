@@ -23,9 +23,12 @@ from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
+# With what is run only where a person asks for it.
+ALL_STAGES = (*STAGES, "revert")
 
 __all__ = [
-    "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset", "resume", "run", "shown", "status",
+    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset", "resume", "run",
+    "shown", "status",
 ]  # fmt: skip
 
 
@@ -34,8 +37,8 @@ def run(job: Job) -> StageResult:
 
     LockHeld while another run is alive, UsageError for a stage that is not its turn, and each stage's own errors.
     """
-    if job.stage not in STAGES:
-        raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(STAGES)}")
+    if job.stage not in ALL_STAGES:
+        raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(ALL_STAGES)}")
     if job.dry_run and job.stage != "swap":
         raise UsageError(f"{job.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
     stage = import_module(f"airflow_provider_pgddl.engine.stages.{job.stage}")

@@ -14,8 +14,9 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
-from airflow_provider_pgddl.engine.rows.windows import forget_keys
+from airflow_provider_pgddl.engine.rows.windows import drop_pending, forget_keys
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries, writers_wait
@@ -48,6 +49,7 @@ def run(context: Context) -> StageResult:
         )  # fmt: skip
     context.receive()
     refuse_late_changes(context.source, context.logs, context.name, tables)
+    _give_up_way_back(context)
     stop_capture(context, tables)
     if context.in_place:
         _drop_old(context, tables)
@@ -61,6 +63,15 @@ def run(context: Context) -> StageResult:
     if not context.in_place and fenced:
         context.say("the fence on the source stays up; `pgddl reset` takes it down when nothing writes there any more")
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
+
+
+def _give_up_way_back(context: Context) -> None:
+    """From here on nothing can be reverted; the log that the new tables have for that goes with their capture."""
+    with context.fenced():
+        for way in context.journal.reverses(context.row().run):
+            drop_pending(context.target, way.row)
+            kept.drop(context.target, way.row)
+            context.journal.forget_reverse(way)
 
 
 def _note_late_ddl(context: Context) -> None:
@@ -119,7 +130,9 @@ def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
             if context.pipeline.by_slot:
                 _stop_slot_capture_of(context, oid, [t for t in tables if t.oid == oid])
                 continue
-            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=True, then=then)
+            # What is captured of the new table, for a revert, is not needed any more.
+            only_if_empty = not context.in_place or oid in replaced
+            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=only_if_empty, then=then)
         except change_log.LateChanges:
             refuse_late_changes(context.source, context.logs, context.name, tables)
             raise

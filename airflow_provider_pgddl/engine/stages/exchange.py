@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from psycopg import sql
@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
+from airflow_provider_pgddl.engine.stages.reverse import WayBack
 from airflow_provider_pgddl.engine.stages.unchanged import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
 from airflow_provider_pgddl.engine.stages.verify import sides_of
@@ -57,7 +58,7 @@ class ForeignKey:
     comment: str | None
 
 
-class _NotYet(Exception):
+class NotYet(Exception):
     """Why this try must not go on: what to do first is in the loop around it."""
 
 
@@ -66,15 +67,16 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     _create_old_schemas(context, tables)
     splitting.prepare(context, tables)
     conn = context.session("source", "swap")
-    guard = SchemaGuard(context)
+    guard, way_back = SchemaGuard(context), WayBack(context)
 
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)
-        return _exchange(context, conn, context.tables(), guard)
+        way_back.prepare(context.tables())
+        return _exchange(context, conn, context.tables(), guard, way_back)
 
-    figures = with_tries(context.pipeline.swap, "swap", attempt, again=(_NotYet, ChangedJustNow))
+    figures = with_tries(context.pipeline.swap, "swap", attempt, again=(NotYet, ChangedJustNow))
     context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
     return figures
 
@@ -90,12 +92,15 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
             )
 
 
-def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard) -> dict[str, Any]:
+def _exchange(
+    context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack
+) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
-    keys = foreign_keys(conn, tables)
+    keys = foreign_keys(conn, [t.oid for t in tables])
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
+    lost = [k for k in keys if set(k.columns).intersection(dropped.get(k.table_oid, ()))]
     carried = read_dependents(context.pipeline, conn, tables)
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     keyless = [(t, sides_of(context, t)) for t in tables if t.keyless]
@@ -107,11 +112,11 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         locked = time.monotonic()
         _refuse_changed(context, conn, tables, keys, broken)
         if read_dependents(context.pipeline, conn, tables) != carried:
-            raise _NotYet("what depends on the tables changed just now")
-        if not guard.unchanged(conn):
-            raise _NotYet("the schema changed just now")
-        _wait_out_old_snapshots(conn)
-        drained = _drain(context, conn, [t for t in tables if not t.keyless])
+            raise NotYet("what depends on the tables changed just now")
+        if not guard.unchanged(conn) or not way_back.is_ready(conn, tables):
+            raise NotYet("the schema changed just now")
+        wait_out_old_snapshots(conn)
+        drained = drain_all(context, conn, [t for t in tables if not t.keyless])
         copied = copy_all(conn, conn, keyless) if keyless else {}
         for root in direct.modes(conn, context.name):
             direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
@@ -120,18 +125,19 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
         carried.take_away(conn)
         serials = [(table, _move(conn, table)) for table in tables]
         for key in keys:
-            if not set(key.columns).intersection(dropped.get(key.table_oid, ())):
-                _add_foreign_key(context, journal, key)
+            if key not in lost:
+                add_foreign_key(context, journal, key)
         carried.put_back(conn, replaced_names(tables))
         _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
         splitting.own(conn, tables)
         for table, sequences in serials:
-            _own_sequences(conn, table, sequences)  # after the owner: they must have the same
+            own_sequences(conn, table, sequences)  # after the owner: they must have the same
         for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
             # A copy is analyzed alone: what a parent and its children have in common is counted once they are one, and
             # what was copied just now only when nobody waits for it.
             journal.add_follow_up(context.row().run, analyze(conn, sql.Identifier(*name)))
-        _refuse_left_behind(conn, tables)
+        refuse_left_behind(conn, [t.oid for t in tables])
+        way_back.start(conn, tables, {t.oid: [asdict(k) for k in lost if k.table_oid == t.oid] for t in tables})
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
@@ -139,13 +145,16 @@ def _exchange(context: Context, conn: Session, tables: Sequence[TableRow], guard
             **copied}  # fmt: skip
 
 
-def read_dependents(pipeline: Pipeline, conn: Session, tables: Sequence[TableRow]) -> dependents.Carried:
-    """What the swap carries over beside the tables; refused where it cannot."""
-    changed = {t.oid: retyped_columns(pipeline.rewrites[t.schema, t.name].alter) for t in tables}
+def read_dependents(
+    pipeline: Pipeline, conn: Session, tables: Sequence[TableRow], oids: Sequence[int] | None = None
+) -> dependents.Carried:
+    """What a swap carries over beside the tables; refused where it cannot. `oids`: those that bear the tables' names
+    now, in their order, where these are not the ones that were rewritten."""
+    by_oid = dict(zip(oids or [t.oid for t in tables], tables, strict=True))
+    changed = {oid: retyped_columns(pipeline.rewrites[t.schema, t.name].alter) for oid, t in by_oid.items()}
     asked = pipeline.swap.recreate_materialized_views
-    found = dependents.read(conn, [t.oid for t in tables], changed, materialized=asked)
-    qualified = {t.oid: t.qualified for t in tables}
-    refuse(Finding("error", r.code, "source", qualified[r.table], r.what, r.fix) for r in found.refused)
+    found = dependents.read(conn, list(by_oid), changed, materialized=asked)
+    refuse(Finding("error", r.code, "source", by_oid[r.table].qualified, r.what, r.fix) for r in found.refused)
     return found
 
 
@@ -154,18 +163,19 @@ def replaced_names(tables: Sequence[TableRow]) -> dict[tuple[str, str], tuple[st
     return {(t.schema, t.name): (old_schema(t.schema), t.name) for t in tables}
 
 
-def _refuse_left_behind(conn: Session, tables: Sequence[TableRow]) -> None:
+def refuse_left_behind(conn: Session, oids: Sequence[int]) -> None:
     """Nothing was seen that is not carried, so this is a mistake of ours: better found before the commit."""
-    left = dependents.left_behind(conn, [t.oid for t in tables])
+    left = dependents.left_behind(conn, oids)
     if left:
         raise StageFailed(
-            f"after the swap {left[0]} would still refer to the old table; nothing was changed",
+            f"after the swap {left[0]} would still refer to the table that was replaced; nothing was changed",
             todo="drop it, run this again, and create it again",
         )
 
 
-def foreign_keys(conn: Session, tables: Sequence[TableRow]) -> list[ForeignKey]:
-    return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": [t.oid for t in tables]})]
+def foreign_keys(conn: Session, oids: Sequence[int]) -> list[ForeignKey]:
+    """Those from and to these tables."""
+    return [ForeignKey(*row) for row in conn.execute(_Q["foreign_keys"], {"oids": list(oids)})]
 
 
 def involved(tables: Sequence[TableRow], keys: Sequence[ForeignKey]) -> list[Name]:
@@ -189,24 +199,24 @@ def _refuse_changed(
     healthy, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
     if stopped:
         if captures_ddl(context):
-            raise _NotYet("a table changed just now")  # the next try follows it, or finds it blocked
+            raise NotYet("a table changed just now")  # the next try follows it, or finds it blocked
         table = next(t for t in tables if t.id in stopped)
         raise PreflightRefused(
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
         )
-    if foreign_keys(conn, healthy) != list(keys):
-        raise _NotYet("foreign keys changed while the locks were taken")
+    if foreign_keys(conn, [t.oid for t in healthy]) != list(keys):
+        raise NotYet("foreign keys changed while the locks were taken")
 
 
-def _wait_out_old_snapshots(conn: Session) -> None:
+def wait_out_old_snapshots(conn: Session) -> None:
     """A REPEATABLE READ transaction that is older than the swap would find the new table without the rows written since
     its snapshot. It cannot be told from a statement with a snapshot inside a longer transaction, which ends soon."""
     row = conn.execute(_Q["old_snapshots"]).fetchone()
     if row and row[0]:
-        raise _NotYet(f"a transaction with an older snapshot is open (process {row[0]})")
+        raise NotYet(f"a transaction with an older snapshot is open (process {row[0]})")
 
 
-def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
+def drain_all(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
     """The last window, with a fresh snapshot under the lock, in the same session (C16)."""
     limit = context.pipeline.replay.window_rows
     drained = 0
@@ -216,12 +226,12 @@ def _drain(context: Context, conn: Session, tables: Sequence[TableRow]) -> int:
         except LostTrack as lost:
             raise StageFailed(str(lost), table=table.qualified) from None
         except NoPartition as none:  # the next try's window makes it, and nobody waits for that
-            raise _NotYet(str(none)) from None
+            raise NotYet(str(none)) from None
         drained += keys
         if drained >= limit:
-            raise _NotYet("too much was written just now")
+            raise NotYet("too much was written just now")
     if count_pending(conn, tables):
-        raise _NotYet("too much was written just now")
+        raise NotYet("too much was written just now")
     return drained
 
 
@@ -270,11 +280,11 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
             )
     for kind, _, name, column, _, _ in sequences:
         if kind == "i":  # moved with the old table, and locked by that: nobody can draw from it any more
-            _carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
+            carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
     return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
 
 
-def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
+def own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
     """A serial's sequence goes on under the new table, as wide as its column."""
     oid = catalog.oid_of(conn, table.schema, table.name)
     columns = {c.name: c.type for t in catalog.describe(conn, [oid] if oid else []).values() for c in t.columns}
@@ -287,7 +297,7 @@ def _own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) 
                 conn.execute(sql.SQL("ALTER SEQUENCE {} AS {}").format(sequence, sql.SQL(columns[column])))
 
 
-def _carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
+def carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:
     """The copy's own identity sequence goes on where the live one stands, and a little further."""
     row = conn.execute(_Q["identity_copy"], [copy_oid, column]).fetchone()
     if row is not None:
@@ -313,7 +323,8 @@ def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events:
             journal.event_status(event.id, "applied")
 
 
-def _add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
+def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
+    """NOT VALID, which reads no row; what was validated is so again once the lock is gone."""
     conn = journal.conn
     if statements := splitting.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
         for statement in statements:

@@ -156,7 +156,7 @@ def _swap(draft: _Draft, steps: Iterable[Step]) -> Statements:
         yield from _of_phase(steps, "finish")
         return
     conn, tables = draft.source, draft.tables()
-    keys = exchange.foreign_keys(conn, tables)
+    keys = exchange.foreign_keys(conn, [t.oid for t in tables])
     carried = exchange.read_dependents(draft.pipeline, conn, tables)
     leaving, coming = carried.statements(exchange.replaced_names(tables))
     locked = sorted({*exchange.involved(tables, keys), *carried.tables})

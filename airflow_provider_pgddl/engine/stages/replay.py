@@ -125,11 +125,11 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
         if until_quiet:
             if not done.keys and not done.pending:
                 return windows
-        elif not done.pending and (done.seconds <= settings.until_lag or _no_shorter(windows)):
+        elif not done.pending and (done.seconds <= settings.until_lag or no_shorter(windows)):
             return windows
 
 
-def _no_shorter(windows: Sequence[Window]) -> bool:
+def no_shorter(windows: Sequence[Window]) -> bool:
     """Whether more windows would not bring the lag down: one over many tables takes its time, changes or not."""
     last = windows[-WINDOWS_TO_SEE_A_TREND:]
     even = len(last) == WINDOWS_TO_SEE_A_TREND and not any(w.pending for w in last)

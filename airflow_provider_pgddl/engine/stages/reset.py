@@ -56,7 +56,11 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         held.take()
         held.terminate_stale(*{id(s): s for s in (source, target)}.values())
         if pipeline.in_place and row.cut_over_at and not row.finished_at:
-            raise UsageError(f"pipeline {name!r} has swapped its tables", todo="run stage cleanup, which ends it")
+            back = "run stage revert, then reset, which leaves them as they were; or cleanup, which keeps the new ones"
+            raise UsageError(
+                f"pipeline {name!r} has swapped its tables",
+                todo=back if pipeline.swap.keep_old else "run stage cleanup, which ends it",
+            )
         chosen = _chosen(journal.tables(row.run), tables)
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}

@@ -8,17 +8,17 @@ from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Control, shown
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.journal import Journal, PipelineRow
 from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.pipeline import Pipeline
-from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
+from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.windows import count_pending
 from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 
 def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """Stages, tables with their chunks, pending keys and changes waiting in the log, captured DDL by status, windows,
-    how far behind the rows are, mismatches, the cut-over, and what holds runs."""
+    how far behind the rows are, mismatches, the cut-over, what a revert would bring back, and what holds runs."""
     name = pipeline.pipeline
     with (
         connect(source_dsn, purpose="status", pipeline=name) as source,
@@ -34,14 +34,17 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
         followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
         pending = count_pending(target, followed)
+        back = [way.row for way in journal.reverses(row.run) if way.row.log_table in logs]
         left, longest = journal.chunks_left([t.id for t in tables]), journal.longest_wait(row.run)
         return {
             "pipeline": name,
-            "state": "finished" if row.finished_at else "cut over" if row.cut_over_at else "under way",
+            "state": _state(row),
             "run": row.run,
             "job": row.job,
             "cut_over_at": row.cut_over_at,
             "changes_since_cut_over": sum(changes.values()) if row.cut_over_at and row.job == "migrate" else None,
+            "reverted_at": row.reverted_at,
+            "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
             "verify_needed": row.verify_needed,
             "control": shown(Control(target, name)),
             "stages": {
@@ -71,6 +74,14 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "schema": _verdicts(journal),
             "mismatches": journal.mismatches(),
         }
+
+
+def _state(row: PipelineRow) -> str:
+    if row.finished_at:
+        return "finished"
+    if row.cut_over_at:
+        return "cut over"
+    return "reverted" if row.reverted_at else "under way"
 
 
 def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:

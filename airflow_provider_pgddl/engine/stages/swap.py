@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.stages import cut_over, exchange
+from airflow_provider_pgddl.engine.stages import cut_over, exchange, revert
+from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
 from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
@@ -28,7 +30,10 @@ def run(context: Context) -> StageResult:
     context.border().wait()
     if context.row().cut_over_at is not None:
         finished = _finish(context)
-        return context.result("done" if finished else "nothing_to_do", validated=finished)
+        dropped = _drop_replaced(context)
+        return context.result("done" if finished or dropped else "nothing_to_do", validated=finished)
+    if context.in_place:
+        revert.finish(context)  # where that was killed
     follow(context, look=True)
     refuse_unready(context)
     try:
@@ -36,6 +41,7 @@ def run(context: Context) -> StageResult:
     except Rehearsed as done:
         return _rehearsed(context, done)
     finished = _finish(context)
+    _drop_replaced(context)
     return context.result(
         "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=finished, **figures
     )
@@ -74,3 +80,13 @@ def _finish(context: Context) -> int:
         with_tries(context.pipeline.swap, "finishing the swap", attempt)
         context.say(statement)
     return len(statements)
+
+
+def _drop_replaced(context: Context) -> bool:
+    """Where the old tables are not kept: each in a short transaction of its own. Under the swap's lock, writers of all
+    tables would wait until their files are gone."""
+    if context.pipeline.swap.keep_old or not context.in_place:
+        return False
+    left = bool(change_log.captured_roots(context.source, context.name))
+    stop_capture(context, context.tables())
+    return left

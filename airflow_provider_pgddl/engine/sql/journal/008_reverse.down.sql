@@ -1,0 +1,2 @@
+DROP TABLE pgddl.reverses;
+ALTER TABLE pgddl.pipelines DROP reverted_at;

@@ -1,0 +1,457 @@
+"""revert: the way back from a swap in place. The old table catches up by the change log that the swap has begun on the
+new one, and takes its place again in one short transaction; the new one is the copy again, and the run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
+from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.dependents import Carried
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.findings import Finding, refuse
+from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
+from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rows.shape import copy_digests
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
+from airflow_provider_pgddl.engine.rows.windows import (
+    NAMED,
+    LostTrack,
+    Unproven,
+    Window,
+    create_pending,
+    drain,
+    forget_keys,
+    pending_table,
+    stopped_by_drift,
+    window,
+)
+from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.cleanup import refuse_late_changes
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
+from airflow_provider_pgddl.engine.stages.exchange import (
+    ForeignKey,
+    NotYet,
+    Serial,
+    add_foreign_key,
+    carry_identity,
+    drain_all,
+    drop_statement,
+    foreign_keys,
+    involved,
+    own_sequences,
+    read_dependents,
+    refuse_left_behind,
+    wait_out_old_snapshots,
+)
+from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.replay import no_shorter
+from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
+
+_Q = queries("reverse")
+_LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
+
+# A table of the pipeline and its way back.
+Back = tuple[TableRow, Reverse]
+
+
+def run(context: Context) -> StageResult:
+    if context.job.tables is not None:
+        raise UsageError("revert is about the whole pipeline", todo="run it without --tables")
+    if not context.in_place:
+        raise UsageError(
+            "revert takes back a swap in place; a cut-over to another cluster has no way back",
+            todo="move the rows back by a pipeline of its own, from the new cluster to the old one",
+        )
+    row = context.row()
+    if row.finished_at is not None:
+        raise UsageError("the pipeline is finished: cleanup has dropped the old tables")
+    if row.cut_over_at is None:
+        if row.reverted_at is None:
+            raise UsageError("nothing has been swapped", todo="run stage swap first")
+        finished = finish(context)
+        return context.result("done" if finished else "nothing_to_do", validated=finished)
+    backs = _ways_back(context)
+    _refuse_changed(context.source, backs)
+    _dependents(context, context.source, backs)
+    _refuse_sequences_beyond(context.source, backs)
+    refuse_late_changes(context.source, context.logs, context.name, [t for t, _ in backs])
+    backs = _made_ready(context, backs)
+    windows = _catch_up(context, backs)
+    figures = _go_back(context, backs)
+    finished = finish(context)
+    return context.result(
+        "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=finished,
+        windows=len(windows), keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), **figures,
+    )  # fmt: skip
+
+
+# --- what keeps it from happening -------------------------------------------------------------------------------------
+
+
+def _ways_back(context: Context) -> list[Back]:
+    """All tables or none."""
+    if not context.pipeline.swap.keep_old:
+        raise UsageError("swap.keep_old is false: nothing is kept to go back to")
+    ways = {r.table_id: r for r in context.journal.reverses(context.row().run)}
+    captured = change_log.captured_roots(context.source, context.name)
+    for table in context.tables():
+        if table.id in ways and ways[table.id].row.oid in captured:
+            continue
+        oid = catalog.oid_of(context.source, table.schema, table.name)
+        now = catalog.describe(context.source, [oid] if oid else [])
+        why = next((why_not(table, new) for new in now.values()), None)
+        raise PreflightRefused(
+            why or "what was written since the swap has not been logged: the swap was made by an older version, or "
+            "cleanup has begun", table=table.qualified, todo="run stage cleanup, which ends the pipeline",
+        )  # fmt: skip
+    return [(t, ways[t.id]) for t in context.tables()]
+
+
+def _refuse_changed(conn: Session, backs: Sequence[Back]) -> None:
+    """What people have changed of a new table since the swap would be gone without a word."""
+    defined = facts(conn, [way.row.oid for _, way in backs])
+    for table, way in backs:
+        now, before = Counter(defined[way.row.oid]), Counter(way.facts)
+        if now == before:
+            continue
+        changed = [*(f"+ {f}" for f in (now - before).elements()), *(f"- {f}" for f in (before - now).elements())]
+        raise PreflightRefused(
+            "was changed since the swap: " + "; ".join(sorted(changed, key=lambda c: c[2:])), table=table.qualified,
+            todo="undo this on the table (+ came, - went), run revert, then do it again on the table that is live then",
+        )  # fmt: skip
+
+
+def _dependents(context: Context, conn: Session, backs: Sequence[Back]) -> Carried:
+    """What refers to the new tables by their oids, and goes back with the names."""
+    return read_dependents(context.pipeline, conn, [t for t, _ in backs], [way.row.oid for _, way in backs])
+
+
+def _refuse_sequences_beyond(conn: Session, backs: Sequence[Back]) -> None:
+    """A sequence that has left what the old column can hold would hand out values that no row can have."""
+    for table, way in backs:
+        types = {c: facts_["type"] for c, facts_ in table.version["columns"].items()}
+        for _, schema, name, column, _, _ in _owned_sequences(conn, way.row.oid):
+            largest = _LARGEST.get(types.get(column, ""))
+            row = conn.execute(sql.SQL("SELECT last_value FROM {}").format(sql.Identifier(schema, name))).fetchone()
+            if largest is not None and row is not None and abs(row[0]) > largest:
+                raise StageFailed(
+                    f"sequence {schema}.{name} stands at {row[0]}, beyond what column {column} can hold as "
+                    f"{types[column]}",
+                    table=table.qualified,
+                    todo="set it to a value that the old column can hold, then run revert again; the new table stays "
+                    "live meanwhile",
+                    sql=sql.SQL("SELECT pg_catalog.setval({}, …);")
+                    .format(sql.Literal(sql.Identifier(schema, name).as_string()))
+                    .as_string(),
+                )
+
+
+def _owned_sequences(conn: Session, oid: int) -> list[tuple[str, str, str, str, str, str]]:
+    return conn.execute(queries("swap")["owned_sequences"], [oid]).fetchall()
+
+
+# --- the old table catches up -----------------------------------------------------------------------------------------
+
+
+def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
+    """Where keys wait; and nothing of the old table acts on what windows write to it."""
+    conn, ready = context.source, []
+    for table, way in backs:
+        silenced = way.silenced
+        old = sql.Identifier(old_schema(table.schema), table.name)
+        with context.fenced():
+            create_pending(conn, way.row)
+            kept.fit(conn, way.row)
+            if silenced is None:
+                silenced = [list(row) for row in conn.execute(_Q["noisy"], {"oid": table.oid})]
+                for kind, name, _ in silenced:
+                    disable = sql.SQL(f"ALTER TABLE {{}} DISABLE {kind.upper()} {{}}")
+                    conn.execute(disable.format(old, sql.Identifier(name)))
+                context.journal.set_silenced(way, silenced)
+        ready.append((table, replace(way, silenced=silenced)))
+    return ready
+
+
+def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
+    """Windows from the new tables into the old ones, until little is left for the locks."""
+    rows, fill = [way.row for _, way in backs], context.pipeline.replay.window_rows
+    windows, border = list[Window](), context.border()
+    while True:
+        border.wait()
+        done = patiently(context, lambda: window(context.replica, rows, fill=fill))
+        windows.append(done)
+        if done.keys or done.rows or done.pending or len(windows) == 1:
+            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending")
+        for table, way in backs:
+            if way.row.id in done.stopped:
+                raise _refusal(context, table, way, "; ".join(done.stopped[way.row.id]))
+        if not done.pending and (done.seconds <= context.pipeline.replay.until_lag or no_shorter(windows)):
+            return windows
+
+
+def _refusal(context: Context, table: TableRow, way: Reverse, why: str) -> StageFailed:
+    """The error that names the rows which the old table does not take, where rows are the reason."""
+    named = _refused_rows(context, way)
+    todo = "the new table stays live, and nothing is lost. "
+    if not named:
+        return StageFailed(
+            f"cannot go back: {why}", table=table.qualified,
+            todo=todo + "Undo what changed on it and run revert again, or go on with it (stage cleanup)",
+        )  # fmt: skip
+    more = " (the first ones)" if len(named) >= NAMED else ""
+    return StageFailed(
+        f"rows that the old table cannot hold{more}: " + "; ".join(named), table=table.qualified,
+        todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key)}) and run revert again, or go on "
+        "with it (stage cleanup)",
+    )  # fmt: skip
+
+
+def _refused_rows(context: Context, way: Reverse) -> list[str]:
+    """Which rows the old table does not take, and why: halves of what has changed are tried, and nothing is kept of
+    it."""
+    conn, row = context.source, way.row
+    pending, trial, key = pending_table(row.id), sql.Identifier("pg_temp", "pgddl_trial"), row.plan.key_list()
+    named: list[str] = []
+
+    def attempt(low: int, high: int) -> psycopg.Error | Unproven | None:
+        try:
+            with conn.transaction(force_rollback=True):
+                some = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE n BETWEEN {} AND {}")
+                conn.execute(sql.SQL("DELETE FROM {}").format(pending))
+                conn.execute(some.format(pending, key, key, trial, sql.Literal(low), sql.Literal(high)))
+                drain(conn, row, high - low + 1)
+        except (Unproven, *REFUSALS) as error:
+            return error
+        return None
+
+    def look(low: int, high: int) -> None:
+        error = attempt(low, high) if len(named) < NAMED else None
+        if isinstance(error, Unproven):
+            named.extend(f"{key}: column {', '.join(error.columns)} would have another value" for key in error.keys)
+        elif error is not None and low == high:
+            named.append(f"{_key(conn, trial, row, low)}: {_why(conn, trial, row, low, error)}")
+        elif error is not None:
+            middle, before = (low + high) // 2, len(named)
+            look(low, middle)
+            look(middle + 1, high)
+            if len(named) == before:  # each half for itself would do
+                named.append(f"some of {_key(conn, trial, row, low)} to {_key(conn, trial, row, high)}: {_said(error)}")
+
+    with conn.transaction(force_rollback=True), Watch(conn, context.replica.watcher):
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        try:
+            drain(conn, row, 0)
+        except LostTrack:
+            return []
+        number = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT row_number() OVER () AS n, {} FROM {}"
+        total = conn.execute(sql.SQL(number).format(trial, key, pending)).rowcount
+        if total:
+            look(1, total)
+    return named[:NAMED]
+
+
+def _key(conn: Session, trial: sql.Identifier, row: TableRow, number: int) -> str:
+    query = sql.SQL("SELECT pg_catalog.concat_ws(', ', {}) FROM {} WHERE n = {}")
+    found = conn.execute(query.format(row.plan.key_list(), trial, sql.Literal(number))).fetchone()
+    return f"({found[0] if found else '?'})"
+
+
+def _said(error: psycopg.Error | Unproven) -> str:
+    return str(error) if isinstance(error, Unproven) else str(error.diag.message_primary)
+
+
+def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error: psycopg.Error | Unproven) -> str:
+    """With the columns whose values do not go back into their old types, which a server's error does not name."""
+    plan, columns = row.plan, []
+    for column, made in zip(plan.columns, plan.expressions, strict=True):
+        if column in plan.proof:
+            query = sql.SQL("SELECT {} FROM {} AS t WHERE EXISTS (SELECT FROM {} AS k WHERE {} AND k.n = {})")
+            parts = (sql.SQL(made), plan.source, trial, plan.key_join("t", "k"), sql.Literal(number))
+            try:
+                with conn.transaction():
+                    conn.execute(query.format(*parts))
+            except psycopg.DataError:
+                columns.append(column)
+    return _said(error) + (f" (column {', '.join(columns)})" if columns else "")
+
+
+# --- the swap goes back -----------------------------------------------------------------------------------------------
+
+
+def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
+    """Tries until the locks are there and little is left to drain; returns the figures."""
+    conn = context.session("source", "revert")
+    for schema in sorted({copy_schema(t.schema) for t, _ in backs}):
+        with context.fenced():
+            context.source.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+
+    def attempt() -> dict[str, Any]:
+        try:
+            return _exchange(context, conn, backs)
+        except REFUSALS as error:
+            for table, way in backs:
+                if _refused_rows(context, way):
+                    raise _refusal(context, table, way, "") from None
+            raise StageFailed(
+                f"cannot go back: {error.diag.message_primary}", todo="see the server's log for the whole statement"
+            ) from error
+        except NotYet:
+            _catch_up(context, backs)
+            raise
+
+    figures = with_tries(context.pipeline.swap, "revert", attempt, again=NotYet)
+    context.say(f"{len(backs)} table(s) are back; locked for {figures['locked_ms']} ms")
+    return figures
+
+
+def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[str, Any]:
+    journal, tables = Journal(conn, context.name), [t for t, _ in backs]
+    keys = foreign_keys(conn, [way.row.oid for _, way in backs])
+    lost = [ForeignKey(**key) for _, way in backs for key in way.foreign_keys]
+    broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
+    carried, new = _dependents(context, conn, backs), [way.row.oid for _, way in backs]
+    wanted = {*involved(tables, (*keys, *lost)), *carried.tables, *((old_schema(t.schema), t.name) for t in tables)}
+    with writers_wait(), conn.transaction():
+        limit_lock_wait(conn, context.pipeline.swap.lock_timeout)
+        carried.lock_views(conn)
+        lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        locked = time.monotonic()
+        _refuse_changed_now(conn, backs, keys, broken)
+        if _dependents(context, conn, backs) != carried:
+            raise NotYet("what depends on the tables changed just now")
+        wait_out_old_snapshots(conn)
+        drained = drain_all(context, conn, [way.row for _, way in backs])
+        refuse_late_changes(conn, Logs(conn), context.name, tables)
+        for key in keys:
+            conn.execute(drop_statement(key))
+        carried.take_away(conn)
+        for _, way in backs:
+            change_log.stop(conn, context.name, way.row.oid)
+            for (statement,) in conn.execute(_Q["strip"], {"oid": way.row.oid}).fetchall():
+                conn.execute(statement)
+        serials = [(table, _move(conn, table, way)) for table, way in backs]
+        for key in (*keys, *lost):
+            add_foreign_key(context, journal, key)
+        carried.put_back(conn, {(t.schema, t.name): (copy_schema(t.schema), t.name) for t in tables})
+        for table, sequences in serials:
+            own_sequences(conn, table, sequences)
+        refuse_left_behind(conn, new)
+        for table, way in backs:
+            _wake(conn, table, way)
+            forget_keys(conn, way.row)
+            journal.forget_reverse(way)
+        _refuse_another(conn, journal, tables)
+        _are_copies_again(conn, journal, backs)
+        journal.set_state("indexed", [t.id for t in tables])
+        journal.set_reverted()
+        _pass_over_ddl(context, conn)
+        lease.check(conn, context.fence())
+    return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
+
+
+def _refuse_changed_now(
+    conn: Session, backs: Sequence[Back], keys: Sequence[ForeignKey], broken: Callable[[], list[Finding]]
+) -> None:
+    """Under the lock nothing can change any more; what changed just before is seen here."""
+    refuse(broken())
+    _refuse_changed(conn, backs)
+    if foreign_keys(conn, [way.row.oid for _, way in backs]) != list(keys):
+        raise NotYet("foreign keys changed while the locks were taken")
+
+
+def _move(conn: Session, table: TableRow, way: Reverse) -> list[Serial]:
+    """New away, to where it was as a copy, and old back under its name; see `exchange`. Returns the serials'
+    sequences."""
+    home, old, away = table.schema, old_schema(table.schema), copy_schema(table.schema)
+    sequences = _owned_sequences(conn, way.row.oid)
+    serials = [row for row in sequences if row[0] == "a"]
+    for _, schema, name, _, _, _ in serials:
+        conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
+    statistics = queries("swap")["statistics_of"]
+    for oid, there, to in ((way.row.oid, home, away), (table.oid, old, home)):
+        for schema, name in conn.execute(statistics, [oid]).fetchall():
+            if schema == there:
+                _set_schema(conn, "STATISTICS", (schema, name), to)
+        _set_schema(conn, "TABLE", (there, table.name), to)
+    for kind, _, name, column, _, _ in sequences:
+        if kind == "i":  # moved with the table, and locked by that: nobody can draw from it any more
+            carry_identity(conn, table.oid, (away, name), column)
+    return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
+
+
+def _set_schema(conn: Session, kind: str, name: tuple[str, str], schema: str) -> None:
+    move = sql.SQL(f"ALTER {kind} {{}} SET SCHEMA {{}}")
+    conn.execute(move.format(sql.Identifier(*name), sql.Identifier(schema)))
+
+
+def _wake(conn: Session, table: TableRow, way: Reverse) -> None:
+    """The old table's triggers and rules, each as it was."""
+    modes = {"O": "", "R": "REPLICA ", "A": "ALWAYS "}
+    for kind, name, state in way.silenced or ():
+        enable = sql.SQL(f"ALTER TABLE {{}} ENABLE {modes[state]}{kind.upper()} {{}}")
+        conn.execute(enable.format(sql.Identifier(table.schema, table.name), sql.Identifier(name)))
+
+
+def _are_copies_again(conn: Session, journal: Journal, backs: Sequence[Back]) -> None:
+    """Plans go on with copies as the swap has left them; they have to be compared before they are swapped again."""
+    copies = catalog.describe(conn, [way.row.oid for _, way in backs])
+    digests = copy_digests(conn, [t for t, _ in backs])
+    for table, way in backs:
+        plan = replace(table.plan, copy_attributes=digests[table.id])
+        journal.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
+        journal.forget_verification(table.id)
+
+
+def _refuse_another(conn: Session, journal: Journal, tables: Sequence[TableRow]) -> None:
+    """The old table has to be what it was when it was swapped away, and captured all the time."""
+    _, stopped = stopped_by_drift(conn, journal, tables)
+    for table in tables:
+        if table.id in stopped:
+            raise PreflightRefused(
+                f"the old table was altered since the swap: {'; '.join(stopped[table.id])}", table=table.qualified,
+                todo=f"undo that on the table in {old_schema(table.schema)}, then run revert again",
+            )  # fmt: skip
+
+
+def _pass_over_ddl(context: Context, conn: Session) -> None:
+    """What was run on the new tables until now was undone or is refused above, and is none of the old ones'."""
+    ddl = DdlJournal(conn, context.name, context.row().run)
+    if ddl.position() is not None:
+        row = conn.execute(
+            "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
+        ).fetchone()
+        assert row is not None
+        ddl.set_position(*row)
+
+
+def finish(context: Context) -> int:
+    """Foreign keys are validated, without holding anybody up. A value that only the old table knows may refer to a row
+    that was deleted since: its key stays NOT VALID, and that is said."""
+    run_no = context.row().run
+    statements = context.journal.follow_ups_left(run_no)
+    for statement in statements:
+        with context.fenced():
+            try:
+                with context.source.transaction():
+                    context.source.execute(statement)
+                said = statement
+            except pg.ForeignKeyViolation as error:
+                said = f"stays NOT VALID: {error.diag.message_primary} ({statement})"
+            context.journal.follow_up_done(run_no, statement)
+        context.say(said)
+    return len(statements)

@@ -1,0 +1,8 @@
+"""The Spark application of the stage `revert`: spark-submit revert.py JOBFILE."""
+
+import sys
+
+from airflow_provider_pgddl.engine.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("revert", sys.argv[1:]))
