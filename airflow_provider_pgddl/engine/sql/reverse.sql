@@ -91,10 +91,6 @@ WITH own AS MATERIALIZED (
 )
 SELECT relid, fact FROM facts ORDER BY relid, fact COLLATE "C"
 
--- name: published
-SELECT r.prrelid, p.pubname FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-WHERE r.prrelid = ANY(%s::oid[])
-
 -- name: noisy
 -- What a write to the table would set off, but for our own triggers and a constraint's: (kind, name, state).
 SELECT 'trigger', t.tgname, t.tgenabled::text FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
