@@ -222,6 +222,9 @@ class Preflight:
         if not server["replication"]:
             fix = f"ALTER ROLE {self.source.role} REPLICATION;"
             yield Finding("error", "replication", "source", None, f"{asked} needs the right to replicate", fix)
+        if capture.failover and self.source.version < 170_000:
+            what = f"capture.failover needs Postgres 17 or newer, the source is {self.source.version // 10_000}"
+            yield Finding("error", "failover", "source", None, what, "leave capture.failover out")
 
     def replica_identities(self) -> Iterator[Finding]:
         """What our publication would break for applications (C19)."""

@@ -56,6 +56,11 @@ class Lifecycle:
         self._monkeypatch.setenv(variable, dsn)
         return {"dsn": f"${{{variable}}}"}
 
+    def moved(self, source: str) -> None:
+        """The source's connection leads somewhere else from here on."""
+        self.source = source
+        self._monkeypatch.setenv(f"PGDDL_TEST_SOURCE_{self._number}", source)
+
     @property
     def name(self) -> str:
         return str(self.content["pipeline"])

@@ -47,14 +47,15 @@ class Read:
     not wholly, recorded. Nothing may be taken for followed until a person has looked at them."""
 
 
-def start(source: Session, pipeline: str, transport: Transport) -> None:
-    """Makes the event triggers and turns the pipeline's capture on; does nothing where that is so.
+def start(source: Session, pipeline: str, transport: Transport, *, failover: bool = False) -> None:
+    """Makes the event triggers and turns the pipeline's capture on; does nothing where that is so. `failover`: standbys
+    keep the slot in step.
 
     A transaction with a snapshot older than this call's commit may still run commands that are not recorded: wait for
     these (setup does) before the schema is read.
     """
     if transport == "wal":
-        _start_slot(source, pipeline)
+        _start_slot(source, pipeline, failover)
     with source.transaction():
         source.execute(_Q["lock_captures"])
         in_use = bool(_row(source, "still_wanted")[0])
@@ -99,7 +100,7 @@ def _refuse_gaps(source: Session) -> None:
         )
 
 
-def _start_slot(source: Session, pipeline: str) -> None:
+def _start_slot(source: Session, pipeline: str, failover: bool) -> None:
     """Before any message is sent, so that none comes too early for it; publication first, for the slot's decoding looks
     that up as of each message."""
     name = slot_name(pipeline)
@@ -108,7 +109,7 @@ def _start_slot(source: Session, pipeline: str) -> None:
     row = source.execute(_Q["transport"], [pipeline]).fetchone()
     if source.execute(_Q["slot"], [name]).fetchone() is None and not (row and row[0] == "wal"):
         try:
-            source.execute(_Q["create_slot"], [name])
+            source.execute(queries("slot_log")["create_failover_slot" if failover else "create_slot"], [name])
         except pg.ObjectNotInPrerequisiteState as error:
             raise StageFailed(
                 f"a logical slot cannot be made: {error.diag.message_primary}",

@@ -86,9 +86,6 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)
 SELECT plugin, database = pg_catalog.current_database(), coalesce(wal_status, ''), active_pid
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 
--- name: create_slot
-SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')
-
 -- name: drop_slot
 SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 

@@ -92,7 +92,8 @@ def _record_pipeline(context: Context) -> None:
 def _start_ddl_capture(context: Context) -> None:
     """Before any table is looked at, so that no change of one can pass between the two."""
     if captures_ddl(context):
-        ddl_log.start(context.source, context.name, transport(context))
+        failover = context.pipeline.capture.failover
+        ddl_log.start(context.source, context.name, transport(context), failover=failover)
 
 
 def _start_capture(context: Context) -> int:
