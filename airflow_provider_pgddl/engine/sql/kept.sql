@@ -152,15 +152,17 @@ ORDER BY pg_catalog.pg_snapshot_xmax(snapshot), pg_catalog.pg_snapshot_xmin(snap
 -- name: delete_from_copy
 WITH gone AS (DELETE FROM {copy} AS c USING {staging} AS k WHERE {join} RETURNING {values})
 INSERT INTO {kept} ({columns}, {seen})
-SELECT {columns}, coalesce(b.snapshot, {first_seen}) FROM gone AS g
-LEFT JOIN pgddl.chunks AS b ON b.table_id = {table} AND b.xid::pg_catalog.xid = g.pgddl_xmin
+SELECT {columns}, coalesce(b.pgddl_snapshot, {first_seen}) FROM gone AS g
+LEFT JOIN (SELECT xid::pg_catalog.xid AS pgddl_xid, snapshot AS pgddl_snapshot FROM pgddl.chunks WHERE table_id = {table}) AS b
+    ON b.pgddl_xid = g.pgddl_xmin
 WHERE {worth}
 
 -- name: save
 WITH there AS (SELECT {values} FROM {relation} AS c)
 INSERT INTO {kept} ({columns}, {seen})
-SELECT {columns}, coalesce(b.snapshot, {first_seen}) FROM there AS g
-LEFT JOIN pgddl.chunks AS b ON b.table_id = {table} AND b.xid::pg_catalog.xid = g.pgddl_xmin
+SELECT {columns}, coalesce(b.pgddl_snapshot, {first_seen}) FROM there AS g
+LEFT JOIN (SELECT xid::pg_catalog.xid AS pgddl_xid, snapshot AS pgddl_snapshot FROM pgddl.chunks WHERE table_id = {table}) AS b
+    ON b.pgddl_xid = g.pgddl_xmin
 WHERE {worth}
 
 -- name: create_arrivals

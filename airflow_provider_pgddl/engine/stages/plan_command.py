@@ -189,6 +189,8 @@ def _swap_notes(draft: _Draft) -> list[str]:
     )
     if not draft.in_place and fence != "none":
         notes.append(f"before: the fence ({fence}) on the source's tables")
+    if draft.in_place and draft.pipeline.swap.keep_old:
+        notes.append("for the way back, triggers on the new tables log what is written to them; cleanup drops them")
     return [*notes, "after: foreign keys are validated, SHARE UPDATE EXCLUSIVE"]
 
 
