@@ -535,3 +535,24 @@ def test_a_revert_that_is_killed_is_done_by_a_retry(
     assert diff_catalogs(before, structure(move.source), ignore=MADE_ANEW) == []
     move.run_all(until="cleanup", after="schema_sync")
     assert rows(move, SHOWN) == there
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rewrite": {"public.plain": {"partition_by": {"column": "id", "hash": 2}}}}, "the new table is partitioned"),
+        ({"rewrite": {"public.keyless": {}}, "tables": {"keyless": "copy_at_swap"}}, "it has no key"),
+    ],
+)
+def test_a_table_that_cannot_go_back_says_so(
+    pg18: Cluster, database: Database, lifecycle: Make, change: dict[str, Any], said: str
+) -> None:
+    dsn = database(pg18)
+    execute(
+        dsn, "CREATE TABLE plain (id int PRIMARY KEY); CREATE TABLE keyless (n int); INSERT INTO keyless VALUES (1)"
+    )
+    move = lifecycle(dsn, **change)
+    move.run_all(until="swap")
+    assert said in move.refused("revert", PreflightRefused).what
+    move.run("cleanup")
+    assert left_behind(dsn) == ["schema pgddl"]  # the journal
