@@ -190,13 +190,13 @@ def test_nobody_can_alter_a_copy_while_a_window_writes_to_it(
     write(prices)
     held: list[bool] = []
 
-    def look_and_fill(*args: Any) -> tuple[int, int]:
+    def look_and_fill(*args: Any, **options: Any) -> tuple[int, int]:
         query = (
             "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'prices'::regclass AND mode = 'AccessShareLock'"
             " AND granted)"
         )
         held.append(one(prices.target, query))
-        return fill(*args)
+        return fill(*args, **options)
 
     monkeypatch.setattr(windows, "fill_across", look_and_fill)
     replaying.window()

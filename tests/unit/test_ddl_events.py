@@ -394,3 +394,16 @@ def test_rights_that_another_than_the_owner_granted_name_who_did() -> None:
     found = [(e.grantor, sorted(e.roles)) for e in grants if e.phase == "finish"]
     assert found == [(None, ["a"]), ("a", ["a", "b"]), (None, ["c"])]
     assert [DdlEvent.from_json(e.to_json()) for e in grants] == grants
+
+
+def test_what_a_server_notes_among_options_by_itself_is_left_out() -> None:
+    """An older pg_dump prints it, and a server that does not know it would refuse it."""
+    dump = (
+        "ALTER TABLE ONLY public.t ALTER COLUMN a SET (pg_attver=5);"
+        "ALTER TABLE ONLY public.t ALTER COLUMN b SET (n_distinct=7, pg_attver=5);"
+    )
+    events = events_from_dump(dump, "")
+    assert [(event.phase, event.statement) for event in events] == [
+        ("noise", "ALTER TABLE ONLY public.t ALTER COLUMN a SET (pg_attver=5)"),
+        ("create", "ALTER TABLE ONLY public.t ALTER COLUMN b SET (n_distinct=7)"),
+    ]

@@ -101,8 +101,10 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
                WHERE a.attrelid = c.oid AND c.relkind = 'm' AND a.attnum > 0 AND NOT a.attisdropped AND a.attstattarget >= 0
                UNION ALL
                SELECT 1, a.attnum, pg_catalog.format('ALTER MATERIALIZED VIEW %%I.%%I ALTER COLUMN %%I SET (%%s)', n.nspname, c.relname, a.attname,
-                      (SELECT pg_catalog.string_agg(pg_catalog.format('%%I=%%L', x.option_name, x.option_value), ', ') FROM pg_catalog.pg_options_to_table(a.attoptions) x))
-               FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND c.relkind = 'm' AND a.attoptions IS NOT NULL
+                      pg_catalog.string_agg(pg_catalog.format('%%I=%%L', x.option_name, x.option_value), ', '))
+               FROM pg_catalog.pg_attribute a CROSS JOIN LATERAL pg_catalog.pg_options_to_table(a.attoptions) x
+               WHERE a.attrelid = c.oid AND c.relkind = 'm' AND x.option_name <> 'pg_attver'  -- the server's own
+               GROUP BY a.attnum, a.attname
                UNION ALL
                SELECT 1, a.attnum, pg_catalog.format('ALTER MATERIALIZED VIEW %%I.%%I ALTER COLUMN %%I SET STORAGE %%s', n.nspname, c.relname, a.attname,
                       CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END)

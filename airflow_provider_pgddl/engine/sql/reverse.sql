@@ -48,7 +48,7 @@ WITH own AS MATERIALIZED (
                            CASE WHEN a.attgenerated <> '' THEN ' GENERATED AS ' ELSE ' DEFAULT ' END || pg_catalog.pg_get_expr(d.adbin, d.adrelid),
                            ' IDENTITY ' || nullif(a.attidentity::text, ''), ' COLLATE ' || nullif(a.attcollation, 0)::pg_catalog.regcollation,
                            ' STORAGE ' || a.attstorage::text, ' COMPRESSION ' || nullif(a.attcompression::text, ''),
-                           ' STATISTICS ' || nullif(a.attstattarget, -1), ' options ' || a.attoptions::text)
+                           ' STATISTICS ' || nullif(a.attstattarget, -1), ' options ' || (SELECT pg_catalog.string_agg(o, ',') FROM unnest(a.attoptions) o WHERE NOT starts_with(o, 'pg_attver=')))
     FROM columns a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.relid AND d.adnum = a.attnum
     UNION ALL
     SELECT relid, concat(pg_catalog.pg_get_indexdef(indexrelid), CASE WHEN NOT indisvalid THEN ' INVALID' END,

@@ -29,10 +29,12 @@ SELECT ln.nspname, l.relname, p.relreplident::text,
              WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstattarget >= 0
                AND b.attstattarget IS DISTINCT FROM a.attstattarget
              UNION ALL
-             SELECT pg_catalog.format('ALTER COLUMN %%I SET (%%s)', a.attname, pg_catalog.array_to_string(a.attoptions, ', '))
+             SELECT pg_catalog.format('ALTER COLUMN %%I SET (%%s)', a.attname, pg_catalog.string_agg(o, ', '))
              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute b ON b.attrelid = l.oid AND b.attname = a.attname
-             WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attoptions IS NOT NULL
-               AND b.attoptions IS DISTINCT FROM a.attoptions)
+             CROSS JOIN LATERAL unnest(a.attoptions) o
+             WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped AND NOT starts_with(o, 'pg_attver=')  -- the server's own
+               AND NOT coalesce(a.attoptions <@ b.attoptions, false)
+             GROUP BY a.attname)
 FROM pg_catalog.pg_class p
 JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace
 JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid
