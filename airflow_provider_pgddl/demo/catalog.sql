@@ -50,7 +50,8 @@ lines (line) AS (
                   CASE WHEN a.attcollation <> t.typcollation THEN ' collate ' || a.attcollation::regcollation END,
                   concat(CASE WHEN a.attstorage <> t.typstorage THEN ' storage ' || a.attstorage::text END,
                          ' compression ' || nullif(a.attcompression::text, '')),
-                  ' options ' || a.attoptions::text)
+                  -- newer minor versions note there when the column got its type
+                  ' options ' || nullif(ARRAY(SELECT o FROM unnest(a.attoptions) o WHERE NOT starts_with(o, 'pg_attver=')), '{}')::text)
       FROM rel
       JOIN pg_catalog.pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped
       JOIN pg_catalog.pg_type t ON t.oid = a.atttypid

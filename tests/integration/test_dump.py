@@ -230,7 +230,9 @@ STATISTICS = """SELECT s.stxname, s.stxstattarget, s.stxowner, s.stxkind::text, 
   FROM pg_statistic_ext s JOIN pg_class t ON t.oid = s.stxrelid
  WHERE s.stxnamespace = %s::regnamespace AND t.relname = ANY(%s) ORDER BY 1"""
 COLUMNS = """SELECT t.relname, t.reloptions, t.relowner, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attstorage,
-       a.attidentity, a.attgenerated, a.attoptions, a.attstattarget, a.attcollation, t.relreplident,
+       a.attidentity, a.attgenerated,
+       ARRAY(SELECT o FROM unnest(a.attoptions) o WHERE o !~ '^pg_attver='), a.attstattarget, a.attcollation,
+       t.relreplident,
        pg_get_expr(d.adbin, d.adrelid)
   FROM pg_class t JOIN pg_attribute a ON a.attrelid = t.oid
   LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (t.oid, a.attnum)

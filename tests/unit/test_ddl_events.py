@@ -383,3 +383,16 @@ def test_a_user_mappings_password_is_not_kept() -> None:
     (event,) = events_from_dump("CREATE USER MAPPING FOR x SERVER s OPTIONS (user 'u', password 'sesame')", "")
     assert "sesame" not in json.dumps(event.to_json())
     assert event.phase == "noise" and event.note
+
+
+def test_what_a_server_notes_among_options_by_itself_is_left_out() -> None:
+    """An older pg_dump prints it, and a server that does not know it would refuse it."""
+    dump = (
+        "ALTER TABLE ONLY public.t ALTER COLUMN a SET (pg_attver=5);"
+        "ALTER TABLE ONLY public.t ALTER COLUMN b SET (n_distinct=7, pg_attver=5);"
+    )
+    events = events_from_dump(dump, "")
+    assert [(event.phase, event.statement) for event in events] == [
+        ("noise", "ALTER TABLE ONLY public.t ALTER COLUMN a SET (pg_attver=5)"),
+        ("create", "ALTER TABLE ONLY public.t ALTER COLUMN b SET (n_distinct=7)"),
+    ]

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import parse
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
+from airflow_provider_pgddl.engine.schema.versions import rest_of
 from tests.unit.hand_made import column, event, gone, of_table, table, thing
 
 ITEMS = table(100, "shop", "Items", [column(1, "id", not_null=True), column(2, 'n"ote', "text", type_oid=25)])
@@ -240,3 +241,10 @@ def test_what_cannot_be_rebuilt_says_why(what: CapturedEvent, reason: str) -> No
     with pytest.raises(CannotRebuild) as refused:
         rebuild(what, {100: ITEMS})
     assert reason in refused.value.what
+
+
+def test_when_a_column_got_its_type_is_no_fact_of_its_own() -> None:
+    """Newer minor versions of Postgres note it among its options."""
+    told = ["options {pg_attver=22097032}", "options {pg_attver=5,n_distinct=7}", "options {n_distinct=7,pg_attver=5}"]
+    found = [rest_of(column(1, "a", rest=f"storage m; {options}")) for options in told]
+    assert found == [{"storage m"}, {"storage m", "options {n_distinct=7}"}, {"storage m", "options {n_distinct=7}"}]

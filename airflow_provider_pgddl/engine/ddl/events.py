@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from postgast import ParseResult
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of, unwrap
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
 from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind, describe
+from airflow_provider_pgddl.engine.ddl.subject import action_name, added_constraints, constraint_kind, describe
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 Source = Literal["snapshot", "captured"]
@@ -101,6 +101,9 @@ def _event(seq: int, tree: ParseResult, statement: str, section: Section, settin
     phase = phase_of(tree, section)
     subject = describe(tree)
     note = None
+    if kind_of(node) == "AlterTableStmt" and _without_versions(node):
+        phase = phase if node.cmds else "noise"
+        statement = deparse(tree) if node.cmds else statement
     if kind_of(node) == "VariableSetStmt":
         settings[node.name] = setting_value(node)
     elif _spell_out(node, settings):
@@ -128,6 +131,24 @@ def _event(seq: int, tree: ParseResult, statement: str, section: Section, settin
         sequence=subject.sequence,
         note=note,
     )
+
+
+def _without_versions(node: Node) -> bool:
+    """Takes out of an ALTER TABLE what newer minor versions note among a column's options by themselves, and an older
+    pg_dump prints: other servers refuse it. Whether there was any."""
+    found = False
+    for at in reversed(range(len(node.cmds))):
+        command = unwrap(node.cmds[at])
+        if action_name(command) != "AT_SetOptions":
+            continue
+        options = getattr(command, "def").list.items
+        for n in reversed(range(len(options))):
+            if unwrap(options[n]).defname == "pg_attver":
+                del options[n]
+                found = True
+        if not options:
+            del node.cmds[at]
+    return found
 
 
 def _spell_out(node: Node, settings: Mapping[str, str]) -> bool:

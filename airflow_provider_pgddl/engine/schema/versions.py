@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -250,7 +251,7 @@ def _column(before: ColumnMeta, after: ColumnMeta, renamed: Mapping[str, str], s
         changed.add("type_name")
     if not _same_default(before, after, renamed):
         changed.add("default")
-    if before.get("rest") != after.get("rest"):
+    if rest_of(before) != rest_of(after):
         changed.add("rest")
     return frozenset(changed)
 
@@ -312,10 +313,14 @@ def _index(before: IndexMeta, after: IndexMeta, renamed: Mapping[str, str]) -> I
     return IndexDiff(before, after, frozenset(changed))
 
 
+# Newer minor versions note among a column's options when it got its type; a dump leaves that out, and nobody sets it.
+_VERSION = re.compile(r"(?<=\{)pg_attver=\d+,?|,pg_attver=\d+")
+
+
 def rest_of(meta: TableMeta | ColumnMeta) -> frozenset[str]:
     """The parts of its `rest`."""
-    rest = meta.get("rest")
-    return frozenset(rest.split("; ")) if rest else frozenset()
+    rest = _VERSION.sub("", meta.get("rest") or "")
+    return frozenset(part for part in rest.split("; ") if part not in ("", "options {}"))
 
 
 def _rest(before: TableMeta, after: TableMeta, pairs: Iterable[tuple[Any, Any]]) -> Changed[str | None] | None:
