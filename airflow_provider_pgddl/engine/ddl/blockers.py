@@ -78,6 +78,8 @@ class Blockers:
         described = [str(blocker) for blocker in found if blocker.pid]
         if any(blocker.pid == 0 for blocker in found):
             gids = [repr(gid) for (gid,) in session.execute(_Q["prepared_blockers"], [waiter])]
+            if not gids and self._seen:
+                return  # The wait ended between the two questions: what was seen before says more.
             described.append(
                 f"prepared transaction {', '.join(gids) or '(unknown)'}, which no signal ends: "
                 "COMMIT PREPARED or ROLLBACK PREPARED it"

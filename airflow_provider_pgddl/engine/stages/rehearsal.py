@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.lock_modes import MODES
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 
@@ -44,12 +45,7 @@ class Rehearsed(Exception):
         self.statements, self.locked_ms = statements, locked_ms
 
 
-# As pg_locks writes them, from the weakest to the strongest.
-MODES = (
-    "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
-    "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
-)  # fmt: skip
-_WRITERS_WAIT = MODES.index("ShareLock")
+_WRITERS_WAIT = MODES.index("SHARE")
 
 
 @contextmanager
@@ -69,6 +65,8 @@ def rehearsed(context: Context, conn: Session, transaction: AbstractContextManag
 
 
 class Notes:
+    """What was run on one session since, by cursors of its `cursor_factory`."""
+
     def __init__(self, conn: Session):
         self.statements: list[Noted] = []
         self._conn = conn
@@ -89,14 +87,15 @@ class Notes:
 
     def take(self, statement: str, status: str, began: float) -> None:
         ms, new = (time.monotonic() - began) * 1000, dict[str, str]()
-        for oid, relation, mode in psycopg.Cursor(self._conn).execute(_Q["locks"]):
+        for oid, relation, held in psycopg.Cursor(self._conn).execute(_Q["locks"]):
+            mode = _in_words(held)
             place = MODES.index(mode)
             if place > self._held.get(oid, 0):
                 self._held[oid], new[relation] = place, mode
                 if place >= _WRITERS_WAIT and self._locked_at is None:
                     self._locked_at = began
         if new or not status.startswith("SELECT"):
-            locks = tuple((relation, _in_words(mode)) for relation, mode in sorted(new.items()))
+            locks = tuple(sorted(new.items()))
             bookkeeping = not locks and status.startswith(("INSERT", "UPDATE", "DELETE"))
             self.statements.append(Noted(statement, ms, locks, bookkeeping))
 
