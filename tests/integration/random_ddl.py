@@ -48,7 +48,8 @@ VALUES = {
 
 
 class Developers:
-    """Runs random transactions in a thread until it is left; `done` counts those that committed."""
+    """Runs random transactions in a thread until it is left; `done` counts those that committed. The first `limit` of
+    them may hold DDL, those after it only rows, so that a stage on a slow machine has an end."""
 
     def __init__(self, dsn: str, seed: int, pause: float = 0.3) -> None:
         self._pause = pause
@@ -58,6 +59,7 @@ class Developers:
         self._number = 0
         self.rows_only = False
         self.done = self.ddl = 0
+        self.limit = 10**9
         self.log: list[str] = []
         self.error: BaseException | None = None
 
@@ -114,7 +116,7 @@ class Developers:
             (4, self._retype), (3, self._default), (3, self._create), (2, self._drop), (3, self._index),
             (2, self._check), (2, self._block), (3, self._partition), (2, self._create_as), (3, self._retype_key),
         ]  # fmt: skip
-        kinds = kinds[:5] if self.rows_only else kinds
+        kinds = kinds[:5] if self.rows_only or self.done >= self.limit else kinds
         chosen = self._random.choices([k for _, k in kinds], [w for w, _ in kinds])[0]
         self._number += 1
         return chosen(name, partitioned, others or [], key, types, len(tables))

@@ -16,6 +16,7 @@ from tests.integration.random_ddl import START, Developers, until
 from tests.integration.test_faults import Faults
 
 ATTEMPTS = 40
+TRANSACTIONS = 60  # of DDL for one stage, about as many as run during one on a quiet machine
 # What a developer's string can hold here, beside the lists that are the default.
 TAGS = ["ALTER TABLE", "CREATE TABLE", "CREATE TABLE AS", "CREATE INDEX", "CREATE VIEW", "ALTER TYPE"]
 
@@ -68,6 +69,7 @@ def test_both_end_equal(
         with trouble.at_work(), Developers(source_dsn, number, pause) as developers:
             for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
                 before = developers.done
+                developers.limit = before + TRANSACTIONS
                 until(lambda before=before: developers.error is not None or developers.done > before + 5)
                 # Where connections are lost as well, a moment in which a whole dump fits between two changes is rare.
                 developers.rows_only = faults and stage == "snapshot"

@@ -371,6 +371,20 @@ def test_c19_whoever_waits_or_fails_there_would_have_without_us(captured: str) -
     assert one(captured, GONE) == "items"
 
 
+def test_c19_ddl_on_a_key_that_waited_for_the_capture_of_its_table_is_not_refused(captured: str) -> None:
+    do(captured, RETYPE)
+    publication = one(captured, "SELECT pubname FROM pg_publication WHERE pubname LIKE 'pgddl_rows%'")
+    with (
+        in_transaction(captured, "LOCK items IN SHARE ROW EXCLUSIVE MODE") as capture,
+        Underway(lambda: do(captured, "ALTER TABLE items ALTER id TYPE bigint")) as alter,
+    ):
+        wait_for(lambda: waits(captured, "AccessExclusiveLock", "items"), alter)
+        capture.execute(f"ALTER PUBLICATION {publication} ADD TABLE ONLY items (id)".encode())
+        capture.commit()
+        alter.finish()
+    assert one(captured, GONE) == "items"
+
+
 WAITS_FOR_A_PUBLICATION = "SELECT count(*) FROM pg_locks WHERE NOT granted AND classid = 'pg_publication'::regclass"
 
 

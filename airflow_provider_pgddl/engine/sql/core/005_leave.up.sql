@@ -24,9 +24,10 @@ BEGIN
 END
 $function$;
 
--- What one ALTER TABLE names, as its client's path resolves it, if Postgres would refuse it for one of our publications; else null.
--- `after` is the text behind ALTER TABLE. What is written in some way that is not understood here is left to Postgres.
-CREATE FUNCTION pgddl.named_in_alter(after text, path jsonb, OUT relation oid, OUT target text)
+-- What one ALTER TABLE names, as its client's path resolves it, if it is of a kind that Postgres refuses for columns that a publication
+-- lists: the columns that it drops or gives another type; null where it sets a table unlogged, which needs none. `after` is the text
+-- behind ALTER TABLE. What is written in some way that is not understood here is left to Postgres.
+CREATE FUNCTION pgddl.named_in_alter(after text, path jsonb, OUT relation oid, OUT target text, OUT columns name[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $function$
 #variable_conflict use_column
 DECLARE
@@ -34,8 +35,16 @@ DECLARE
     head    text[] := regexp_match(after, '^\s+(?:if\s+exists\s+)?(only\s+)?(' || word || '(?:\s*\.\s*' || word || ')?)(.*)$', 'i');
     name    name[];
     found   record;
-    listed  name[];
 BEGIN
+    IF head[3] !~* '\mset\s+unlogged\M' THEN
+        SELECT array_agg((parse_ident(m[2]))[1]::name) INTO columns
+        FROM regexp_matches(head[3], '\m(?:(drop)\s+(?:column\s+)?(?:if\s+exists\s+)?|alter\s+(?:column\s+)?)('
+                                     || word || ')(?:\s+(?:set\s+data\s+)?(type)\M)?', 'gi') x(m)
+        WHERE coalesce(m[1], m[3]) IS NOT NULL;
+        IF columns IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
     name := parse_ident(head[2])::name[];
     SELECT c.oid, n.nspname, c.relname INTO found
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -43,27 +52,27 @@ BEGIN
     WHERE c.relname = name[cardinality(name)]
       AND CASE cardinality(name) WHEN 1 THEN p.n IS NOT NULL ELSE n.nspname = name[1] END
     ORDER BY p.n LIMIT 1;
-    SELECT array_agg(DISTINCT a.attname) INTO listed
-    FROM pgddl.captured s
-    JOIN pg_publication p ON p.pubname = 'pgddl_rows_of_' || s.pipeline
-    JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = s.leaf
-    JOIN pg_attribute a ON a.attrelid = s.leaf AND a.attnum = ANY(s.key)
-    WHERE s.function = '' AND s.leaf = ANY(pgddl.with_descendants(ARRAY[found.oid]));
-    IF listed IS NOT NULL
-       AND (head[3] ~* '\mset\s+unlogged\M'
-            OR EXISTS (SELECT FROM regexp_matches(head[3], '\m(?:(drop)\s+(?:column\s+)?(?:if\s+exists\s+)?|alter\s+(?:column\s+)?)('
-                                                  || word || ')(?:\s+(?:set\s+data\s+)?(type)\M)?', 'gi') x(m)
-                       WHERE coalesce(m[1], m[3]) IS NOT NULL AND (parse_ident(m[2]))[1]::name = ANY(listed))) THEN
-        relation := found.oid;
-        target := coalesce(head[1], '') || format('%I.%I', found.nspname, found.relname);
-    END IF;
+    relation := found.oid;
+    target := coalesce(head[1], '') || format('%I.%I', found.nspname, found.relname);
 EXCEPTION WHEN OTHERS THEN
     relation := NULL;
 END
 $function$;
 
+-- Whether a publication that fills a log lists one of these columns of a relation or of what is below it; null: any column.
+CREATE FUNCTION pgddl.is_published(relation oid, columns name[]) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $function$
+    SELECT EXISTS (
+        SELECT FROM pgddl.captured s
+        JOIN pg_publication p ON p.pubname = 'pgddl_rows_of_' || s.pipeline
+        JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = s.leaf
+        JOIN pg_attribute a ON a.attrelid = s.leaf AND a.attnum = ANY(s.key)
+        WHERE s.function = '' AND s.leaf = ANY(pgddl.with_descendants(ARRAY[$1])) AND (columns IS NULL OR a.attname = ANY(columns)))
+$function$;
+
 -- Event trigger, ddl_command_start, behind client_ddl. It takes the lock that the command is going to take, in the same order, and
--- only for who may run it: one that waits or deadlocks here would have done so without us.
+-- only for who may run it: one that waits or deadlocks here would have done so without us. Only under that lock is it known whether the
+-- table is published: whom the command has waited for may just have captured it.
 CREATE FUNCTION pgddl.leave_publications() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $function$
 #variable_conflict use_column
@@ -77,6 +86,7 @@ DECLARE
     number      int := 1;
     relation    oid;
     target      text;
+    columns     name[];
     message     text;
     state       text;
 BEGIN
@@ -105,7 +115,7 @@ BEGIN
             END IF;
             PERFORM set_config('pgddl.alters', md5(statement_timestamp()::text || statement) || ' ' || number, true);
         END IF;
-        SELECT n.relation, n.target INTO relation, target FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n;
+        SELECT n.* INTO relation, target, columns FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n;
         IF relation IS NULL
            OR NOT pg_has_role((client ->> 'role')::name, (SELECT relowner FROM pg_class WHERE oid = relation), 'USAGE') THEN
             RETURN;
@@ -116,7 +126,8 @@ BEGIN
     PERFORM set_config('pgddl.skip', 'on', true);
     BEGIN
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', target);
-        IF (SELECT n.relation FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n) = relation THEN
+        IF (SELECT n.relation FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n) = relation
+           AND pgddl.is_published(relation, columns) THEN
             BEGIN
                 PERFORM pgddl.unpublish(pgddl.with_descendants(ARRAY[relation]));
             EXCEPTION WHEN OTHERS THEN
