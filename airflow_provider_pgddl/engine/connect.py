@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -139,6 +141,20 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         await conn.close()
         raise
     return conn
+
+
+@contextmanager
+def plans_kept(conn: Session) -> Iterator[None]:
+    """Questions to the catalogs in this block are planned once a session, for the next such block to ask again: with
+    locks that others wait for, planning them takes longer than the answer."""
+    threshold = conn.prepare_threshold
+    conn.prepare_threshold = 0
+    try:
+        conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
+        yield
+        conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)")
+    finally:
+        conn.prepare_threshold = threshold
 
 
 def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:

@@ -733,6 +733,13 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     return keys, rows
 
 
+def prepare_drain(conn: Session, tables: Sequence[TableRow]) -> None:
+    """What the first `drain` of a session makes for itself, where others shall not wait for that."""
+    for table in tables:
+        for purpose in ("ingest", "fill"):
+            staging_table(conn, purpose, table.plan, table.id)
+
+
 def _drain_log(conn: Session, table: TableRow) -> int:
     plan, logs = table.plan, Logs(conn)
     if plan.keep:

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, dependents, lease
 from airflow_provider_pgddl.engine.capture import direct
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.ddl.actions import dropped_columns, retyped_columns
 from airflow_provider_pgddl.engine.ddl.as_client import run_as
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
-from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, prepare_drain, stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import splitting
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -56,6 +56,34 @@ class ForeignKey:
     definition: str
     validated: bool
     comment: str | None
+
+
+# (schema, name, column, type) of a serial's sequence.
+Serial = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What of a table moves by statements of its own: the sequences of its columns, and extended statistics."""
+
+    sequences: list[tuple[str, str, str, str, str, Any]]
+    statistics: list[Name]
+    copy_oid: int | None
+    copy_statistics: list[Name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What stands on the tables beside them, by which the swap is made. Under the locks it has to be the same."""
+
+    keys: list[ForeignKey]
+    carried: dependents.Carried
+    parts: dict[int, _Parts]
+
+    @classmethod
+    def read(cls, context: Context, conn: Session, tables: Sequence[TableRow]) -> _Found:
+        keys = foreign_keys(conn, [t.oid for t in tables])
+        return cls(keys, read_dependents(context.pipeline, conn, tables), {t.id: _parts(conn, t) for t in tables})
 
 
 class NotYet(Exception):
@@ -97,25 +125,35 @@ def _exchange(
 ) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.row().run, ["finish"])
-    keys = foreign_keys(conn, [t.oid for t in tables])
+    found = _Found.read(context, conn, tables)
+    keys, carried = found.keys, found.carried
     rewrites = context.pipeline.rewrites
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
     lost = [k for k in keys if set(k.columns).intersection(dropped.get(k.table_oid, ()))]
-    carried = read_dependents(context.pipeline, conn, tables)
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     keyless = [(t, sides_of(context, t)) for t in tables if t.keyless]
     wanted = sorted({*involved(tables, keys), *carried.tables})
+
+    def refuse_changed() -> None:
+        with plans_kept(conn):
+            _refuse_changed(context, conn, tables, broken)
+            if _Found.read(context, conn, tables) != found:
+                raise NotYet("what stands on the tables changed just now")
+            if not guard.unchanged(conn) or not way_back.is_ready(conn, tables):
+                raise NotYet("the schema changed just now")
+            wait_out_old_snapshots(conn)
+
+    # Once before the locks: nobody waits for what cannot be, and the session knows by then how to find all that out.
+    with conn.transaction():
+        prepare_drain(conn, tables)  # first: a session's first temporary table makes a schema, which forgets all plans
+        refuse_changed()
+        lease.check(conn, context.fence())
     with writers_wait(), rehearsed(context, conn, conn.transaction()):
         limit_lock_wait(conn, context.pipeline.swap.lock_timeout)
         carried.lock_views(conn)
         lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
-        _refuse_changed(context, conn, tables, keys, broken)
-        if read_dependents(context.pipeline, conn, tables) != carried:
-            raise NotYet("what depends on the tables changed just now")
-        if not guard.unchanged(conn) or not way_back.is_ready(conn, tables):
-            raise NotYet("the schema changed just now")
-        wait_out_old_snapshots(conn)
+        refuse_changed()
         drained = drain_all(context, conn, [t for t in tables if not t.keyless])
         copied = copy_all(conn, conn, keyless) if keyless else {}
         for root in direct.modes(conn, context.name):
@@ -123,7 +161,7 @@ def _exchange(
         for key in keys:
             conn.execute(drop_statement(key))
         carried.take_away(conn)
-        serials = [(table, _move(conn, table)) for table in tables]
+        serials = [(table, _move(conn, table, found.parts[table.id])) for table in tables]
         for key in keys:
             if key not in lost:
                 add_foreign_key(context, journal, key)
@@ -136,7 +174,8 @@ def _exchange(
             # A copy is analyzed alone: what a parent and its children have in common is counted once they are one, and
             # what was copied just now only when nobody waits for it.
             journal.add_follow_up(context.row().run, analyze(conn, sql.Identifier(*name)))
-        refuse_left_behind(conn, [t.oid for t in tables])
+        with plans_kept(conn):
+            refuse_left_behind(conn, [t.oid for t in tables])
         way_back.start(conn, tables, {t.oid: [asdict(k) for k in lost if k.table_oid == t.oid] for t in tables})
         journal.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
@@ -188,15 +227,11 @@ def involved(tables: Sequence[TableRow], keys: Sequence[ForeignKey]) -> list[Nam
 
 
 def _refuse_changed(
-    context: Context,
-    conn: Session,
-    tables: Sequence[TableRow],
-    keys: Sequence[ForeignKey],
-    broken: Callable[[], list[Finding]],
+    context: Context, conn: Session, tables: Sequence[TableRow], broken: Callable[[], list[Finding]]
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken())
-    healthy, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
+    _, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
     if stopped:
         if captures_ddl(context):
             raise NotYet("a table changed just now")  # the next try follows it, or finds it blocked
@@ -204,8 +239,6 @@ def _refuse_changed(
         raise PreflightRefused(
             "; ".join(stopped[table.id]), table=table.qualified, todo="run stage replay to record it"
         )
-    if foreign_keys(conn, [t.oid for t in healthy]) != list(keys):
-        raise NotYet("foreign keys changed while the locks were taken")
 
 
 def wait_out_old_snapshots(conn: Session) -> None:
@@ -248,11 +281,17 @@ def add_statement(key: ForeignKey) -> sql.Composed:
     return sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(table, sql.Identifier(key.name), definition)
 
 
-# (schema, name, column, type) of a serial's sequence.
-Serial = tuple[str, str, str, str]
+def _parts(conn: Session, table: TableRow) -> _Parts:
+    copy_oid = catalog.oid_of(conn, table.plan.copy_schema, table.plan.copy_name)
+    return _Parts(
+        conn.execute(_Q["owned_sequences"], [table.oid]).fetchall(),
+        conn.execute(_Q["statistics_of"], [table.oid]).fetchall(),
+        copy_oid,
+        conn.execute(_Q["statistics_of"], [copy_oid]).fetchall(),
+    )
 
 
-def _move(conn: Session, table: TableRow) -> list[Serial]:
+def _move(conn: Session, table: TableRow, parts: _Parts) -> list[Serial]:
     """Old away, copy in. Indexes, constraints, types and owned sequences go along under their names (C21).
 
     Returns the sequences of serials, which stay where they are and belong to nobody for now.
@@ -260,32 +299,31 @@ def _move(conn: Session, table: TableRow) -> list[Serial]:
     live, copy_name = sql.Identifier(table.schema, table.name), table.plan.copy
     home, old = sql.Identifier(table.schema), sql.Identifier(old_schema(table.schema))
     copy_schema = table.plan.copy_schema
-    copy_oid = catalog.oid_of(conn, table.plan.copy_schema, table.plan.copy_name)
-    sequences = conn.execute(_Q["owned_sequences"], [table.oid]).fetchall()
     # That of a column which the copy does not have goes away with the old table.
-    serials = [row for row in sequences if row[0] == "a" and row[3] in table.plan.columns]
+    serials = [row for row in parts.sequences if row[0] == "a" and row[3] in table.plan.columns]
     for _, schema, name, _, _, _ in serials:
         conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
-    old_statistics = conn.execute(_Q["statistics_of"], [table.oid]).fetchall()
-    for schema, name in old_statistics:
+    for schema, name in parts.statistics:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
     splitting.move(conn, table)
-    homes = {name: sql.Identifier(schema) for schema, name in old_statistics}
-    for schema, name in conn.execute(_Q["statistics_of"], [copy_oid]).fetchall():
+    homes = {name: sql.Identifier(schema) for schema, name in parts.statistics}
+    for schema, name in parts.copy_statistics:
         if schema == copy_schema:
             conn.execute(
                 sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), homes.get(name, home))
             )
-    for kind, _, name, column, _, _ in sequences:
+    for kind, _, name, column, _, _ in parts.sequences:
         if kind == "i":  # moved with the old table, and locked by that: nobody can draw from it any more
-            carry_identity(conn, copy_oid, (old_schema(table.schema), name), column)
+            carry_identity(conn, parts.copy_oid, (old_schema(table.schema), name), column)
     return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
 
 
 def own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
     """A serial's sequence goes on under the new table, as wide as its column."""
+    if not sequences:
+        return
     oid = catalog.oid_of(conn, table.schema, table.name)
     columns = {c.name: c.type for t in catalog.describe(conn, [oid] if oid else []).values() for c in t.columns}
     for schema, name, column, type_ in sequences:

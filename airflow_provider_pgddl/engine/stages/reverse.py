@@ -13,7 +13,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Column, Table
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
@@ -36,6 +36,7 @@ class WayBack:
         self._copies: dict[int, Table] = {}
         self._plans: dict[int, Plan] = {}
         self._digests: dict[int, str] = {}
+        self._facts: dict[int, list[str]] = {}
 
     def prepare(self, tables: Sequence[TableRow]) -> None:
         """Log and trigger function of each copy, without a lock that anybody meets; made anew where a copy is another
@@ -58,10 +59,14 @@ class WayBack:
             prepared, _ = change_log.prepare(context.source, context.name, copy.oid)
             self._copies[table.id] = prepared
             self._plans[table.id] = _plan(context.source, table, old, prepared)
+        self._facts = facts(context.source, self._oids())
 
     def is_ready(self, conn: Session, tables: Sequence[TableRow]) -> bool:
         """Whether the copies are still what `prepare` has found."""
-        return copy_digests(conn, tables) == self._digests
+        return copy_digests(conn, tables) == self._digests and facts(conn, self._oids()) == self._facts
+
+    def _oids(self) -> list[int]:
+        return [copy.oid for copy in self._copies.values()]
 
     def start(self, conn: Session, tables: Sequence[TableRow], lost: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """In the swap's transaction, once the copies are the new tables: from its commit on their changes are logged.
@@ -70,9 +75,10 @@ class WayBack:
         tables = [t for t in tables if t.id in self._copies]
         for table in tables:
             change_log.create_triggers(conn, name, _moved(self._copies[table.id], table.schema))
-        oids = [copy.oid for copy in self._copies.values()]
-        now, defined = catalog.describe(conn, oids, change_log.capture_names(name)), facts(conn, oids)
-        digests = copy_digests(conn, [replace(t, plan=self._plans[t.id]) for t in tables])
+        with plans_kept(conn):
+            now = catalog.describe(conn, self._oids(), change_log.capture_names(name))
+            defined = facts(conn, self._oids())
+            digests = copy_digests(conn, [replace(t, plan=self._plans[t.id]) for t in tables])
         for table in tables:
             live = now[self._copies[table.id].oid]
             plan = replace(self._plans[table.id], copy_attributes=digests[table.id])

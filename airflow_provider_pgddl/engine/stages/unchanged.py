@@ -32,6 +32,7 @@ class SchemaGuard:
 
     def __init__(self, context: Context):
         self._context = context
+        self._oids = [t.oid for t in context.tables()] if context.in_place else None
         self._digest: str | None = None
 
     def refuse_changed(self) -> None:
@@ -100,8 +101,7 @@ class SchemaGuard:
         return self._digest_by(conn) == self._digest
 
     def _digest_by(self, conn: Session) -> str | None:
-        oids = [t.oid for t in self._context.tables()] if self._context.in_place else None
-        row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids}).fetchone()
+        row = conn.execute(queries("catalog")["schema_digest"], {"oids": self._oids}).fetchone()
         return str(row[0]) if row else None
 
 
