@@ -75,3 +75,27 @@ def test_of_a_rewrite_it_shows_what_the_swap_then_does(source_dsn: str, lifecycl
     # What comes before takes back what the rehearsal has made ready for a way back.
     assert done[-len(expected) :] == expected
     assert [query for query in done[: -len(expected)] if '"public".' in query] == []
+
+
+def test_of_a_cut_over_it_shows_what_the_target_gets_and_raises_no_fence(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"rows": "change_log", "ddl": "queue"},
+        swap={"fence": "read_only"},
+    )  # fmt: skip
+    move.run_all(until="verify")
+    structure = [catalog_lines(dsn) for dsn in (source_dsn, target_dsn)]
+    shown = move.dry_run("swap")
+    assert shown.state == "rehearsed"
+    assert [catalog_lines(dsn) for dsn in (source_dsn, target_dsn)] == structure
+    execute(source_dsn, "INSERT INTO customer (name) VALUES ('after the rehearsal')")
+    execute(target_dsn, WATCH)
+    move.run("swap")
+    done = [spaced(query) for (query,) in move.journal("SELECT query FROM watch.seen ORDER BY n")]
+    done = [query for query in done if "VALIDATE CONSTRAINT" not in query and not query.startswith("CREATE TEMPORARY")]
+    assert done == [spaced(s["statement"]) for s in shown.statements if DDL.match(s["statement"])]
+    assert any("FOREIGN KEY" in query for query in done)
+    assert any("TRIGGER touched" in query for query in done)
+    assert move.journal("SELECT count(*) FROM customer WHERE name = 'after the rehearsal'") == [(1,)]
