@@ -271,6 +271,17 @@ def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle) -> None:
     assert after > before >= 0
 
 
+def test_what_the_source_gets_after_a_cut_over_without_a_fence_is_told(shop: Lifecycle) -> None:
+    shop.run_all(until="verify")
+    shop.run("swap", swap={"fence": "none"})
+    assert status_of(shop)["changes_since_cut_over"] == 0
+    do(shop.source, "UPDATE items SET body = 'late' WHERE id IN (1, 2)", "INSERT INTO items VALUES (9001, 'late', 'x')")
+    assert [status_of(shop)["changes_since_cut_over"] for _ in range(2)] == [3, 3]
+    error = shop.refused("cleanup", swap={"fence": "none"})
+    assert "3" in error.what
+    assert status_of(shop)["changes_since_cut_over"] == 3
+
+
 def status_of(shop: Lifecycle) -> dict[str, Any]:
     return status(load_pipeline(shop.content), shop.source, shop.target)
 

@@ -105,6 +105,16 @@ def retained(source: Session, pipeline: str) -> int:
     return int(row[5] or 0) if row else 0
 
 
+def unread(source: Session, pipeline: str) -> int | None:
+    """Changes of rows that the slot has and the logs do not; None where nobody can tell, for somebody reads it now."""
+    name = sql.Identifier(publication_name(pipeline)).as_string()
+    try:
+        row = source.execute(_Q["unread"], [slot_name(pipeline), name]).fetchone()
+    except (pg.ObjectInUse, pg.UndefinedObject, pg.ObjectNotInPrerequisiteState):
+        return None
+    return int(row[0]) if row else None
+
+
 def refuse_lost(source: Session, target: Session, pipeline: str) -> None:
     """StageFailed where changes are gone that the logs do not have: a lag is none of that."""
     name, known = slot_name(pipeline), received(target, pipeline)

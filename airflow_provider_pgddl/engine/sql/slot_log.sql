@@ -19,6 +19,11 @@ INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
 SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid())
        OR EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts)
 
+-- name: unread
+-- Rows and TRUNCATEs that the slot has and the logs do not; nothing is read away.
+SELECT count(*) FROM pg_catalog.pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)
+WHERE pg_catalog.get_byte(data, 0) = ANY(ARRAY[73, 85, 68, 84])    -- I, U, D, T
+
 -- name: drop_slot
 SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
 WHERE slot_name = %s AND plugin = 'pgoutput' AND database = pg_catalog.current_database()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
@@ -42,7 +43,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "run": row.run,
             "job": row.job,
             "cut_over_at": row.cut_over_at,
-            "changes_since_cut_over": sum(changes.values()) if row.cut_over_at and row.job == "migrate" else None,
+            "changes_since_cut_over": _since_cut_over(pipeline, source, row, changes),
             "reverted_at": row.reverted_at,
             "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
             "verify_needed": row.verify_needed,
@@ -82,6 +83,15 @@ def _state(row: PipelineRow) -> str:
     if row.cut_over_at:
         return "cut over"
     return "reverted" if row.reverted_at else "under way"
+
+
+def _since_cut_over(pipeline: Pipeline, source: Session, row: PipelineRow, changes: Mapping[int, int]) -> int | None:
+    """Changes on the source that no target will get any more, in the logs and not read into them yet; None where that
+    cannot be told."""
+    if row.cut_over_at is None or row.job != "migrate":
+        return None
+    unread = slot_log.unread(source, pipeline.pipeline) if pipeline.by_slot and row.finished_at is None else 0
+    return None if unread is None else sum(changes.values()) + unread
 
 
 def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:
