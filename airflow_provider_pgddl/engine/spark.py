@@ -13,14 +13,12 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import psycopg
-
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.parts import Done, Failed, attempt, results
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -34,16 +32,6 @@ LOCAL_FAILURES = 4
 # A JVM that waits for Postgres needs neither the optimizing compiler nor a parallel collector; without them the first
 # job of a session is through after 4.6 s instead of 5.1 s on two cores.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-@dataclass(frozen=True, slots=True)
-class _Done(Generic[R]):
-    value: R
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: PgddlError | psycopg.Error
 
 
 def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str) -> list[R]:
@@ -69,11 +57,7 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
         if _jvm_ended(error):
             raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
         raise
-    failures = [one.error for one in ended if isinstance(one, _Failed)]
-    if failures:
-        ours = [e if isinstance(e, PgddlError) else from_postgres(e, doing=f"running {app}") for e in failures]
-        raise min(ours, key=lambda error: error.retryable)
-    return [one.value for one in ended if isinstance(one, _Done)]
+    return results(ended, f"running {app}")
 
 
 def _stopped(error: BaseException | None) -> bool:
@@ -97,12 +81,8 @@ def start(app: str, *, workers: int) -> None:
     _context(app, workers)
 
 
-def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> _Done[R] | _Failed:
-    # A raised exception would reach the driver as text inside a Java stack trace.
-    try:
-        return _Done(work(parts[index]))
-    except (PgddlError, psycopg.Error) as error:
-        return _Failed(error)
+def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> Done[R] | Failed:
+    return attempt(work, parts[index])
 
 
 def _context(app: str, workers: int) -> SparkContext:

@@ -11,6 +11,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.control import Control, Told
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
@@ -113,7 +114,8 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
 
 
 def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int) -> list[Done]:
-    """In this process where there is little to copy, over Spark where there is much."""
+    """In this process where there is little to copy, over Spark where there is much. In place no row comes to a worker,
+    which only waits for the server: threads do."""
     work = Work(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
@@ -121,10 +123,12 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
     line = _progress_line(progress, context.lease.token, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
+        workers = min(context.pipeline.backfill.workers, chunks)
+        if context.in_place:
+            return beside_each_other(copy_chunks, [work] * workers, doing="running backfill")
         if worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 
-            workers = min(context.pipeline.backfill.workers, chunks)
             return spread(copy_chunks, [work] * workers, workers=workers, app=f"pgddl backfill {context.name}")
         return [copy_chunks(work)]
 
