@@ -691,9 +691,10 @@ class Preflight:
         """What would fire for replayed rows on tables that are there already (C13)."""
         assert self.target is not None
         conn, there = self.target.conn, dict(enumerate(self.rows))
+        tied = ties.look(conn, there)
         if ties.may_silence(conn):
-            return
-        for number, why in ties.look(conn, there).stops((), str(self.target.server["role"])).items():
+            tied = tied.in_replica_role()
+        for number, why in tied.stops((), str(self.target.server["role"])).items():
             for what, fix in why:
                 yield Finding("error", "firing", "target", written(*there[number]), what, fix)
 

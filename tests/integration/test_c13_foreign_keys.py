@@ -240,3 +240,31 @@ def test_c13_backfill_fires_no_trigger_either(lifecycle: Make, source_dsn: str, 
     )
     move.run_all(until="verify", after="snapshot")
     assert differences(move.source, move.target) == []
+
+
+@pytest.mark.parametrize("enabled", ["ALWAYS", "REPLICA"])
+def test_c13_a_trigger_that_fires_in_the_replica_role_stops_its_table(
+    lifecycle: Make, source_dsn: str, target_dsn: str, owner: str, enabled: str
+) -> None:
+    execute(source_dsn, SHOP.format(owner=owner))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["shop.*"]})
+    move.run_all(until="replay")
+    do(
+        move.target,
+        "CREATE FUNCTION public.tidy() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN DELETE FROM shop.line WHERE n = OLD.id; RETURN OLD; END'",
+        "CREATE TRIGGER tidy AFTER DELETE ON shop.alone FOR EACH ROW EXECUTE FUNCTION public.tidy()",
+        f"ALTER TABLE shop.alone ENABLE {enabled} TRIGGER tidy",
+    )
+    do(move.source, "UPDATE shop.alone SET slot = -slot", "UPDATE shop.customer SET name = 'goes on'")
+    (blocked,) = move.run("replay").blocked
+    assert blocked["table"] == "shop.alone"
+    assert 'enabled ALWAYS or REPLICA: ALTER TABLE shop.alone DISABLE TRIGGER "tidy";' in blocked["reason"]
+    with connect(move.source, purpose="test") as source, connect(move.target, purpose="test") as target:
+        found = preflight(load_pipeline(move.content), source, target, TABLES)
+    assert [(f.table, f.code) for f in found if f.severity == "error"] == [("shop.alone", "firing")]
+    assert one(move.target, "SELECT count(*) FROM shop.customer WHERE name = 'goes on'") == 60
+    do(move.target, "ALTER TABLE shop.alone DISABLE TRIGGER tidy")
+    move.run("replay")
+    assert move.run("replay").blocked == []
+    assert differences(move.source, move.target, TABLES) == []

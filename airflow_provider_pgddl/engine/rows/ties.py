@@ -5,13 +5,14 @@ logical replication. Where our role may not take that, a row that left its copy 
 CASCADE), and one that comes back too early would be refused. So whatever refers to a row that leaves goes with it and
 is read again, and all of them leave in one statement and come back in one: checks and actions, which Postgres runs at
 the end of a statement, find nothing to do, in whatever order. Triggers cannot be kept from firing like that: they stop
-their table."""
+their table; and so do, in the replica role, those that are enabled ALWAYS or REPLICA: a row that is read again leaves
+and comes back, and they would take each for what an application does."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import sql
 
@@ -40,15 +41,25 @@ class ForeignKey:
     same: tuple[tuple[str, str, str], ...]
 
 
+# By table: each relation of its copy, with the names of its triggers.
+Triggers = Mapping[int, tuple[tuple[str, tuple[str, ...]], ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """What would fire on copies, by their tables' ids; nothing where our session sees to it that nothing does."""
+    """What would fire on copies, by their tables' ids. `as_replica` are the triggers that do in the replica role."""
 
     keys: tuple[ForeignKey, ...] = ()
-    triggers: Mapping[int, tuple[tuple[str, tuple[str, ...]], ...]] | None = None
+    triggers: Triggers = field(default_factory=dict)
+    as_replica: Triggers = field(default_factory=dict)
+    silenced: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.keys or self.triggers)
+        return bool(self.keys or self.triggers or self.as_replica)
+
+    def in_replica_role(self) -> Ties:
+        """What is left of them for a session that has taken it."""
+        return Ties((), self.as_replica, self.as_replica, silenced=True)
 
     @property
     def inner(self) -> list[ForeignKey]:
@@ -65,7 +76,7 @@ class Ties:
         those in `keeping` have values that nobody else knows."""
         grant = f"GRANT SET ON PARAMETER session_replication_role TO {sql.Identifier(role).as_string()}"
         found: dict[int, list[tuple[str, str]]] = {}
-        for table, fired in (self.triggers or {}).items():
+        for table, fired in self.triggers.items():
             names = ", ".join(name for _, listed in fired for name in listed)
             disable = " ".join(
                 f"ALTER TABLE {relation} DISABLE TRIGGER {sql.Identifier(name).as_string()};"
@@ -74,8 +85,9 @@ class Ties:
             )
             what = f"triggers on the target would fire for every replayed row ({names})"
             found.setdefault(table, []).append(
-                (f"{what}, and role {role} may not keep them from it", f"{disable} -- or {grant}")
-            )
+                (f"{what}, as they are enabled ALWAYS or REPLICA", disable) if self.silenced
+                else (f"{what}, and role {role} may not keep them from it", f"{disable} -- or {grant}")
+            )  # fmt: skip
         for key in self.inner:
             assert key.parent is not None
             far, here = ".".join(key.child_table), found.setdefault(key.parent, [])
@@ -94,7 +106,7 @@ class Ties:
 @contextmanager
 def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
     """Around what writes rows, in the caller's transaction: foreign keys and triggers on these copies do not fire where
-    our role may see to that; else what they are.
+    our role may see to that; else, and where they would all the same, what they are.
 
     GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
     names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
@@ -102,7 +114,7 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
     silenced = bool(before) and may_silence(target)
     if silenced:
         target.execute("SET LOCAL session_replication_role = replica")
-    yield Ties() if silenced else before
+    yield before.in_replica_role() if silenced else before
     if look(target, names) != before:
         raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
 
@@ -120,10 +132,18 @@ def look(target: Session, names: Mapping[int, Name]) -> Ties:
         ForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
         for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in target.execute(_Q["foreign_keys"], args)
     )
-    triggers: dict[int, tuple[tuple[str, tuple[str, ...]], ...]] = {}
-    for table, relation, listed in target.execute(_Q["triggers"], args):
-        triggers[table] = (*triggers.get(table, ()), (relation, tuple(listed)))
-    return Ties(keys, triggers)
+    rows = target.execute(_Q["triggers"], args).fetchall()
+    return Ties(
+        keys, _by_table((t, r, names) for t, r, names, _ in rows), _by_table((t, r, names) for t, r, _, names in rows)
+    )
+
+
+def _by_table(rows: Iterable[tuple[int, str, Sequence[str]]]) -> Triggers:
+    found: dict[int, tuple[tuple[str, tuple[str, ...]], ...]] = {}
+    for table, relation, names in rows:
+        if names:
+            found[table] = (*found.get(table, ()), (relation, tuple(names)))
+    return found
 
 
 def empty(target: Session, relations: Sequence[sql.Composable], names: Iterable[Name]) -> None:

@@ -262,7 +262,7 @@ def _untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Windo
     stops = ties.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
     waits = set[int]()
     if stopped_before:  # a key to such a table looks like one to a table that nobody follows
-        waits = {i for i in stops if i not in (tied.triggers or {})}
+        waits = {i for i in stops if i not in tied.triggers}
     done.stopped |= {i: why for i, why in stops.items() if i not in waits}
     out = {*stops}
     while more := {e for k in tied.inner for e in (k.parent, k.child) if e and {k.parent, k.child} & out} - out:
@@ -464,7 +464,7 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
     with replica.target.transaction():
         tables = _keepable(replica.target, tables)
         with ties.quiet(replica.target, ties.by_id(tables)) as tied:
-            for table in (t for t in tables if t.id not in (tied.triggers or {})):
+            for table in (t for t in tables if t.id not in tied.triggers):
                 count, lost_track, _ = summaries(logs, [table])[table.id]
                 if lost_track:
                     _empty(replica, table)
