@@ -271,6 +271,21 @@ def test_the_wal_that_is_kept_back_is_told(shop: Lifecycle) -> None:
     assert after > before >= 0
 
 
+def test_a_slot_is_read_from_where_it_was_read_to(shop: Lifecycle) -> None:
+    """And not from where the server last noted by itself what was in progress, up to 15 s of WAL before."""
+    shop.run_all(until="replay")
+
+    def restarts_behind_what_was_there() -> bool:
+        do(shop.source, "UPDATE items SET body = 'again' WHERE id < 50")
+        there = one(shop.source, "SELECT pg_current_wal_insert_lsn()")
+        shop.run("replay")
+        mine = "SELECT restart_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name LIKE 'pgddl_rows_of_%%' AND"
+        return bool(one(shop.source, f"{mine} database = current_database()", there))
+
+    # A note of the server's own may come in between, and then the next one counts.
+    assert any(restarts_behind_what_was_there() for _ in range(3))
+
+
 def test_what_the_source_gets_after_a_cut_over_without_a_fence_is_told(shop: Lifecycle) -> None:
     shop.run_all(until="verify")
     shop.run("swap", swap={"fence": "none"})

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")
 COLUMN_LISTS = 150_000  # the first version whose publications have them
+LOGS_SNAPSHOTS = 160_000  # from which version on a record of what is in progress can be asked for
 
 
 def slot_name(pipeline: str) -> str:
@@ -231,6 +232,7 @@ def receive(
     confirmed once it has committed. No session is in a transaction. Runs of one pipeline take turns.
     """
     name = f"pgddl rows {pipeline}"
+    _let_restart_here(source)
     end = marker(source)
     target.execute(_Q["lock_receiving"], [name])
     try:
@@ -256,6 +258,13 @@ def receive(
                 slot.confirm(reached)
     finally:
         target.execute(_Q["unlock_receiving"], [name])
+
+
+def _let_restart_here(source: Session) -> None:
+    """A slot is read from the last record of what was in progress, which the server writes every 15 s by itself: all
+    WAL since then would be decoded again by the next reader. Before 16, and without the right, it is."""
+    if source.info.server_version >= LOGS_SNAPSHOTS and source.execute(_Q["may_log_snapshot"]).fetchone() == (True,):
+        source.execute(_Q["log_snapshot"])
 
 
 def _captured(source: Session, pipeline: str) -> dict[int, CapturedLeaf]:

@@ -19,6 +19,12 @@ INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
 SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid())
        OR EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts)
 
+-- name: may_log_snapshot
+SELECT pg_catalog.has_function_privilege('pg_catalog.pg_log_standby_snapshot()', 'EXECUTE')
+
+-- name: log_snapshot
+SELECT pg_catalog.pg_log_standby_snapshot()
+
 -- name: unread
 -- Rows and TRUNCATEs that the slot has and the logs do not; nothing is read away.
 SELECT count(*) FROM pg_catalog.pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)
