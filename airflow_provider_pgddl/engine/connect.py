@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.pooler import shares_sessions
 
 CONNECT_TIMEOUT = 10  # seconds
 OLDEST_MAJOR = 14
+GRANTS_PARAMETERS = 150_000
 
 # What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
 # noticed.
@@ -141,6 +142,15 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         await conn.close()
         raise
     return conn
+
+
+def may_set(conn: Session, parameter: str) -> bool:
+    """Whether the session may set a parameter of superusers; from 15 on the right to one can be granted."""
+    if conn.info.server_version >= GRANTS_PARAMETERS:
+        query = "SELECT pg_catalog.has_parameter_privilege(%s, 'SET')"
+        return bool(conn.execute(query, [parameter]).fetchone() == (True,))
+    query = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
+    return bool(conn.execute(query).fetchone() == (True,))
 
 
 @contextmanager

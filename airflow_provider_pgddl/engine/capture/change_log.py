@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.catalog import Leaf, Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
@@ -143,7 +144,7 @@ def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> T
     """SHARE ROW EXCLUSIVE on the table for the caller's transaction, which waits for every writer; returns the table
     as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, Retry where the table is no
     longer what was prepared."""
-    source.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{int(lock_timeout * 1000)}ms"])
+    limit_lock_wait(source, lock_timeout)
     relation = sql.Identifier(prepared.schema, prepared.name)
     try:
         source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, may_set
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -121,8 +121,7 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
 
 def may_silence(target: Session) -> bool:
     """Whether the session may take the replica role, in which none of them fires."""
-    row = target.execute(_Q["may_silence"]).fetchone()
-    return bool(row and row[0])
+    return may_set(target, "session_replication_role")
 
 
 def look(target: Session, names: Mapping[int, Name]) -> Ties:

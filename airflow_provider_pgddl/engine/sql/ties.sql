@@ -43,12 +43,6 @@ JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal AND g
 GROUP BY 1, 2
 ORDER BY 1, 2
 
--- name: may_silence
--- From 15 on the right can be granted; before, only a superuser has it.
-SELECT CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 150000
-            THEN pg_catalog.has_parameter_privilege('session_replication_role', 'SET')
-            ELSE (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) END
-
 -- name: is_referenced
 -- Whether TRUNCATE would be refused for a foreign key to one of these relations or, of partitioned ones, to a part.
 SELECT EXISTS (

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_no
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
@@ -28,7 +29,7 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.sequences import set_exactly

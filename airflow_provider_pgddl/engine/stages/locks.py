@@ -15,6 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.pipeline import Swap
 
 T = TypeVar("T")
@@ -44,11 +45,6 @@ def writers_wait() -> Iterator[None]:
         yield
     finally:
         _waits.get([]).append((time.monotonic() - began) * 1000)
-
-
-def limit_lock_wait(conn: Session, seconds: float) -> None:
-    """For the caller's transaction: no lock is waited for any longer, so nobody queues behind us any longer."""
-    conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [f"{max(1, round(seconds * 1000))}ms"])
 
 
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:

@@ -17,11 +17,11 @@ from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait
 
 _Q = queries("reverse")
 _NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")

@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.dependents import Carried
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -58,7 +59,7 @@ from airflow_provider_pgddl.engine.stages.exchange import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.replay import no_shorter
 from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.stages import cut_over, exchange, revert
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
-from airflow_provider_pgddl.engine.stages.locks import limit_lock_wait, with_tries
+from airflow_provider_pgddl.engine.stages.locks import with_tries
 from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
