@@ -18,6 +18,8 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("checksums")
 BUCKETS = 4096
+SAMPLED = 200_000  # rows, at least, by which ranges are cut
+SAMPLED_OF_A_RANGE = 100
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
 # Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not
@@ -74,12 +76,17 @@ def _row(parts: Iterable[sql.Composable]) -> sql.Composed:
 
 
 def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
-    """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range."""
+    """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range.
+    Of a large copy by a sample: what the ranges are, not where they end, decides what is compared."""
     if plan.key_types[0] not in RANGEABLE:
         return []
+    found = copy.execute(_Q["estimated_rows"], [plan.copy.as_string(copy)]).fetchone()
+    estimated = max(1, found[0] if found else 1)
+    percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
     query = sql.SQL(_Q["boundaries"]).format(
-        key=sql.Identifier(plan.key[0]), copy=plan.copy_only, rows=sql.Literal(rows)
-    )
+        key=sql.Identifier(plan.key[0]), copy=plan.copy_only, percent=sql.Literal(percent),
+        step=sql.Literal(max(1, round(rows * percent / 100))),
+    )  # fmt: skip
     return [row[0] for row in copy.execute(query)]
 
 

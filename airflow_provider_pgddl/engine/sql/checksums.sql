@@ -1,6 +1,15 @@
+-- name: estimated_rows
+-- As ANALYZE has found them; at most 0 where it has not.
+WITH copy AS (SELECT pg_catalog.to_regclass(%s) AS relid)
+SELECT coalesce(sum(c.reltuples), 0)::bigint
+FROM (SELECT relid FROM copy UNION SELECT t.relid FROM copy, pg_catalog.pg_partition_tree(copy.relid) t) leaf
+JOIN pg_catalog.pg_class c ON c.oid = leaf.relid AND c.relkind <> 'p'
+
 -- name: boundaries
-SELECT s.k::text FROM (SELECT {key} AS k, pg_catalog.row_number() OVER (ORDER BY {key}) - 1 AS n FROM {copy}) s
-WHERE s.n % {rows} = 0 AND s.n > 0 GROUP BY s.k ORDER BY s.k
+-- Every so manieth value of the first key column, of a sample in percent.
+SELECT s.k::text
+FROM (SELECT {key} AS k, pg_catalog.row_number() OVER (ORDER BY {key}) - 1 AS n FROM {copy} TABLESAMPLE SYSTEM ({percent})) s
+WHERE s.n % {step} = 0 AND s.n > 0 GROUP BY s.k ORDER BY s.k
 
 -- name: sum
 SELECT count(*), coalesce(sum(pg_catalog.hashtextextended(({row})::text COLLATE "C", 0)::numeric), 0) FROM {relation}{where}
