@@ -411,6 +411,21 @@ def test_c19_ddl_on_a_key_that_waited_for_the_capture_of_its_table_is_not_refuse
     assert one(captured, GONE) == "items"
 
 
+def test_c19_what_takes_a_weaker_lock_still_does(captured: str) -> None:
+    do(
+        captured,
+        "ALTER TABLE items ADD CONSTRAINT later CHECK (id > 0) NOT VALID; CREATE VIEW seen AS SELECT id FROM items",
+        "CREATE TABLE old_one ()",
+    )
+    with in_transaction(captured, "SELECT FROM items"):
+        do(
+            captured,
+            "SET lock_timeout = '2s'; ALTER TABLE items VALIDATE CONSTRAINT later; DROP TABLE old_one",
+            "SET lock_timeout = '2s'; ALTER TABLE seen ALTER id DROP DEFAULT; ALTER TABLE seen ALTER id SET DEFAULT 1",
+        )
+    assert one(captured, GONE) == ""
+
+
 WAITS_FOR_A_PUBLICATION = "SELECT count(*) FROM pg_locks WHERE NOT granted AND classid = 'pg_publication'::regclass"
 
 

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")
 COLUMN_LISTS = 150_000  # the first version whose publications have them
+UNREAD_TIMEOUT = "5s"  # a status is asked for again and again
 LOGS_SNAPSHOTS = 160_000  # from which version on a record of what is in progress can be asked for
 
 
@@ -107,11 +108,14 @@ def retained(source: Session, pipeline: str) -> int:
 
 
 def unread(source: Session, pipeline: str) -> int | None:
-    """Changes of rows that the slot has and the logs do not; None where nobody can tell, for somebody reads it now."""
+    """Changes of rows that the slot has and the logs do not; None where that cannot be told: somebody reads it now, or
+    there is too much to decode for a question."""
     name = sql.Identifier(publication_name(pipeline)).as_string()
     try:
-        row = source.execute(_Q["unread"], [slot_name(pipeline), name]).fetchone()
-    except (pg.ObjectInUse, pg.UndefinedObject, pg.ObjectNotInPrerequisiteState):
+        with source.transaction():
+            source.execute("SELECT pg_catalog.set_config('statement_timeout', %s, true)", [UNREAD_TIMEOUT])
+            row = source.execute(_Q["unread"], [slot_name(pipeline), name]).fetchone()
+    except (pg.ObjectInUse, pg.UndefinedObject, pg.ObjectNotInPrerequisiteState, pg.QueryCanceled):
         return None
     return int(row[0]) if row else None
 

@@ -59,7 +59,7 @@ class Ties:
 
     def in_replica_role(self) -> Ties:
         """What is left of them for a session that has taken it."""
-        return Ties((), self.as_replica, self.as_replica, silenced=True)
+        return Ties((), self.as_replica, silenced=True)
 
     @property
     def inner(self) -> list[ForeignKey]:

@@ -49,9 +49,18 @@ BEGIN
     SELECT c.oid, n.nspname, c.relname INTO found
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN jsonb_array_elements_text(path) WITH ORDINALITY p(schema, n) ON p.schema::name = n.nspname
-    WHERE c.relname = name[cardinality(name)]
+    WHERE c.relname = name[cardinality(name)] AND c.relkind IN ('r', 'p')
       AND CASE cardinality(name) WHEN 1 THEN p.n IS NOT NULL ELSE n.nspname = name[1] END
     ORDER BY p.n LIMIT 1;
+    IF columns IS NOT NULL THEN
+        -- Only these can be a key's. Behind this command the string may have others, which drop other things.
+        SELECT array_agg(DISTINCT a.attname) INTO columns
+        FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+        WHERE i.indisunique AND i.indrelid = ANY(pgddl.with_descendants(ARRAY[found.oid])) AND a.attname = ANY(columns);
+        IF columns IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
     relation := found.oid;
     target := coalesce(head[1], '') || format('%I.%I', found.nspname, found.relname);
 EXCEPTION WHEN OTHERS THEN
