@@ -3,13 +3,15 @@
 -- pipeline sees that it has, captures it anew and reads it again, or stops it.
 
 -- Out of every publication that fills a log. The command itself may be waited for, the publication only shortly: whoever else alters
--- it keeps it locked until its transaction ends.
+-- it keeps it locked until its transaction ends. If that one wants the table which is locked by now, it is the one that would be told of
+-- a deadlock, after deadlock_timeout: we give way well before.
 CREATE FUNCTION pgddl.unpublish(relations oid[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $function$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $function$
 #variable_conflict use_column
 DECLARE
     published   record;
 BEGIN
+    PERFORM set_config('lock_timeout', greatest(setting::int / 4, 1)::text, true) FROM pg_settings WHERE name = 'deadlock_timeout';
     FOR published IN
         SELECT p.pubname, n.nspname, c.relname
         FROM pgddl.captured s
