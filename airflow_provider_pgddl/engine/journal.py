@@ -129,11 +129,13 @@ class Journal:
 
     def __init__(self, conn: Session, pipeline: str):
         self.conn, self.pipeline = conn, pipeline
+        self._exists = False
 
     # --- pipeline -----------------------------------------------------------------------------------------------
 
     def find(self) -> PipelineRow | None:
-        if not exists(self.conn):
+        self._exists = self._exists or exists(self.conn)
+        if not self._exists:
             return None
         row = self.conn.execute(_Q["pipeline"], [self.pipeline]).fetchone()
         return PipelineRow(*row) if row else None

@@ -1,11 +1,14 @@
 """Counts and 64-bit checksums of ranges of rows, compared at one snapshot; a difference is narrowed down to its rows.
 
-The checksum is a sum (XOR cancels duplicates) of hashtextextended over each row's text, which both sides print alike
-because every session pins what printing depends on. Types that cannot be hashed (json, xml, point) print all the
-same."""
+The checksum is a sum (XOR cancels duplicates) of a hash of each row. Across clusters that is hashtextextended over the
+row's text, which both sides print alike because every session pins what printing depends on; types that cannot be
+hashed (json, xml, point) print all the same. On one server the columns whose equal values are the same value go into it
+as they are, by hash_record_extended, in half the time. That is linear in its columns' hashes, so a plain sum of it
+would not see values that changed places between rows: it is hashed once more."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +30,12 @@ LISTED = 100  # keys of differing rows that are kept; a person needs examples, n
 RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid", "date", "bytea",
                        "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
 
+# Types of which no two values are equal and not the same: of no others (numeric 1.0 and 1.00, float 0 and -0) a hash
+# says what a row's text says. Text is hashed by its bytes, whatever its collation calls equal.
+NATIVE = frozenset({"smallint", "integer", "bigint", "oid", "boolean", "uuid", "date", "bytea",
+                    "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
+NATIVE_TEXT = frozenset({"text", "character varying"})
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -47,32 +56,59 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """How both sides are read: what a row consists of, and the key in front of it."""
+    """How both sides are read: what a row consists of, and the key in front of it. `types` are the copy's where both
+    are on one server, else empty."""
 
     plan: Plan
     casts: tuple[str | None, ...]
+    types: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan, source_types: Mapping[str, str], copy_types: Mapping[str, str]) -> Sides:
-        """Where rewrite.alter gave a column another type, the source's value is cast to it before it is compared."""
-        casts = tuple(copy_types[c] if copy_types.get(c) != source_types.get(c) else None for c in plan.columns)
-        return cls(plan, casts)
+    def across(cls, plan: Plan) -> Sides:
+        """The plan's own expressions yield what the copy holds."""
+        return cls(plan, (None,) * len(plan.columns))
 
-    def source_row(self) -> sql.Composed:
-        return _row(
+    @classmethod
+    def in_place(cls, plan: Plan, source_types: Mapping[str, str], copy_types: Mapping[str, str]) -> Sides:
+        """Where rewrite.alter gave a column another type, the source's value is cast to it before it is compared."""
+        casts = tuple(copy_types[c] if copy_types[c] != source_types.get(c) else None for c in plan.columns)
+        return cls(plan, casts, tuple(copy_types[c] for c in plan.columns))
+
+    def source_hash(self) -> sql.Composed:
+        return self._hash([
             sql.SQL(e) if cast is None else sql.SQL("({})::{}").format(sql.SQL(e), sql.SQL(cast))
             for e, cast in zip(self.plan.expressions, self.casts, strict=True)
-        )
+        ])  # fmt: skip
 
-    def copy_row(self) -> sql.Composed:
-        return _row(map(sql.Identifier, self.plan.columns))
+    def copy_hash(self) -> sql.Composed:
+        return self._hash([sql.Identifier(c) for c in self.plan.columns])
 
     def key(self) -> sql.Composed:
         return _row(map(sql.Identifier, self.plan.key))
 
+    def _hash(self, values: Sequence[sql.Composable]) -> sql.Composed:
+        """A row's hash, bigint."""
+        if not self.types:
+            return _hash_text(_row(values))
+        native, printed = list[sql.Composable](), list[sql.Composable]()
+        for value, type_ in zip(values, (re.sub(r"\(\d+\)", "", t) for t in self.types), strict=True):
+            if type_ in NATIVE:
+                native.append(value)
+            elif type_ in NATIVE_TEXT:
+                native.append(sql.SQL('({}) COLLATE "C"').format(value))
+            else:
+                printed.append(value)
+        if printed:
+            native.append(sql.SQL('({})::text COLLATE "C"').format(_row(printed)))
+        return _hash_text(sql.SQL("pg_catalog.hash_record_extended({}, 0)").format(_row(native)))
+
 
 def _row(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
+
+
+def _hash_text(value: sql.Composable) -> sql.Composed:
+    return sql.SQL('pg_catalog.hashtextextended(({})::text COLLATE "C", 0)').format(value)
 
 
 def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
@@ -94,8 +130,8 @@ def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Comp
     """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ."""
     plan = sides.plan
     sums = [
-        conn.execute(sql.SQL(_Q["sum"]).format(row=row, relation=relation, where=_where(plan, within))).fetchone()
-        for conn, row, relation in _both(source, copy, sides)
+        conn.execute(sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=_where(plan, within))).fetchone()
+        for conn, hash_, relation in _both(source, copy, sides)
     ]
     rows = int(sums[0][0]) if sums[0] else 0
     if sums[0] == sums[1]:
@@ -103,17 +139,17 @@ def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Comp
     buckets: list[set[object]] = [
         set(conn.execute(
             sql.SQL(_Q["buckets"]).format(
-                row=row, key=sides.key(), relation=relation, where=_where(plan, within),
+                hash=hash_, key=sides.key(), relation=relation, where=_where(plan, within),
                 mask=sql.Literal(BUCKETS - 1))))
-        for conn, row, relation in _both(source, copy, sides)
+        for conn, hash_, relation in _both(source, copy, sides)
     ]  # fmt: skip
     suspicious = sorted({b[0] for b in buckets[0] ^ buckets[1]})  # type: ignore[index]
     return Compared(rows, _differing(source, copy, sides, within, suspicious))
 
 
-def count_and_sum(conn: Session, row: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
-    """(rows, checksum) of a whole relation as the session sees it now."""
-    found = conn.execute(sql.SQL(_Q["sum"]).format(row=row, relation=relation, where=sql.SQL(""))).fetchone()
+def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
+    """(rows, checksum) of a whole relation as the session sees it now; `hash_` is one of `Sides`."""
+    found = conn.execute(sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=sql.SQL(""))).fetchone()
     assert found is not None
     return int(found[0]), int(found[1])
 
@@ -125,9 +161,9 @@ def _differing(source: Session, copy: Session, sides: Sides, within: Range, buck
         left, right = (
             Counter(conn.execute(
                 sql.SQL(_Q["rows_of_bucket"]).format(
-                    row=row, key=sides.key(), relation=relation, where=_where(sides.plan, within),
+                    hash=hash_, key=sides.key(), relation=relation, where=_where(sides.plan, within),
                     mask=sql.Literal(BUCKETS - 1), bucket=sql.Literal(bucket))).fetchall())
-            for conn, row, relation in _both(source, copy, sides)
+            for conn, hash_, relation in _both(source, copy, sides)
         )  # fmt: skip
         more, less = ({key for key, _ in side} for side in (left - right, right - left))
         found += [f"{key} {_kind(key in more, key in less)}" for key in sorted(more | less)]
@@ -144,8 +180,8 @@ def _kind(on_source: bool, on_copy: bool) -> str:
 
 
 def _both(source: Session, copy: Session, sides: Sides):  # type: ignore[no-untyped-def]
-    yield source, sides.source_row(), sides.plan.source
-    yield copy, sides.copy_row(), sides.plan.copy_only
+    yield source, sides.source_hash(), sides.plan.source
+    yield copy, sides.copy_hash(), sides.plan.copy_only
 
 
 def _where(plan: Plan, within: Range) -> sql.Composable:

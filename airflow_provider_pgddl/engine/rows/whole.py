@@ -46,8 +46,8 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides) -> in
     else:
         write = write_statement(plan.copy, plan.column_list, plan.binary)
         copy_between(source, target, read_statement(_rows(plan), plan.binary), write)
-    there = count_and_sum(source, sides.source_row(), plan.source)
-    here = count_and_sum(target, sides.copy_row(), plan.copy_only)
+    there = count_and_sum(source, sides.source_hash(), plan.source)
+    here = count_and_sum(target, sides.copy_hash(), plan.copy_only)
     if there != here:
         raise StageFailed(
             f"the copy does not equal the source: {here[0]} rows of {there[0]}, and another checksum",

@@ -36,3 +36,6 @@ SELECT token FROM pgddl.leases WHERE pipeline = %s AND scope = ANY(%s) FOR SHARE
 
 -- name: lock_ddl
 SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))
+
+-- name: unlock_ddl
+SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(%s, 0))

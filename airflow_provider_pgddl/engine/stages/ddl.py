@@ -134,9 +134,13 @@ def _patient_look(look: Callable[[], T]) -> T:
 @contextmanager
 def _alone(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
-    with context.brief_session("target", "ddl") as lock:
-        lock.execute(queries("lease")["lock_ddl"], [f"pgddl ddl {context.name}"])
+    session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
+    session.execute(queries("lease")["lock_ddl"], name)
+    try:
         yield
+    finally:
+        if not session.closed:
+            session.execute(queries("lease")["unlock_ddl"], name)
 
 
 def _read(context: Context, *, look: bool) -> _Seen | None:

@@ -132,7 +132,7 @@ def _exchange(
     dropped = {t.oid: dropped_columns(rewrites[t.schema, t.name].alter) for t in tables}
     lost = [k for k in keys if set(k.columns).intersection(dropped.get(k.table_oid, ()))]
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
-    keyless = [(t, sides_of(context, t)) for t in tables if t.keyless]
+    keyless = [(t, sides_of(context.target, t, in_place=True)) for t in tables if t.keyless]
     wanted = sorted({*involved(tables, keys), *carried.tables})
 
     def refuse_changed() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
@@ -110,7 +111,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             return
         for table in tables:
             if table.id not in planned or planned[table.id][0] != table.plan:
-                planned[table.id] = (table.plan, sides_of(context, table))
+                planned[table.id] = (table.plan, sides_of(context.target, table, in_place=context.in_place))
         sides = {table_id: side for table_id, (_, side) in planned.items()}
         compared: list[Result] = []
 
@@ -167,17 +168,17 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     return [result for share in shares for result in share]
 
 
-def sides_of(context: Context, table: TableRow) -> Sides:
+def sides_of(target: Session, table: TableRow, *, in_place: bool) -> Sides:
     """How source and copy are read to be compared; StageFailed where the copy is gone."""
     plan = table.plan
-    oid = catalog.oid_of(context.target, plan.copy_schema, plan.copy_name)
-    copy = catalog.describe(context.target, [oid]).get(oid) if oid else None
+    oid = catalog.oid_of(target, plan.copy_schema, plan.copy_name)
+    copy = catalog.describe(target, [oid]).get(oid) if oid else None
     if copy is None:
         raise StageFailed("its copy is gone", table=table.qualified, todo="`pgddl reset` the pipeline and start again")
-    if not context.in_place:
-        return Sides.of(plan, {}, {})  # the plan's own expressions yield what the copy holds
+    if not in_place:
+        return Sides.across(plan)
     source_types = {name: c["type"] for name, c in table.version["columns"].items()}
-    return Sides.of(plan, source_types, {c.name: c.type for c in copy.columns})
+    return Sides.in_place(plan, source_types, {c.name: c.type for c in copy.columns})
 
 
 def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
