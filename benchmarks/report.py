@@ -1,0 +1,106 @@
+"""What a benchmark found: measures, each a ratio of ours to a peer's in the same run, and what was left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One line of the table. `goal` is the largest ratio of ours to the peer's that is good enough, or the smallest
+    where `at_least`; None where nothing was promised. Without a peer `peer` is a limit in the same unit."""
+
+    measure: str
+    ours: float
+    peer: float
+    peer_name: str
+    goal: float | None = None
+    at_least: bool = False
+    unit: str = "s"
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.peer if self.peer else float("inf")
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.ratio >= self.goal if self.at_least else self.ratio <= self.goal
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "measure": self.measure, "ours": round(self.ours, 4), "peer": round(self.peer, 4),
+            "peer_name": self.peer_name, "ratio": round(self.ratio, 4), "goal": self.goal, "met": self.met,
+            "at_least": self.at_least, "unit": self.unit,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Report:
+    """What one benchmark found. `notes` are sentences: peers that are missing, and where time goes."""
+
+    measures: list[Measure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def alternate(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median of what each way returns (seconds), all of them in turn in every round: a machine that is busy for a
+    while is busy for all."""
+    took: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            took.setdefault(name, []).append(way())
+    return {name: statistics.median(seconds) for name, seconds in took.items()}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "")
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {
+        "cores": os.cpu_count(), "processor": model or platform.processor(), "memory_gib": round(memory / 1024**2, 1),
+        "system": platform.system(), "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(errors="replace").splitlines() if Path(path).exists() else []
+
+
+def markdown(measures: Sequence[Mapping[str, Any]], notes: Iterable[str], on: Mapping[str, Any]) -> str:
+    lines = ["| | ours | peer | | ratio | goal | |", "|---|---:|---:|---|---:|---:|---|"]
+    for m in measures:
+        goal = "" if m["goal"] is None else f"{'≥' if m['at_least'] else '≤'} {m['goal']:.3g}"
+        met = {None: "", True: "met", False: "**missed**"}[m["met"]]
+        lines.append(
+            f"| {m['measure']} | {m['ours']:,.4g} {m['unit']} | {m['peer']:,.4g} {m['unit']} | {m['peer_name']} "
+            f"| {m['ratio']:.2f} | {goal} | {met} |"
+        )
+    lines += ["", *(f"- {note}" for note in notes)]
+    lines += ["", "Measured on " + ", ".join(f"{key} {value}" for key, value in on.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def record(found: Mapping[str, Report], folder: Path = RESULTS) -> Path:
+    """Writes latest.json and latest.md; what other benchmarks found the last time stays in both."""
+    folder.mkdir(exist_ok=True)
+    path, before = folder / "latest.json", list[dict[str, Any]]()
+    if path.exists():
+        before = [m for m in json.loads(path.read_text()) if m["benchmark"] not in found]
+    on = machine()
+    now = [{"benchmark": name, **m.to_json(), "machine": on} for name, report in found.items() for m in report.measures]
+    measures = sorted([*before, *now], key=lambda m: m["benchmark"])
+    path.write_text(json.dumps(measures, indent=1, ensure_ascii=False) + "\n")
+    notes = [note for report in found.values() for note in report.notes]
+    path.with_suffix(".md").write_text(markdown(measures, notes, on))
+    return path
