@@ -1,12 +1,11 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
-#   make bench   the copy's speed, what the event triggers add to a CREATE TABLE, how long the schema gate looks at
-#                500 tables, and catching up in small; make bench ROWS=1000000
-#   make bench-full    catching up on 1 million changes beside native replication, pgbench while rows are captured, and
-#               a rewrite of 5 million rows beside pg_repack and psycopack, as far as those are installed
+#   make bench   ours beside its peers in small: ratios, in a few minutes
+#   make bench-full    the same in full, by which the goals are judged, into benchmarks/results; some hours.
+#               Installs what Debian has of the peers where it may. make bench-full BENCH="rewrite catch_up"
 
-ROWS ?= 5000000
+BENCH ?=
 ARGS ?=
 # Processes that share the tests out, a file to each at a time: every one starts servers of its own.
 WORKERS ?= 2
@@ -28,15 +27,11 @@ lint: $(STAMP)
 	.venv/bin/mypy
 
 bench: $(STAMP)
-	@.venv/bin/python -m benchmarks.copy_rows --rows $(ROWS)
-	@.venv/bin/python -m benchmarks.ddl_cost
-	@.venv/bin/python -m benchmarks.schema_gate
-	@.venv/bin/python -m benchmarks.catch_up --changes 100000 --keys 20000 --seconds 5 --rounds 1
-	@.venv/bin/python -m benchmarks.rewrite --rows 200000 --rounds 1
+	@.venv/bin/python -m benchmarks --small $(BENCH)
 
 bench-full: $(STAMP)
-	@.venv/bin/python -m benchmarks.catch_up
-	@.venv/bin/python -m benchmarks.rewrite
+	@sh benchmarks/peers
+	@.venv/bin/python -m benchmarks $(BENCH)
 
 venv: $(STAMP)
 

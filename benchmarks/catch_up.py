@@ -1,7 +1,7 @@
 """How fast changed rows arrive, beside native logical replication; and what capturing them costs the source.
 
-    make bench-full                                1,000,000 changes of 200,000 keys, 15 s of pgbench a run
-    python -m benchmarks.catch_up --changes 100000 --keys 20000 --seconds 5
+    python -m benchmarks catch_up            1,000,000 changes of 200,000 keys, 15 s of pgbench a run, three rounds
+    python -m benchmarks catch_up --small    100,000 changes of 20,000 keys, 5 s, one round
 
 Both parts between an embedded Postgres 16 (source) and 18 (target), and everything side by side in one run.
 
@@ -16,17 +16,14 @@ what capture itself costs, and with a replay every 5 s, which takes its share of
 busy machine is busy for all.
 
 CPU is that of both servers and of this process during a catch-up, and of the source for a transaction, pgbench's own
-left out: on few cores it says where the time goes. The last line but an error is JSON.
+left out: on few cores it says where the time goes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,15 +35,14 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from rich.console import Console
-from rich.table import Table
 
 from airflow_provider_pgddl.demo.clusters import Cluster, clusters
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from benchmarks.report import Measure, Report
 
-CATCH_UP_GOAL = 3.0  # times as fast as native apply
+CATCH_UP_GOAL = 1 / 3
 THROUGHPUT_GOALS = {"wal": 0.95, "change_log": 0.8}
 IN_A_TRANSACTION = 100
 ROWS = ("change_log", "wal")
@@ -251,40 +247,24 @@ def throughput(pg16: Cluster, pg18: Cluster, seconds: int, rounds: int) -> dict[
     return {way: (statistics.median(t for t, _ in x), statistics.median(c for _, c in x)) for way, x in found.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--changes", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=200_000)
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+def run(*, small: bool) -> Report:
+    changes, keys, seconds, rounds = (100_000, 20_000, 5, 1) if small else (1_000_000, 200_000, 15, 3)
     with clusters(16, 18) as (pg16, pg18):
-        took = catch_up(pg16, pg18, args.keys, args.changes)
+        took = catch_up(pg16, pg18, keys, changes)
     with Cluster(16, settings=DURABLE) as pg16, Cluster(18, settings=DURABLE) as pg18:
-        tps = throughput(pg16, pg18, args.seconds, args.rounds)
-    speed = {way: took["native"][0] / took[way][0] for way in ROWS}
-    share = {way: tps[way][0] / tps["off"][0] for way in tps if way != "off"}
-    table = Table(title=f"{args.changes:,} changes of {args.keys:,} keys")
-    for column in ("", "catch-up, s", "times native", "source CPU, s", "target CPU, s", "ours, s"):
-        table.add_column(column, justify="right" if column else "left")
-    for way, (seconds, cpu) in took.items():
-        table.add_row(way, f"{seconds:.1f}", f"{speed.get(way, 1):.1f}", *(f"{used:.1f}" for used in cpu))
-    load = Table(title="pgbench, 8 clients")
-    for column in ("", "tps", "of off", "source CPU, µs a transaction"):
-        load.add_column(column, justify="right" if column else "left")
-    for way, (rate, used) in tps.items():
-        load.add_row(way, f"{rate:.0f}", f"{share.get(way, 1):.0%}", f"{used:.0f}")
-    Console(stderr=True).print(table, load)
-    missed = [f"{way}: catch-up {speed[way]:.1f} times native, the goal is {CATCH_UP_GOAL:g}"
-              for way in ROWS if speed[way] < CATCH_UP_GOAL]  # fmt: skip
-    missed += [f"{way}: {share[way]:.0%} of the throughput, the goal is {goal:.0%}"
-               for rows, goal in THROUGHPUT_GOALS.items() for way in (rows, rows + REPLAYED)
-               if share[way] < goal]  # fmt: skip
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    print(json.dumps({"catch_up_s": took, "times_native": speed, "tps": tps, "of_off": share}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        tps = throughput(pg16, pg18, seconds, rounds)
+    what = f"catch-up of {changes:,} changes of {keys:,} keys"
+    report = Report([
+        Measure(f"{what}, {rows}", took[rows][0], took["native"][0], "native logical apply", CATCH_UP_GOAL)
+        for rows in ROWS
+    ])  # fmt: skip
+    report.measures += [
+        Measure(f"pgbench, {way}", rate, tps["off"][0], "no capture", THROUGHPUT_GOALS.get(way), True, "tps")
+        for way, (rate, _) in tps.items() if way != "off"
+    ]  # fmt: skip
+    report.notes += [
+        f"{what}, {way}: seconds of CPU of the source {source:.1f}, of the target {target:.1f}, of Python {ours:.1f}"
+        for way, (_, (source, target, ours)) in took.items()
+    ]
+    report.notes += [f"pgbench, {way}: {cpu:.0f} µs of the source's CPU a transaction" for way, (_, cpu) in tps.items()]
+    return report

@@ -1,19 +1,16 @@
 """What capturing schema changes costs the client that makes them: CREATE TABLE of 20 columns, with and without.
 
-    python -m benchmarks.ddl_cost                  Postgres 16 and 18, and Debian's 15 where it is installed
+    python -m benchmarks ddl_cost    Postgres 16 and 18, and Debian's 15 where it is installed
 
 Each round runs the same command in a database without event triggers and in one for each way of capturing, alternating,
 each in a transaction of its own. `warm` is a session that has run such commands before, `cold` one that has just
 connected and pays for catalog caches and plans. Where Debian's postgresql-15-pgl-ddl-deploy is installed, it is
-measured beside ours. The last line but an error is JSON, in milliseconds.
+measured beside ours.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,6 +23,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.connect import connect
+from benchmarks.report import Measure, Report
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 BUDGET = 5.0  # milliseconds that a warm session's command may take longer; of processor time where it is told
@@ -106,34 +104,22 @@ def timed(session: psycopg.Connection, table: str) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200)
-    options = parser.parse_args()
+def run(*, small: bool) -> Report:
     servers = [Cluster(16), Cluster(18)]
     if (DEBIAN_15 / "postgres").exists():
         servers.insert(0, Cluster(15, bin_dir=DEBIAN_15))
-
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    print(f"CREATE TABLE of 20 columns, median of {options.rounds}, milliseconds\n")
-    kinds = ("warm", "cpu", "cold")
-    print(" " * 28 + "".join(f"{kind:>8}{'added':>8}" for kind in kinds))
+    report, compared = Report(), False
     for server in servers:
         with server:
-            found[str(server.version)] = measured = measure(server, options.rounds)
-        for name, ms in measured.items():
-            cells = "".join(f"{ms[kind]:>8.2f}{ms[kind] - measured[PLAIN][kind]:>8.2f}" for kind in kinds)
-            print(f"Postgres {server.version}  {name:16}{cells}")
-    if not any(OTHER in measured for measured in found.values()):
-        print("\npgl_ddl_deploy: not installed (Debian's postgresql-15-pgl-ddl-deploy, with postgresql-15)")
-    print(json.dumps(found))
-    kind = "cpu" if all(m[PLAIN]["cpu"] for m in found.values()) else "warm"
-    worst = max(m[way][kind] - m[PLAIN][kind] for m in found.values() for way in ("queue", "wal"))
-    if worst > BUDGET:
-        print(f"the event triggers add {worst:.1f} ms; the budget is {BUDGET:.0f}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            found = measure(server, 50 if small else 200)
+        kind = "cpu" if found[PLAIN]["cpu"] else "warm"
+        added = {way: ms[kind] - found[PLAIN][kind] for way, ms in found.items()}
+        for way in ("queue", "wal"):
+            what = f"added to CREATE TABLE, {way}, Postgres {server.version}"
+            report.measures.append(Measure(what, added[way], BUDGET, "limit", 1.0, unit="ms"))
+            if OTHER in added:
+                report.measures.append(Measure(what, added[way], added[OTHER], OTHER, unit="ms"))
+                compared = True
+    if not compared:
+        report.notes.append("left out: pgl_ddl_deploy (apt-get install postgresql-15 postgresql-15-pgl-ddl-deploy)")
+    return report

@@ -1,7 +1,7 @@
 """A whole rewrite in place beside pg_repack, psycopack and CREATE TABLE AS, and what writers notice of each.
 
-    make bench-full                              5,000,000 rows, three rounds
-    python -m benchmarks.rewrite --rows 200000 --rounds 1
+    python -m benchmarks rewrite            5,000,000 rows, three rounds
+    python -m benchmarks rewrite --small    200,000 rows, one round
 
 One table with three indexes, the same rows in a database of its own for every way, all on one Postgres 15 (Debian's,
 for pg_repack's extension; the embedded 16 where that is not installed, and then without pg_repack). While the table is
@@ -12,13 +12,10 @@ submitted  the same, each stage by `pgddl run`: a job file, spark-submit, a JVM
 repack     pg_repack with two jobs (apt-get install postgresql-15 postgresql-15-repack)
 psycopack  Psycopack(...).full() (pip install psycopack)
 by hand    CREATE TABLE AS and the indexes, which loses what is written meanwhile: what the bytes alone cost
-
-The last line is JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import json
@@ -37,18 +34,18 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from rich.console import Console
-from rich.table import Table
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
+from benchmarks.report import Measure, Report
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
-GOALS = {"repack": 1.0, "psycopack": 3.0}  # times as fast as
-STALL_GOAL = 100.0  # milliseconds
+OURS = ("ours", "submitted")
+GOALS = {"repack": 1.0, "psycopack": 1 / 3}
+STALL_LIMIT = 100.0  # milliseconds
 RATE = 200  # transactions a second
 SHAPE = """
 CREATE TABLE item (
@@ -185,33 +182,22 @@ def measure(cluster: Cluster, rows: int, rounds: int) -> dict[str, tuple[list[fl
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+def run(*, small: bool) -> Report:
+    rows, rounds = (200_000, 1) if small else (5_000_000, 3)
     debian = (DEBIAN_15 / "postgres").exists()
     with Cluster(15, bin_dir=DEBIAN_15) if debian else Cluster(16) as cluster:
-        missing, found = left_out(cluster), measure(cluster, args.rows, args.rounds)
-    table = Table(title=f"{args.rows:,} rows, three indexes, {RATE} updates a second meanwhile")
-    for column in ("", "seconds", "times ours", "longest stall, ms"):
-        table.add_column(column, justify="right" if column else "left")
+        missing, found = left_out(cluster), measure(cluster, rows, rounds)
     seconds = {way: statistics.median(took) for way, (took, _) in found.items()}
     stalls = {way: max(longest) for way, (_, longest) in found.items()}
-    ratios = {way: took / seconds["ours"] for way, took in seconds.items()}
-    for way in found:
-        table.add_row(way, f"{seconds[way]:.1f}", f"{ratios[way]:.2f}", f"{stalls[way]:.0f}")
-    Console(stderr=True).print(table)
-    for way, how in missing.items():
-        print(f"left out: {way} ({how})", file=sys.stderr)
-    for way, goal in GOALS.items():
-        if way in ratios and ratios[way] < goal:
-            print(f"missed: {way} takes {ratios[way]:.2f} times as long, the goal is {goal:g}", file=sys.stderr)
-    if stalls["ours"] > STALL_GOAL:
-        print(f"missed: a stall of {stalls['ours']:.0f} ms, the goal is {STALL_GOAL:g}", file=sys.stderr)
-    print(json.dumps({"rows": args.rows, "seconds": seconds, "times_ours": ratios, "stall_ms": stalls}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    what = f"rewrite of {rows:,} rows with three indexes"
+    report = Report([
+        Measure(what, seconds["ours"], took, way, GOALS.get(way)) for way, took in seconds.items() if way not in OURS
+    ])  # fmt: skip
+    report.measures += [
+        Measure(f"{what}, every stage by spark-submit", seconds["submitted"], seconds["ours"], "ours in one process"),
+        Measure(f"longest stall of a writer, {what}", stalls["ours"], STALL_LIMIT, "limit", 1.0, unit="ms"),
+        *(Measure(f"longest stall of a writer, {what}", stalls["ours"], stall, way, unit="ms")
+          for way, stall in stalls.items() if way not in OURS),
+    ]  # fmt: skip
+    report.notes += [f"left out: {way} ({how})" for way, how in missing.items()]
+    return report

@@ -1,7 +1,7 @@
 """How long the schema gate looks at a pipeline of many tables: 500 of 23 columns, between Postgres 16 and 18.
 
-    make bench                                     with the other benchmarks
-    python -m benchmarks.schema_gate --tables 100
+    python -m benchmarks schema_gate            500 tables
+    python -m benchmarks schema_gate --small    100 tables
 
 Every table has a key, CHECKs and a unique index, every fourth an enum, and every tenth another type on the target that
 holds all values, as where somebody has widened a key. `validate` is `pgddl schema validate` of what is not set up;
@@ -9,17 +9,13 @@ holds all values, as where somebody has widened a key. `validate` is `pgddl sche
 window adds to its transaction to make sure that no copy was altered, and `look` what a replay does before it plans.
 The tables are empty: the gate reads catalogs only. `first` is a process that has not looked at anything yet, as that
 of a command, `median` of the looks after it; `cpu` is what the engine and both servers compute for one, however busy
-others are. The goal is for `cpu` where the system tells it, else for the slower of the two. The last line but an error
-is JSON, in seconds.
+others are. The goal is for `cpu` where the system tells it, else for the slower of the two.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -40,11 +36,12 @@ from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.stages import schema_commands
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.settle import look_at
+from benchmarks.report import Measure, Report
 
 # The seconds of each look, and what the engine has computed in all of them.
 Times = tuple[list[float], float]
 
-GOAL = 3.0  # seconds for a validation
+LIMIT = 3.0  # seconds for a validation of 500 tables
 STAGES = ("setup", "snapshot", "backfill", "schema_sync")
 
 TABLE = """
@@ -160,8 +157,8 @@ def timed(work: Callable[[], None], rounds: int) -> Times:
 
 
 MEASURED: Mapping[str, tuple[Callable[..., Times], str, float | None]] = {
-    "validate": (validations, "plain", GOAL),
-    "gate": (gates, "moved", GOAL),
+    "validate": (validations, "plain", 1.0),
+    "gate": (gates, "moved", 1.0),
     "look": (looks, "moved", None),
     "copies": (copies, "moved", None),
 }  # fmt: skip
@@ -201,37 +198,22 @@ def databases(server: Cluster, names: list[str]) -> dict[str, str]:
     return {name: server.conninfo(name) for name in names}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tables", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
+def run(*, small: bool) -> Report:
+    count, rounds = (100, 3) if small else (500, 7)
+    report = Report()
     with clusters(16, 18) as (old, new):
         there, here = databases(old, ["plain", "moved"]), databases(new, ["plain", "moved"])
         for dsn in (*there.values(), here["plain"]):
-            make(dsn, options.tables, widened=dsn == here["plain"])
+            make(dsn, count, widened=dsn == here["plain"])
         os.environ["PGDDL_BENCH_SOURCE"], os.environ["PGDDL_BENCH_TARGET"] = there["moved"], here["moved"]
-        started = time.perf_counter()
         set_up(pipeline("moved"))
-        print(f"{options.tables} tables set up, copied and indexed in {time.perf_counter() - started:.0f} s\n")
-        print(f"{options.tables} tables, median of {options.rounds - 1}, seconds\n")
-        print(f"{'':10}{'first':>8}{'median':>8}{'cpu':>8}")
         for name, (measure, pair, goal) in MEASURED.items():
-            seconds = measured(measure, (old, new), pipeline(pair), there[pair], here[pair], options.rounds)
-            found[name] = seconds
-            told = "" if goal is None else f"  goal: {goal:.0f} s, {'met' if judged(seconds) < goal else 'NOT MET'}"
-            print(f"{name:10}{''.join(f'{value:>8.2f}' for value in seconds.values())}{told}", flush=True)
-    print(json.dumps(found))
-    missed = [name for name, (_, _, goal) in MEASURED.items() if goal and judged(found[name]) >= goal]
-    if missed:
-        print(f"over {GOAL:.0f} s: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+            seconds = measured(measure, (old, new), pipeline(pair), there[pair], here[pair], rounds)
+            report.measures.append(Measure(f"{name} of {count} tables", judged(seconds), LIMIT, "limit", goal))
+            found = ", ".join(f"{kind} {value:.2f} s" for kind, value in seconds.items())
+            report.notes.append(f"{name} of {count} tables: {found}")
+    return report
 
 
 def judged(seconds: Mapping[str, float]) -> float:
     return seconds["cpu"] or max(seconds["first"], seconds["median"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
