@@ -56,7 +56,9 @@ def test_of_a_rewrite_it_shows_what_the_swap_then_does(source_dsn: str, lifecycl
     assert writers.notes.failures == []
     assert shown.state == "rehearsed"
     assert shown.statements
-    first, *rest = [s for s in shown.statements if s["locks"]]
+    copies, first, *rest = [s for s in shown.statements if s["locks"]]
+    assert copies["statement"].startswith("LOCK TABLE")
+    assert all(lock["relation"].startswith("pgddl_copy_public.") for lock in copies["locks"])
     assert first["statement"].startswith("LOCK TABLE")
     assert {(lock["relation"], lock["mode"]) for lock in first["locks"]} == {
         (relation, "ACCESS EXCLUSIVE") for relation in ("public.customer", 'public."Order"', "public.line")

@@ -19,7 +19,6 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.pipeline import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.split import NoPartition
@@ -134,6 +133,9 @@ def _exchange(
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     keyless = [(t, sides_of(context.target, t, in_place=True)) for t in tables if t.keyless]
     wanted = sorted({*involved(tables, keys), *carried.tables})
+    # Writers hold the table when they come to a copy that they write to themselves.
+    written = direct.modes(conn, context.name)
+    unseen = [(t.plan.copy_schema, t.plan.copy_name) for t in tables if t.oid not in written]
 
     def refuse_changed() -> None:
         with plans_kept(conn):
@@ -149,8 +151,10 @@ def _exchange(
         prepare_drain(conn, tables)  # first: a session's first temporary table makes a schema, which forgets all plans
         refuse_changed()
         lease.check(conn, context.fence())
-    with writers_wait(), rehearsed(context, conn, conn.transaction()):
-        limit_lock_wait(conn, context.pipeline.swap.lock_timeout)
+    with writers_wait(later=True) as from_here, rehearsed(context, conn, conn.transaction()):
+        # Nobody waits yet: who else has a copy is an autovacuum, which gives way after a moment.
+        lock_all(conn, unseen, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        from_here()
         carried.lock_views(conn)
         lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()

@@ -35,22 +35,25 @@ def waits_measured() -> Iterator[list[float]]:
 
 
 @contextmanager
-def writers_wait() -> Iterator[None]:
-    """Around a transaction whose first statement asks for a lock that writers wait for.
+def writers_wait(*, later: bool = False) -> Iterator[Callable[[], None]]:
+    """Around a transaction whose first statement asks for a lock that writers wait for; where that comes `later`, what
+    is yielded is called before it.
 
     Whoever comes after that request queues behind it, so the longest that anybody waits for us is from the request to
     the end, whether the lock was to be had or not."""
-    began = time.monotonic()
+    began = [] if later else [time.monotonic()]
     try:
-        yield
+        yield lambda: began.append(time.monotonic())
     finally:
-        _waits.get([]).append((time.monotonic() - began) * 1000)
+        if began:
+            _waits.get([]).append((time.monotonic() - began[0]) * 1000)
 
 
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
     """One LOCK over all relations, sorted, so that two of us cannot deadlock; inside the caller's transaction."""
     limit_lock_wait(conn, timeout)
-    conn.execute(lock_statement(relations, mode))
+    if relations:
+        conn.execute(lock_statement(relations, mode))
 
 
 def lock_statement(relations: Iterable[tuple[str, str]], mode: str) -> sql.Composed:

@@ -92,7 +92,8 @@ class Notes:
             place = MODES.index(mode)
             if place > self._held.get(oid, 0):
                 self._held[oid], new[relation] = place, mode
-                if place >= _WRITERS_WAIT and self._locked_at is None:
+                nobodys = relation.lstrip('"').startswith("pgddl_")  # a copy, which no writer meets
+                if place >= _WRITERS_WAIT and self._locked_at is None and not nobodys:
                     self._locked_at = began
         if new or not status.startswith("SELECT"):
             locks = tuple(sorted(new.items()))

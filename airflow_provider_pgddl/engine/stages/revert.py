@@ -22,7 +22,6 @@ from airflow_provider_pgddl.engine.dependents import Carried
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -326,9 +325,12 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[st
     lost = [ForeignKey(**key) for _, way in backs for key in way.foreign_keys]
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     carried, new = _dependents(context, conn, backs), [way.row.oid for _, way in backs]
-    wanted = {*involved(tables, (*keys, *lost)), *carried.tables, *((old_schema(t.schema), t.name) for t in tables)}
-    with writers_wait(), conn.transaction():
-        limit_lock_wait(conn, context.pipeline.swap.lock_timeout)
+    wanted = {*involved(tables, (*keys, *lost)), *carried.tables}
+    with writers_wait(later=True) as from_here, conn.transaction():
+        # Nobody waits yet: who else has what was replaced is an autovacuum, which gives way after a moment.
+        replaced = [(old_schema(t.schema), t.name) for t in tables]
+        lock_all(conn, replaced, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        from_here()
         carried.lock_views(conn)
         lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
