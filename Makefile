@@ -1,12 +1,11 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
-#   make bench   the copy's speed, what the event triggers add to a CREATE TABLE, how long the schema gate looks at
-#                500 tables, and catching up in small; make bench ROWS=1000000
-#   make bench-full    catching up on 1 million changes beside native replication, pgbench while rows are captured, and
+#   make bench   copying 500,000 rows and 200 tables beside psql, pgcopydb and Spark JDBC, what the event triggers add
+#                to a CREATE TABLE, how long the schema gate looks at 500 tables, and catching up in small
+#   make bench-full    copying 5 million rows and 2,000 tables, catching up on 1 million changes beside native replication, pgbench while rows are captured, and
 #               a rewrite of 5 million rows beside pg_repack and psycopack, as far as those are installed
 
-ROWS ?= 5000000
 ARGS ?=
 # Processes that share the tests out, a file to each at a time: every one starts servers of its own.
 WORKERS ?= 2
@@ -28,13 +27,14 @@ lint: $(STAMP)
 	.venv/bin/mypy
 
 bench: $(STAMP)
-	@.venv/bin/python -m benchmarks.copy_rows --rows $(ROWS)
+	@.venv/bin/python -m benchmarks copy_rows --small
 	@.venv/bin/python -m benchmarks.ddl_cost
 	@.venv/bin/python -m benchmarks.schema_gate
 	@.venv/bin/python -m benchmarks.catch_up --changes 100000 --keys 20000 --seconds 5 --rounds 1
 	@.venv/bin/python -m benchmarks.rewrite --rows 200000 --rounds 1
 
 bench-full: $(STAMP)
+	@.venv/bin/python -m benchmarks copy_rows
 	@.venv/bin/python -m benchmarks.catch_up
 	@.venv/bin/python -m benchmarks.rewrite
 
