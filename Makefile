@@ -3,8 +3,9 @@
 #   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
 #   make bench   copying 500,000 rows and 200 tables beside psql, pgcopydb and Spark JDBC, what the event triggers add
 #                to a CREATE TABLE, how long the schema gate looks at 500 tables, and catching up in small
-#   make bench-full    copying 5 million rows and 2,000 tables, catching up on 1 million changes beside native replication, pgbench while rows are captured, and
-#               a rewrite of 5 million rows beside pg_repack and psycopack, as far as those are installed
+#   make bench-full    copying 5 million rows and 2,000 tables, catching up on 1 million changes beside native
+#                replication, pgbench while rows are captured, and a rewrite of 5 million rows beside pg_repack and
+#                psycopack, as far as those are installed
 
 ARGS ?=
 # Processes that share the tests out, a file to each at a time: every one starts servers of its own.
