@@ -30,7 +30,7 @@ bench: $(STAMP)
 	@.venv/bin/python -m benchmarks --small $(BENCH)
 
 bench-full: $(STAMP)
-	@sh benchmarks/peers
+	@sh benchmarks/install-peers
 	@.venv/bin/python -m benchmarks $(BENCH)
 
 venv: $(STAMP)

@@ -1,50 +1,82 @@
-"""How fast rows travel from one cluster to another, beside the fastest thing that people type by hand.
+"""Copying tables from one cluster to another, beside what else does it; each way ends with a comparison of all rows.
 
-    make bench                 5 million rows, 3 rounds
-    make bench ROWS=1000000
+    python -m benchmarks copy_rows             5 million rows, 2,000 tables, three rounds: medians
+    python -m benchmarks copy_rows --small     500,000 rows, 200 tables, one round
 
-Each round copies the same table three times, alternating: `psql COPY binary | psql COPY binary`, our transfer with one
-worker, and with as many as the machine has cores. Our workers do what backfill does: block ranges of 64 MB, each in a
-transaction of its own on both sides. (A module named copy.py would shadow the standard library's.)
+Both clusters are Debian's Postgres 15 (for pgcopydb; the embedded 16 and 18 where that is not installed, and then
+without it). Each way fills a new database of the target. What is compared:
+
+one stream      `backfill` with one worker beside one `psql | psql`, COPY binary and text: from an empty table without
+                indexes to all rows. Both of the tables below. Ours lays out its chunks in it and keeps a ledger.
+rows            `backfill` beside `pgcopydb copy table-data`, as many workers as jobs, tables of more than a chunk in
+                parts. Ours spreads over a Spark session that has started, as the next one does; "Spark job" is the
+                same stage by `pgddl run`: spark-submit, a JVM, the session, and all.
+indexes         `schema_sync` beside `pgcopydb copy indexes` and `copy constraints`, on what the line before copied.
+                Ours also reads the change log and ends with ANALYZE.
+everything      setup, snapshot, backfill and schema_sync beside `pgcopydb clone`, from an empty database to tables
+                with their indexes, analyzed. Ours captures changes from setup on, as every move does. The same of many
+                tables that are empty or have a few rows.
+Spark JDBC      `backfill` beside reading and writing by Spark's JDBC source and sink, in one session that has started:
+                a table of seven plain columns, as JDBC cannot carry most of the types of the first one.
+
+Mixed: 13 columns of as many types, about 120 bytes a row, a primary key and two indexes. Documents: 36 columns, of
+which three are out of line, about 20 kB a row.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import multiprocessing
+import json
 import os
-import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.pool import Pool
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.demo.clusters import Cluster, clusters
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from benchmarks import peers
+from benchmarks.report import Measure, Report, alternate
+from benchmarks.rewrite import DEBIAN_15
 
+PGCOPYDB_GOAL, PSQL_GOAL, JDBC_GOAL, MANY_GOAL = 0.9, 1.15, 0.25, 1.5
 CHUNK_BYTES = 64 * 1024 * 1024  # backfill's default
-BLOCK = 8192
-RELATION = sql.Identifier("public", "measured")
-CHECKSUM = "SELECT count(*), sum(hashtextextended(m::text, 0)::numeric) FROM public.measured m"
+JDBC_PARTITIONS = 16
+# Vacuum and statistics of what one way has made would run in the next one's time.
+SETTINGS = {"autovacuum": "off"}
+UNTIL_INDEXES = ("setup", "snapshot", "backfill", "schema_sync")
+UNTIL_ROWS = UNTIL_INDEXES[:3]
 
-TABLE = """
-CREATE TABLE public.measured (
+
+@dataclass(frozen=True)
+class Subject:
+    """What is copied: tables without their indexes, the indexes, and statements that fill the tables."""
+
+    database: str
+    shape: str
+    indexes: str
+    rows: tuple[str, ...]
+
+
+MIXED = """
+CREATE TABLE public.mixed (
     id bigint NOT NULL, customer_id integer NOT NULL, token uuid NOT NULL, state text NOT NULL, total numeric(12, 2),
     weight double precision, paid boolean, placed_at timestamptz NOT NULL, due date, tags text[], attributes jsonb,
-    checksum bytea, note text
-)
+    checksum bytea, note text);
 """
-
-ROWS = """
-INSERT INTO public.measured
+MIXED_ROWS = """
+INSERT INTO public.mixed
 SELECT i, (i * 7919::bigint) % 100000, md5(i::text)::uuid, (ARRAY['new', 'paid', 'shipped', 'returned'])[1 + i % 4],
        (i % 1000000) / 100.0, CASE WHEN i % 10 > 0 THEN sqrt(i) END, i % 3 = 0,
        '2020-01-01 00:00Z'::timestamptz + i * interval '7 seconds',
@@ -54,167 +86,279 @@ SELECT i, (i * 7919::bigint) % 100000, md5(i::text)::uuid, (ARRAY['new', 'paid',
        CASE WHEN i % 8 > 0 THEN repeat('note ', i % 9) END
 FROM generate_series({}, {}) i
 """
+FIELDS = range(32)
+DOCUMENTS = (
+    "CREATE TABLE public.documents (id integer NOT NULL, body text, scan bytea, facts jsonb, "
+    + ", ".join(f"field_{n} {('text', 'integer')[n % 2]}" for n in FIELDS)
+    + ");"
+)
+DOCUMENTS_ROWS = f"""
+INSERT INTO public.documents
+SELECT i, big.words, decode(big.digits, 'hex'), jsonb_build_object('digits', left(big.digits, 3000)),
+       {", ".join(("md5", "hashtext")[n % 2] + f"(i || '-{n}')" for n in FIELDS)}
+FROM (SELECT i, (SELECT string_agg(md5(i || ':' || n), ' ') AS words FROM generate_series(1, 200) n),
+             (SELECT string_agg(md5(i || '/' || n), '') AS digits FROM generate_series(1, 500) n)
+      FROM generate_series({{}}, {{}}) i) big
+"""
+PLAIN = """
+CREATE TABLE public.plain (
+    id integer NOT NULL, customer integer NOT NULL, state text NOT NULL, total numeric(12, 2),
+    placed_at timestamptz NOT NULL, token uuid NOT NULL, note text);
+"""
+PLAIN_ROWS = """
+INSERT INTO public.plain
+SELECT i, (i * 7919::bigint) % 100000, (ARRAY['new', 'paid', 'sent'])[1 + i % 3], (i % 1000000) / 100.0,
+       '2024-01-01 00:00Z'::timestamptz + i * interval '7 seconds', md5(i::text)::uuid, repeat('note ', i % 9)
+FROM generate_series({}, {}) i
+"""
+BIG_INDEXES = """
+ALTER TABLE public.mixed ADD PRIMARY KEY (id);
+CREATE INDEX ON public.mixed (customer_id);
+CREATE INDEX ON public.mixed (placed_at);
+ALTER TABLE public.documents ADD PRIMARY KEY (id);
+"""
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one worker copies: every `step`-th chunk, beginning with its own number."""
-
-    source: str
-    target: str
-    number: int
-    step: int
+def batches(statement: str, rows: int, size: int) -> Iterator[str]:
+    for first in range(1, rows + 1, size):
+        yield statement.format(first, min(first + size - 1, rows))
 
 
-def peak_memory() -> int:
-    """The most memory that this process has had, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # ru_maxrss starts with the parent's size on Linux
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def big(rows: int) -> Subject:
+    filling = (*batches(MIXED_ROWS, rows, 500_000), *batches(DOCUMENTS_ROWS, rows // 250, 1000))
+    return Subject("big", MIXED + DOCUMENTS, BIG_INDEXES, filling)
 
 
-def copy_share(share: Share) -> tuple[int, int]:
-    """Copies one worker's chunks; returns rows and peak memory in bytes."""
-    rows = 0
-    with (
-        connect(share.source, purpose="read", pipeline="bench") as source,
-        connect(share.target, purpose="copy", pipeline="bench") as target,
-    ):
-        found = source.execute("SELECT pg_relation_size('public.measured')").fetchone()
-        blocks = found[0] // BLOCK if found else 0
-        size = CHUNK_BYTES // BLOCK
-        columns = sql.SQL(", ").join(map(sql.Identifier, column_names(source)))
-        for first in range(share.number * size, blocks, share.step * size):
-            read = sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {}::tid AND ctid < {}::tid").format(
-                columns, RELATION, sql.Literal(f"({first},0)"), sql.Literal(f"({first + size},0)")
-            )
-            with target.transaction(), source.transaction():
-                copied = copy_between(
-                    source, target, read_statement(read, True), write_statement(RELATION, columns, True)
-                )
-            rows += copied.rows
-    return rows, peak_memory()
-
-
-def column_names(source: psycopg.Connection[tuple[object, ...]]) -> list[str]:
-    query = (
-        "SELECT attname FROM pg_attribute WHERE attrelid = 'public.measured'::regclass AND attnum > 0 ORDER BY attnum"
+def plain(rows: int) -> Subject:
+    return Subject(
+        "plain", PLAIN, "ALTER TABLE public.plain ADD PRIMARY KEY (id);", (*batches(PLAIN_ROWS, rows, 500_000),)
     )
-    return [str(name) for (name,) in source.execute(query)]
 
 
-def by_psql(old: Cluster, new: Cluster) -> int:
-    """One stream through two psql processes, as people do it by hand."""
-    environment = {"PATH": os.defpath, "PGOPTIONS": "-c statement_timeout=0"}
-    quiet = ["-X", "-q", "-v", "ON_ERROR_STOP=1"]
-    out = subprocess.Popen(
-        [old.bin("psql"), *quiet, "-c", "COPY public.measured TO STDOUT (FORMAT binary)"],
-        stdout=subprocess.PIPE,
-        env=environment | libpq(old),
+def many(tables: int) -> Subject:
+    """Every other table is empty."""
+    names = [f"public.table_{n:04}" for n in range(tables)]
+    return Subject(
+        "many",
+        "".join(f"CREATE TABLE {t} (id integer NOT NULL, name text NOT NULL, at timestamptz);" for t in names),
+        "".join(f"ALTER TABLE {t} ADD PRIMARY KEY (id); CREATE INDEX ON {t} (at);" for t in names),
+        tuple(f"INSERT INTO {t} SELECT i, 'row ' || i, now() FROM generate_series(1, 20) i" for t in names[::2]),
     )
-    into = subprocess.Popen(
-        [new.bin("psql"), *quiet, "-c", "COPY public.measured FROM STDIN (FORMAT binary)"],
-        stdin=out.stdout,
-        env=environment | libpq(new),
-    )
-    assert out.stdout is not None
-    out.stdout.close()
-    if into.wait() or out.wait():
-        raise SystemExit("psql failed")
-    return 0
 
 
-def libpq(cluster: Cluster) -> dict[str, str]:
-    """The connection in the environment: a password on a command line shows in ps."""
-    return {
-        "PGHOST": "127.0.0.1",
-        "PGPORT": str(cluster.port),
-        "PGUSER": "postgres",
-        "PGDATABASE": "postgres",
-        "PGPASSWORD": cluster.password,
+@dataclass
+class Bench:
+    """Both clusters and what is copied between them. `took` holds the seconds of stages that a way has just run."""
+
+    old: Cluster
+    new: Cluster
+    subject: Subject
+    took: dict[str, float] = field(default_factory=dict)
+
+    def load(self) -> None:
+        create_database(self.old, self.subject.database)
+        with psycopg.connect(self.old.conninfo(self.subject.database), autocommit=True) as conn:
+            for statement in (self.subject.shape, *self.subject.rows, self.subject.indexes):
+                conn.execute(statement.encode())
+            conn.execute("VACUUM ANALYZE")  # so that no reader pays for hint bits
+        self.rows, self.indexes = contents(self.old, self.subject.database)
+
+    def timed(self, way: Callable[[], None], *, shaped: bool, indexed: bool) -> float:
+        """Seconds of one way into a new database of the target, which has the tables already where `shaped`."""
+        self.new_target(shaped=shaped)
+        began = time.monotonic()
+        way()
+        took = time.monotonic() - began
+        self.compare(indexed=indexed)
+        return took
+
+    def new_target(self, *, shaped: bool) -> None:
+        create_database(self.new, self.subject.database)
+        if shaped:
+            with psycopg.connect(self.new.conninfo(self.subject.database)) as conn:
+                conn.execute(self.subject.shape.encode())
+        for cluster in (self.old, self.new):
+            with psycopg.connect(cluster.conninfo(), autocommit=True) as conn:
+                conn.execute("CHECKPOINT")
+
+    def compare(self, *, indexed: bool) -> None:
+        rows, indexes = contents(self.new, self.subject.database)
+        if rows != self.rows or (indexed and indexes != self.indexes):
+            raise SystemExit(f"{self.subject.database}: the copy differs from the source")
+
+    def ours(self, workers: int, names: Sequence[str], *, submit: bool = False) -> None:
+        """These stages one after the other, each one's seconds in `took`. `submit`: the last one by `pgddl run`."""
+        self.new_target(shaped=False)
+        os.environ["PGDDL_BENCH_SOURCE"] = self.old.conninfo(self.subject.database)
+        os.environ["PGDDL_BENCH_TARGET"] = self.new.conninfo(self.subject.database)
+        file = {
+            "pipeline": "bench", "tables": {"include": ["public.*"]}, "source": {"dsn": "${PGDDL_BENCH_SOURCE}"},
+            "target": {"dsn": "${PGDDL_BENCH_TARGET}"}, "capture": {"ddl": "off"}, "backfill": {"workers": workers},
+            "spark": {"master": f"local[{workers}]"},
+        }  # fmt: skip
+        for name in names:
+            began = time.monotonic()
+            if submit and name == names[-1]:
+                run_submitted(name, file)
+            else:
+                run_here(name, file)
+            self.took[name] = time.monotonic() - began
+        self.compare(indexed="schema_sync" in names)
+        with psycopg.connect(self.old.conninfo(self.subject.database), autocommit=True) as conn:
+            conn.execute("SET client_min_messages = error")
+            conn.execute("DROP SCHEMA IF EXISTS pgddl CASCADE")
+
+
+def run_here(name: str, file: dict[str, Any]) -> None:
+    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+        result = stages.run(Job(name, load_pipeline(file)))
+    if result.blocked:
+        raise SystemExit(f"{name}: {result.blocked}")
+
+
+def run_submitted(name: str, file: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory(prefix="pgddl-bench-") as folder:
+        path = Path(folder, "bench.yaml")
+        path.write_text(json.dumps(file))
+        command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", name, "-p", str(path), "--json"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"pgddl run {name}: failed\n{done.stderr[-2000:]}")
+
+
+def create_database(cluster: Cluster, name: str) -> None:
+    """An empty one; what another way has made goes."""
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+
+
+def contents(cluster: Cluster, database: str) -> tuple[dict[str, Any], int]:
+    """(count and checksum of the rows of each table in public, how many valid indexes they have)"""
+    with psycopg.connect(cluster.conninfo(database)) as conn:
+        conn.execute("SET TimeZone = 'UTC'")
+        tables = conn.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace "
+                              "AND relkind = 'r'").fetchall()  # fmt: skip
+        checksum = "SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) FROM public.{} t"
+        rows = {name: conn.execute(sql.SQL(checksum).format(sql.Identifier(name))).fetchone() for (name,) in tables}
+        found = conn.execute("SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+                             "WHERE c.relnamespace = 'public'::regnamespace AND i.indisvalid").fetchone()  # fmt: skip
+        assert found is not None
+        return rows, int(found[0])
+
+
+def copy_big(bench: Bench, workers: int, rounds: int, report: Report, copydb: bool) -> None:
+    tables = ["mixed", "documents"]
+    jobs = ("--table-jobs", str(workers)), ("--index-jobs", str(workers))
+
+    def ours(count: int, names: Sequence[str], *, submit: bool = False) -> float:
+        bench.ours(count, names, submit=submit)
+        return bench.took["backfill"]
+
+    def by_psql(copy_format: str) -> float:
+        copy = functools.partial(peers.psql, bench.old, bench.new, "big", tables, copy_format)
+        return bench.timed(copy, shaped=True, indexed=False)
+
+    def by_pgcopydb(*what: str, shaped: bool) -> float:
+        run = functools.partial(peers.pgcopydb, bench.old, bench.new, "big", split=CHUNK_BYTES)
+        return bench.timed(functools.partial(run, *what), shaped=shaped, indexed=not shaped)
+
+    def indexes() -> float:
+        began = time.monotonic()
+        for what in ("indexes", "constraints"):
+            peers.pgcopydb(bench.old, bench.new, "big", "copy", what, *(jobs[1] if what == "indexes" else ()))
+        took = time.monotonic() - began
+        bench.compare(indexed=True)
+        return took
+
+    ways: dict[str, Callable[[], float]] = {
+        "binary": functools.partial(by_psql, "binary"),
+        "text": functools.partial(by_psql, "text"),
+        "one": functools.partial(ours, 1, UNTIL_ROWS),
+        "backfill": functools.partial(ours, workers, UNTIL_INDEXES),
+        "schema_sync": lambda: bench.took["schema_sync"],  # of the run just now
+        "all": lambda: sum(bench.took[name] for name in UNTIL_INDEXES),
+        "job": functools.partial(ours, workers, UNTIL_ROWS, submit=True),
     }
+    if copydb:
+        ways["table-data"] = functools.partial(by_pgcopydb, "copy", "table-data", *jobs[0], shaped=True)
+        ways["indexes"] = indexes  # of what it has copied just now
+        ways["clone"] = functools.partial(by_pgcopydb, "clone", *jobs[0], *jobs[1], shaped=False)
+    took = alternate(ways, rounds)
+    add = report.measures.append
+    add(Measure("copy, one stream", took["one"], took["binary"], "psql, binary", PSQL_GOAL))
+    add(Measure("copy, one stream", took["one"], took["text"], "psql, text"))
+    if copydb:
+        with_jobs = f"pgcopydb, {workers} jobs"
+        add(Measure("copy, rows", took["backfill"], took["table-data"], with_jobs, PGCOPYDB_GOAL))
+        add(Measure("copy, rows, Spark job", took["job"], took["table-data"], with_jobs))
+        add(Measure("copy, indexes", took["schema_sync"], took["indexes"], with_jobs))
+        add(Measure("copy, everything", took["all"], took["clone"], with_jobs, PGCOPYDB_GOAL))
 
 
-def by_us(pool: Pool, old: Cluster, new: Cluster, workers: int) -> int:
-    """Our transfer; returns the largest worker's memory."""
-    shares = [Share(old.conninfo(), new.conninfo(), number, workers) for number in range(workers)]
-    return max(memory for _, memory in pool.imap_unordered(copy_share, shares, chunksize=1))
+def copy_many(bench: Bench, workers: int, rounds: int, report: Report, tables: int) -> None:
+    jobs = ("--table-jobs", str(workers), "--index-jobs", str(workers))
+
+    def ours() -> float:
+        bench.ours(workers, UNTIL_INDEXES)
+        return sum(bench.took[name] for name in UNTIL_INDEXES)
+
+    def clone() -> float:
+        run = functools.partial(peers.pgcopydb, bench.old, bench.new, "many", "clone", *jobs)
+        return bench.timed(run, shaped=False, indexed=True)
+
+    ways: dict[str, Callable[[], float]] = {"ours": ours, "clone": clone}
+    took = alternate(ways, rounds)
+    name = f"copy, {tables:,} small tables"
+    report.measures.append(Measure(name, took["ours"], took["clone"], f"pgcopydb, {workers} jobs", MANY_GOAL))
+    shares = ", ".join(f"{stage} {bench.took[stage]:.1f} s" for stage in UNTIL_INDEXES)
+    report.notes.append(f"{tables:,} small tables, the last round of ours: {shares}.")
 
 
-def load(cluster: Cluster, rows: int) -> int:
-    """Fills the table; returns its size in bytes."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as connection:
-        connection.execute(TABLE)
-        for first in range(1, rows + 1, 500_000):
-            connection.execute(sql.SQL(ROWS).format(first, min(first + 499_999, rows)))
-        connection.execute("VACUUM (ANALYZE) public.measured")  # so that no reader pays for hint bits
-        found = connection.execute("SELECT pg_table_size('public.measured')").fetchone()
-    return int(found[0]) if found else 0
+def copy_plain(bench: Bench, workers: int, rounds: int, report: Report, rows: int) -> None:
+    def ours() -> float:
+        bench.ours(workers, UNTIL_ROWS)
+        return bench.took["backfill"]
+
+    def by_jdbc() -> float:
+        copy = functools.partial(peers.jdbc, bench.old, bench.new, "plain", "plain", rows, JDBC_PARTITIONS)
+        return bench.timed(copy, shaped=True, indexed=False)
+
+    ways: dict[str, Callable[[], float]] = {"ours": ours, "jdbc": by_jdbc}
+    took = alternate(ways, rounds)
+    report.measures.append(Measure("copy, plain columns", took["ours"], took["jdbc"], "Spark JDBC", JDBC_GOAL))
 
 
-def empty_target(*servers: Cluster) -> None:
-    """A new table, and nothing left to write of the copy before."""
-    with psycopg.connect(servers[-1].conninfo(), autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS public.measured")
-        connection.execute(TABLE)
-    for server in servers:
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            connection.execute("CHECKPOINT")
+@contextmanager
+def servers(debian: bool) -> Iterator[tuple[Cluster, Cluster]]:
+    def cluster(embedded: int) -> Cluster:
+        if debian:
+            return Cluster(15, bin_dir=DEBIAN_15, settings=SETTINGS)
+        return Cluster(embedded, settings=SETTINGS)
+
+    with cluster(16) as old, cluster(18) as new:
+        yield old, new
 
 
-def checksum(cluster: Cluster) -> tuple[object, ...] | None:
-    with psycopg.connect(cluster.conninfo()) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection.execute(CHECKSUM).fetchone()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), help="default: cores, at most 4")
-    options = parser.parse_args()
-
-    with clusters(16, 18) as (old, new), multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        started = time.monotonic()
-        size = load(old, options.rows)
-        print(f"{options.rows:,} rows, {size / 1e6:,.0f} MB, made in {time.monotonic() - started:.0f} s")
-        print(
-            f"Postgres {old.version} → {new.version}, COPY binary, {os.cpu_count()} cores, best of {options.rounds}\n"
-        )
-        wanted = checksum(old)
-
-        ways: dict[str, Callable[[], int]] = {"psql | psql": functools.partial(by_psql, old, new)}
-        for workers in sorted({1, options.workers}):
-            name = f"pgddl, {workers} worker{'s' if workers > 1 else ''}"
-            ways[name] = functools.partial(by_us, pool, old, new, workers)
-        pool.map(peak_memory_of, range(options.workers * 4), chunksize=1)  # imports are not what is measured
-        best = dict.fromkeys(ways, float("inf"))
-        memory = 0
-        for _ in range(options.rounds):
-            for name, way in ways.items():
-                empty_target(old, new)
-                started = time.monotonic()
-                memory = max(memory, way())
-                best[name] = min(best[name], time.monotonic() - started)
-        if checksum(new) != wanted:
-            print("the copy differs from the source", file=sys.stderr)
-            return 1
-
-    baseline = best["psql | psql"]
-    print(f"{'':20}{'seconds':>10}{'rows/s':>14}{'MB/s':>8}{'of psql':>10}")
-    for name, seconds in best.items():
-        rate, bandwidth = options.rows / seconds, size / 1e6 / seconds
-        print(f"{name:20}{seconds:>10.1f}{rate:>14,.0f}{bandwidth:>8.0f}{baseline / seconds:>10.2f}")
-    print(f"\npeak memory of a worker: {memory / 1e6:.0f} MB")
-    return 0
-
-
-def peak_memory_of(_: int) -> int:
-    return peak_memory()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(*, small: bool) -> Report:
+    rows, tables, rounds = (500_000, 200, 1) if small else (5_000_000, 2000, 3)
+    workers, report = min(4, os.cpu_count() or 1), Report()
+    missing = peers.pgcopydb_missing()
+    if missing:
+        report.notes.append(f"Left out: pgcopydb ({missing}).")
+    jdbc = peers.JDBC_DRIVER.exists()
+    if not jdbc:
+        report.notes.append("Left out: Spark JDBC (apt-get install libpostgresql-jdbc-java).")
+    peers.start_spark(workers)
+    with servers((DEBIAN_15 / "postgres").exists()) as (old, new):
+        for subject in (big(rows), *([plain(rows)] if jdbc else []), *([] if missing else [many(tables)])):
+            print(f"copy_rows: {subject.database} …", file=sys.stderr, flush=True)
+            bench = Bench(old, new, subject)
+            bench.load()
+            if subject.database == "big":
+                copy_big(bench, workers, rounds, report, copydb=not missing)
+            elif subject.database == "plain":
+                copy_plain(bench, workers, rounds, report, rows)
+            else:
+                copy_many(bench, workers, rounds, report, tables)
+    return report

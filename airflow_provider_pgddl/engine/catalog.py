@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -181,7 +181,11 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
 
     `triggers` are the names of the capture's own, whose state goes into `Leaf.triggers`.
     """
-    args = {"oids": list(oids), "triggers": list(triggers)}
+    with plans_kept(conn):
+        return _describe(conn, {"oids": list(oids), "triggers": list(triggers)})
+
+
+def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
     columns: dict[int, list[Column]] = {}
     for (relid, attnum, name, type_, type_oid, base, base_oid, typtype, builtin, _, elem_kind, elem_builtin,
          not_null, default, generated, identity, collation) in conn.execute(_Q["columns"], args):  # fmt: skip
@@ -211,13 +215,12 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
     leaves: dict[int, list[Leaf]] = {}
     for root, *leaf in conn.execute(_Q["leaves"], args):
         leaves.setdefault(root, []).append(Leaf(*leaf))
-    partition_keys = dict(conn.execute(_Q["partition_keys"], args).fetchall())
     return {
         oid: Table(
             oid, schema, name, kind, persistence, tuple(columns.get(oid, ())), keys.get(oid),
-            tuple(leaves.get(oid, ())), partition_keys.get(oid),
+            tuple(leaves.get(oid, ())), partition_key,
         )
-        for oid, schema, name, kind, persistence in conn.execute(_Q["relations"], args)
+        for oid, schema, name, kind, persistence, partition_key in conn.execute(_Q["relations_partitioned_by"], args)
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection, conninfo
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
 from airflow_provider_pgddl.engine.pooler import shares_sessions
@@ -155,16 +156,20 @@ def may_set(conn: Session, parameter: str) -> bool:
 
 @contextmanager
 def plans_kept(conn: Session) -> Iterator[None]:
-    """Questions to the catalogs in this block are planned once a session, for the next such block to ask again: with
-    locks that others wait for, planning them takes longer than the answer."""
+    """Questions to the catalogs in this block are planned once a session, for the next such block to ask again:
+    planning them takes longer than the answer, also while others wait for locks of ours."""
     threshold = conn.prepare_threshold
+    if threshold == 0:  # inside of another such block, which goes on behind this one
+        yield
+        return
     conn.prepare_threshold = 0
     try:
         conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
         yield
-        conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)")
     finally:
-        conn.prepare_threshold = threshold
+        if conn.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.INTRANS):
+            conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)")
+        conn.prepare_threshold = threshold  # a failed transaction takes the setting along
 
 
 def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:

@@ -314,6 +314,10 @@ class Journal:
         """Per table: chunks not done, and their bytes."""
         return {row[0]: (row[1], int(row[2])) for row in self.conn.execute(_Q["chunks_left"], [list(ids)])}
 
+    def chunk_bytes(self, ids: Sequence[int]) -> dict[int, int]:
+        """The bytes of each table's chunks; a table without any is left out."""
+        return dict(self.conn.execute(_Q["chunk_bytes"], [list(ids)]).fetchall())
+
     def chunk_progress(self, ids: Sequence[int]) -> tuple[int, int, int, int, int]:
         """(chunks, chunks done, rows done, bytes, bytes done)"""
         row = self.conn.execute(_Q["chunk_progress"], [list(ids)]).fetchone()
@@ -327,6 +331,9 @@ class Journal:
 
     def event_status(self, event_id: int, status: str, note: str | None = None) -> None:
         self.conn.execute(_Q["event_status"], [status, note, status, event_id])
+
+    def events_applied(self, ids: Sequence[int]) -> None:
+        self.conn.execute(_Q["events_applied"], [list(ids)])
 
     def applied_events(self, run: int) -> list[tuple[int, dict[str, Any]]]:
         """(id, event) of what was applied, last first."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import psycopg
 
 LINE_EVERY = 2.0  # seconds
 
@@ -50,12 +52,14 @@ def repeating(name: str, seconds: float, act: Callable[[], None]) -> Iterator[No
 
 @contextmanager
 def reporting(stage: str, line: Callable[[float], str | None]) -> Iterator[None]:
-    """Says `line(seconds since the start)` every few seconds while the block runs; None says nothing."""
+    """Says `line(seconds since the start)` every few seconds while the block runs; None says nothing, nor does a
+    session of it that somebody has ended: what that means, the work itself will say."""
     started = time.monotonic()
 
     def report() -> None:
-        if text := line(time.monotonic() - started):
-            say(stage, text)
+        with suppress(psycopg.Error):
+            if text := line(time.monotonic() - started):
+                say(stage, text)
 
     with repeating("pgddl-progress", LINE_EVERY, report):
         yield

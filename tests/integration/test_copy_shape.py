@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
@@ -225,7 +225,8 @@ def copied_by_chunks(hand: ByHand, name: str) -> Done:
     triggers = change_log.trigger_names(pipeline.name)
     todo = TableToCopy(table.id, table.plan, table.version, table.physical, fence, triggers)
     with connect(pipeline.source, purpose="test") as source:
-        plan_chunks(hand.replica.target, source, todo, 64_000, 8192)
+        now = catalog.describe(source, [table.oid], triggers)[table.oid]
+        plan_chunks(hand.replica.target, source, todo, now, 64_000, 8192)
     limits = Limits(None, None, None)
     work = Work(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10, limits)
     return copy_chunks(work)

@@ -500,7 +500,7 @@ def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Work:
     now = catalog.describe(source, [table.oid], triggers)[table.oid]
     hand.journal.set_planned(table.id, now.physical())
     todo = TableToCopy(table.id, table.plan, table.version, now.physical(), hand.replica.fence, triggers)
-    plan_chunks(hand.replica.target, source, todo, 8192, 8192)
+    plan_chunks(hand.replica.target, source, todo, now, 8192, 8192)
     limits = Limits(None, None, None)
     return Work(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10, limits)
 

@@ -112,9 +112,12 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
         if oid not in described:
             raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
         table, log = described[oid], log_name(pipeline, oid)
+        if table.key is None:
+            raise Retry("has lost its key just now", table=table.qualified, todo="run setup again")
         _create_log(source, table, log)
         # A leaf may have its columns at other positions than its root.
-        as_leaves = catalog.describe(source, [leaf.oid for leaf in table.leaves])
+        parts = [leaf.oid for leaf in table.leaves if leaf.oid != oid]
+        as_leaves = {oid: table, **(catalog.describe(source, parts) if parts else {})}
         for leaf in table.leaves:
             _create_function(source, pipeline, table, as_leaves[leaf.oid], log)
     return table, log
@@ -136,8 +139,7 @@ def create_triggers(source: Session, pipeline: str, now: Table) -> None:
     """The triggers of a table that `prepare` has made log and functions for, in the caller's transaction, which keeps
     writers out."""
     for leaf in now.leaves:
-        for statement in trigger_statements(pipeline, leaf):
-            source.execute(statement)
+        source.execute(sql.SQL(";\n").join(trigger_statements(pipeline, leaf)))
 
 
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:
@@ -168,8 +170,11 @@ def key_columns(table: Table) -> sql.Composed:
 
 
 def _create_log(source: Session, table: Table, log: str) -> None:
-    source.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)))
-    source.execute(sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)))
+    parts = [
+        sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)),
+        sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)),
+    ]
+    source.execute(sql.SQL(";\n").join(parts))
 
 
 def _create_function(source: Session, pipeline: str, table: Table, leaf: Table, log: str) -> None:

@@ -1,4 +1,4 @@
-"""A table's indexes and constraints, built by one worker."""
+"""Indexes and constraints of tables, built by one worker."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.apply import apply_events, apply_in_groups
 from airflow_provider_pgddl.engine.journal import EventRow
 from airflow_provider_pgddl.engine.lease import Fence
 
 
 @dataclass(frozen=True, slots=True)
-class TableBuild:
-    """One table's indexes and constraints in their order; travels to an executor."""
+class Build:
+    """Indexes and constraints in their order, of one table, or of several `quick` ones; travels to an executor."""
 
     dsn: str
     pipeline: str
     fence: Fence
     events: tuple[EventRow, ...]
     copies_only: bool
-    analyze: sql.Composed | None
+    copies: tuple[sql.Identifier, ...]
+    quick: bool
 
 
-def build(part: TableBuild) -> int:
-    """Without CONCURRENTLY: nothing but us uses the copy."""
+def build(part: Build) -> int:
+    """Without CONCURRENTLY: nothing but us uses the copies."""
+    apply = apply_in_groups if part.quick else apply_events
     with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
-        applied = apply_events(conn, part.pipeline, part.fence, part.events, copies_only=part.copies_only)
-        if part.analyze is not None:
-            conn.execute(part.analyze)
+        applied = apply(conn, part.pipeline, part.fence, part.events, copies_only=part.copies_only)
+        if part.copies:
+            conn.execute(sql.SQL("ANALYZE {}").format(sql.SQL(", ").join(part.copies)))
     return applied

@@ -16,6 +16,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
@@ -83,13 +84,15 @@ class _Changed(PgddlError):
         super().__init__("the table changed")
 
 
-def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int, block_size: int) -> None:
-    """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size."""
+def plan_chunks(
+    journal: Session, source: Session, table: TableToCopy, now: Table, chunk_bytes: int, block_size: int
+) -> None:
+    """Lays out a table's chunks in the caller's transaction; TOAST and free space count into their size. `now` was
+    described before: a rewrite in between shows as another file when the chunk is read."""
     if table.plan.order:
-        _plan_ordered(journal, source, table, chunk_bytes)
+        _plan_ordered(journal, source, table, now, chunk_bytes)
         return
-    # The file first, its size after: a rewrite in between then shows as another file when the chunk is read.
-    leaves = {leaf.oid: leaf for t in catalog.describe(source, [table.plan.oid]).values() for leaf in t.leaves}
+    leaves = {leaf.oid: leaf for leaf in now.leaves}
     for oid, blocks, total in source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall():
         leaf = leaves[oid]
         if blocks == 0:
@@ -100,11 +103,10 @@ def plan_chunks(journal: Session, source: Session, table: TableToCopy, chunk_byt
         journal.execute(_Q["insert_chunks"], args)
 
 
-def _plan_ordered(journal: Session, source: Session, table: TableToCopy, chunk_bytes: int) -> None:
+def _plan_ordered(journal: Session, source: Session, table: TableToCopy, described: Table, chunk_bytes: int) -> None:
     """Ranges of the first column's values, of about a chunk's bytes each by a sample; that of NULLs comes last. Their
     limits need not be right for anything but their size: each row is in exactly one, by the column's own order."""
     plan = table.plan
-    described = catalog.describe(source, [plan.oid])[plan.oid]
     (leaf,) = described.leaves
     ((_, blocks, total),) = source.execute(queries("catalog")["sizes"], {"oids": [leaf.oid]}).fetchall()
     if blocks == 0:

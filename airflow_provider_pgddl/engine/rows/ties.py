@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session, may_set
+from airflow_provider_pgddl.engine.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -127,11 +127,13 @@ def may_silence(target: Session) -> bool:
 def look(target: Session, names: Mapping[int, Name]) -> Ties:
     """What is there on these tables, which are known by any number."""
     args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()]}
+    with plans_kept(target):
+        found = target.execute(_Q["foreign_keys"], args).fetchall()
+        rows = target.execute(_Q["triggers"], args).fetchall()
     keys = tuple(
         ForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
-        for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in target.execute(_Q["foreign_keys"], args)
+        for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in found
     )
-    rows = target.execute(_Q["triggers"], args).fetchall()
     return Ties(
         keys, _by_table((t, r, names) for t, r, names, _ in rows), _by_table((t, r, names) for t, r, _, names in rows)
     )

@@ -102,8 +102,11 @@ def create_pending(target: Session, table: TableRow) -> None:
     deletes."""
     parts = {"pending": pending_table(table.id), "keys": table.plan.key_list()}
     definitions = table.plan.key_definitions("k", not_null=True)
-    target.execute(sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts))
-    target.execute(sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]))
+    statements = [
+        sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts),
+        sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]),
+    ]
+    target.execute(sql.SQL(";\n").join(statements))
 
 
 def drop_pending(target: Session, table: TableRow) -> None:

@@ -106,9 +106,11 @@ JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind <> 'p'
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
 
--- name: partition_keys
-SELECT c.oid, pg_catalog.pg_get_partkeydef(c.oid) FROM pg_catalog.pg_class c
-WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
+-- name: relations_partitioned_by
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
+       CASE WHEN c.relkind = 'p' THEN pg_catalog.pg_get_partkeydef(c.oid) END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%(oids)s::oid[])
 
 -- name: partitioned_as
 SELECT pg_catalog.pg_get_partkeydef(p.partrelid), p.partdefid <> 0,

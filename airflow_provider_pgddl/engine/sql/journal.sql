@@ -215,6 +215,9 @@ SELECT t.id, count(*) FILTER (WHERE c.done_at IS NULL), coalesce(sum(c.bytes) FI
 FROM pgddl.tables t JOIN pgddl.chunks c ON c.table_id = t.id
 WHERE t.id = ANY(%s) GROUP BY t.id
 
+-- name: chunk_bytes
+SELECT table_id, sum(bytes)::bigint FROM pgddl.chunks WHERE table_id = ANY(%s) GROUP BY table_id
+
 -- name: chunk_progress
 SELECT count(*), count(done_at), coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
        coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint
@@ -233,6 +236,9 @@ ORDER BY seq
 UPDATE pgddl.ddl_events
 SET status = %s, note = %s, applied_at = CASE WHEN %s = 'applied' THEN pg_catalog.clock_timestamp() END
 WHERE id = %s
+
+-- name: events_applied
+UPDATE pgddl.ddl_events SET status = 'applied', note = NULL, applied_at = pg_catalog.clock_timestamp() WHERE id = ANY(%s)
 
 -- name: applied_events
 SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.control import Control, Told
+from airflow_provider_pgddl.engine.ddl.apply import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
@@ -51,7 +52,9 @@ def run(context: Context) -> StageResult:
             )
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
         follow(context)
-        todo = [t for t in context.healthy(context.tables(), "created") if not t.planned or _unfinished(context, t)]
+        todo = context.healthy(context.tables(), "created")
+        left = context.journal.chunks_left([t.id for t in todo])
+        todo = [t for t in todo if not t.planned or left.get(t.id, (0, 0))[0] > 0]
     done = _mark_finished(context)
     progress = context.journal.chunk_progress([t.id for t in context.tables()])
     return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
@@ -64,25 +67,33 @@ def _require_snapshot(context: Context) -> None:
 
 
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
-    """Chunks of every table that has none yet, in one transaction with the note that they are laid out."""
+    """Chunks of every table that has none yet, in one transaction with the note that they are laid out; as many tables
+    as GROUP in each."""
     healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
     healthy = context.healthy([t for t in context.tables() if t.id in {h.id for h in healthy}], "created")
     block_size = catalog.server(context.source).block_size
-    for table in (t for t in healthy if not t.planned):
-        with context.fenced(table):
-            now = catalog.describe(context.source, [table.oid], context.trigger_names).get(table.oid)
-            findings = drift(table.version, table.physical, now)
-            if findings or now is None:
-                raise GaveWay("; ".join(findings), table=table.qualified, todo="run the stage again, which records it")
-            plan_chunks(
-                context.target,
-                context.source,
-                _to_copy(context, table),
-                context.pipeline.backfill.chunk_bytes,
-                block_size,
-            )
-            context.journal.set_planned(table.id, now.physical())
+    fresh = [t for t in healthy if not t.planned]
+    for first in range(0, len(fresh), GROUP):
+        group = fresh[first : first + GROUP]
+        with context.fenced():
+            described = catalog.describe(context.source, [t.oid for t in group], context.trigger_names)
+            for table in group:
+                now = described.get(table.oid)
+                findings = drift(table.version, table.physical, now)
+                if findings or now is None:
+                    raise GaveWay(
+                        "; ".join(findings), table=table.qualified, todo="run the stage again, which records it"
+                    )
+                plan_chunks(
+                    context.target,
+                    context.source,
+                    _to_copy(context, table),
+                    now,
+                    context.pipeline.backfill.chunk_bytes,
+                    block_size,
+                )
+                context.journal.set_planned(table.id, now.physical())
     ids = {t.id for t in healthy}
     return [t for t in context.tables() if t.id in ids]
 
@@ -160,10 +171,6 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
             kept.save_all(context.target, table)
             context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
             context.journal.unplan(table.id)
-
-
-def _unfinished(context: Context, table: TableRow) -> bool:
-    return context.journal.chunks_left([table.id]).get(table.id, (0, 0))[0] > 0
 
 
 def _mark_finished(context: Context) -> list[TableRow]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psycopg import sql
-
-from airflow_provider_pgddl.engine.ddl.apply import apply_events
-from airflow_provider_pgddl.engine.ddl.build import TableBuild, build
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.ddl.apply import GROUP, apply_events
+from airflow_provider_pgddl.engine.ddl.build import Build, build
+from airflow_provider_pgddl.engine.journal import EventRow, TableRow
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
@@ -21,6 +19,9 @@ from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
 from airflow_provider_pgddl.engine.stages.replay import catch_up, note_lost_windows
 from airflow_provider_pgddl.engine.stages.settle import settle_built
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
+
+# Bytes of a table below which its indexes take less time than a session of their own.
+SMALL = 1024 * 1024
 
 
 def run(context: Context) -> StageResult:
@@ -67,21 +68,32 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
 
 
 def _build(context: Context, tables: Sequence[TableRow]) -> int:
-    """A table's statements one after the other, tables beside each other where there is enough to build."""
+    """A table's statements one after the other, tables beside each other where there is enough to build; small tables
+    share a session."""
     events = context.journal.events(context.row().run, ["index"])
-    parts = []
-    for table in tables:
-        own = tuple(e for e in events if e.table_id == table.id)
-        analyze = sql.SQL("ANALYZE {}").format(table.plan.copy)
-        parts.append(TableBuild(context.target_dsn, context.name, context.fence(table), own, context.in_place, analyze))
+    own: dict[int | None, list[EventRow]] = {}
+    for event in events:
+        own.setdefault(event.table_id, []).append(event)
+    sizes = context.journal.chunk_bytes([t.id for t in tables])
+    small = [t for t in tables if sizes.get(t.id, 0) < SMALL]
+    groups = [[t] for t in tables if sizes.get(t.id, 0) >= SMALL]
+    groups += [small[first : first + GROUP] for first in range(0, len(small), GROUP)]
+    parts = [
+        Build(
+            context.target_dsn, context.name, context.fence(group[0]) if len(group) == 1 else context.fence(),
+            tuple(event for t in group for event in own.get(t.id, ())), context.in_place,
+            tuple(t.plan.copy for t in group), quick=len(group) > 1,
+        )
+        for group in groups
+    ]  # fmt: skip
     done = [0]
     total = sum(len(p.events) for p in parts)
-    context.say(f"{total} indexes and constraints on {len(parts)} tables")
+    context.say(f"{total} indexes and constraints on {len(tables)} tables")
 
     def line(_: float) -> str:
-        return f"{done[0]}/{len(parts)} tables indexed"
+        return f"{done[0]}/{len(tables)} tables indexed"
 
-    _, _, _, size, _ = context.journal.chunk_progress([t.id for t in tables])
+    size = sum(sizes.values())
     if worth_spreading(context.pipeline, len(parts), size):
         from airflow_provider_pgddl.engine.spark import spread
 
@@ -92,6 +104,5 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
         with reporting("schema_sync", line):
             for part in parts:
                 built += build(part)
-                done[0] += 1
-    others = [e for e in events if e.table_id is None]
-    return built + apply_events(context.target, context.name, context.fence(), others)
+                done[0] += len(part.copies)
+    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []))

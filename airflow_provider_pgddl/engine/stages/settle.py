@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.apply import GROUP
 from airflow_provider_pgddl.engine.ddl.brought import brought
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
@@ -105,19 +106,22 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
     made = [replace(t, state="created") for t in tables if t.oid in seen]
     looks = {table.id: look for table, look in look_at(context, made, seen)}
-    for table in made:
-        look = looks.get(table.id)
-        if look is not None:
-            _refuse_unusable(table, look.evaluated)
-        # Without a key there is nothing to be read before the swap, so its indexes come next.
-        state = "backfilled" if table.keyless else "created"
+    for first in range(0, len(made), GROUP):
         with context.fenced():
-            if not table.keyless:
-                create_pending(context.target, table)
-            if look is not None:
-                _record(context.target, context.name, table, look, state)
-            else:  # changed just now: its first chunk sees that
-                context.journal.set_state(state, [table.id])
+            verdicts: dict[Name, Recorded] = {}
+            for table in made[first : first + GROUP]:
+                look = looks.get(table.id)
+                # Without a key there is nothing to be read before the swap, so its indexes come next.
+                state = "backfilled" if table.keyless else "created"
+                if look is not None:
+                    _refuse_unusable(table, look.evaluated)
+                if not table.keyless:
+                    create_pending(context.target, table)
+                if look is not None:
+                    verdicts |= _record_plan(context.target, context.name, table, look, state)
+                else:  # changed just now: its first chunk sees that
+                    context.journal.set_state(state, [table.id])
+            context.journal.schema.record_many(verdicts)
 
 
 def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
@@ -144,16 +148,16 @@ def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
     built = [replace(t, state="indexed") for t in tables if t.oid in seen]
     looks = {table.id: look for table, look in look_at(context, built, seen)}
-    for table in built:
-        look = looks.get(table.id)
-        with context.fenced(table):
-            context.journal.set_state("indexed", [table.id])
-            if look is None:
-                continue
-            context.journal.schema.record_many({(table.schema, table.name): recorded(look.evaluated)})
-            rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
-            if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
-                context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL, which is no change of anybody's
+    for first in range(0, len(built), GROUP):
+        group = built[first : first + GROUP]
+        with context.fenced():
+            context.journal.set_state("indexed", [t.id for t in group])
+            found = [(table, looks[table.id]) for table in group if table.id in looks]
+            context.journal.schema.record_many({(t.schema, t.name): recorded(look.evaluated) for t, look in found})
+            for table, look in found:
+                rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
+                if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
+                    context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
     return context.healthy(built)
 
 
@@ -357,6 +361,11 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
 
 
 def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
+    Journal(conn, pipeline).schema.record_many(_record_plan(conn, pipeline, was, look, state))
+
+
+def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
+    """Records all but the verdict, which is returned."""
     journal = Journal(conn, pipeline)
     kept.rekey(conn, was, look.fresh)
     journal.replan(replace(look.fresh, state=state))
@@ -365,7 +374,7 @@ def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str)
     names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
     if names[0] != names[1]:
         journal.schema.forget(names[0])
-    journal.schema.record_many({names[1]: recorded(look.evaluated)})
+    return {names[1]: recorded(look.evaluated)}
 
 
 def note_made(context: Context, was: TableRow, look: Look) -> None:

@@ -104,11 +104,13 @@ def _start_capture(context: Context) -> int:
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     started = 0
+    fresh = set(catalog.oids_of(context.source, selection.rows).values()) - known
+    keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
     for schema, name in selection.rows:
         oid = catalog.oid_of(context.source, schema, name)
         if oid is None or oid in known:
             continue  # dropped in this moment, or captured
-        keyless = _without_key(context.source, oid)
+        keyless = None if oid in keyed else _without_key(context.source, oid)
         if keyless is not None and context.pipeline.tables.keyless == "copy_at_swap":
             note_keyless(context, keyless)
             started += 1
@@ -181,6 +183,8 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     if oid not in described:
         raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
     prepared = described[oid]
+    if prepared.key is None:
+        raise Retry("has lost its key just now", table=prepared.qualified, todo="run setup again")
     first_plan(context.pipeline, prepared)
     source, target, fence = context.source, context.target, context.fence()
 

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
-from airflow_provider_pgddl.engine.ddl.apply import apply_events
+from airflow_provider_pgddl.engine.ddl.apply import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
@@ -348,4 +348,4 @@ def _apply(context: Context) -> int:
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
     events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]
-    return apply_events(context.target, context.name, context.fence(), events, copies_only=context.in_place)
+    return apply_in_groups(context.target, context.name, context.fence(), events, copies_only=context.in_place)

@@ -1,0 +1,115 @@
+"""Thousands of small tables: what is the same for all of them is asked once, and what is small shares transactions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import connect, plans_kept
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from tests.integration.lifecycle import Lifecycle, execute
+
+Make = Callable[..., Lifecycle]
+# Of one more table with a row, a key and an index, with some room for what is asked for every so many tables.
+STATEMENTS = {"setup": 36, "snapshot": 11, "backfill": 42, "schema_sync": 6}
+
+
+def make_tables(dsn: str, first: int, last: int) -> None:
+    tables = [f"public.t_{n:02}" for n in range(first, last)]
+    execute(dsn, ";".join(f"CREATE TABLE {t} (id int PRIMARY KEY, at timestamptz)" for t in tables))
+    execute(dsn, ";".join(f"CREATE INDEX ON {t} (at); INSERT INTO {t} VALUES (1, now())" for t in tables))
+
+
+def test_one_more_table_costs_few_statements(
+    pg16: Cluster, pg18: Cluster, database: Callable[..., str], lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each statement is a way to the server and back."""
+    counted: dict[int, Counter[str]] = {}
+    execute_one = psycopg.Cursor.execute
+
+    def count(cursor: Any, *args: Any, **options: Any) -> Any:
+        counted[tables][stage] += 1
+        return execute_one(cursor, *args, **options)
+
+    for tables in (5, 35):
+        source, target = database(pg16), database(pg18)
+        make_tables(source, 0, tables)
+        move = lifecycle(source, target, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+        counted[tables] = Counter()
+        for stage in STATEMENTS:
+            with monkeypatch.context() as patched:
+                patched.setattr(psycopg.Cursor, "execute", count)
+                assert not move.run(stage).blocked
+        assert move.journal("SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+                            "WHERE c.relnamespace = 'public'::regnamespace") == [(2 * tables,)]  # fmt: skip
+        assert move.journal("SELECT count(*) FROM public.t_00") == [(1,)]
+    each = {stage: (counted[35][stage] - counted[5][stage]) / 30 for stage in STATEMENTS}
+    assert {stage: n for stage, n in each.items() if n > STATEMENTS[stage]} == {}
+
+
+def test_a_statement_that_fails_takes_none_of_those_before_it_along(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    make_tables(source_dsn, 0, 6)
+    execute(source_dsn, "CREATE VIEW public.t_03_seen AS SELECT id FROM public.t_03")
+    execute(target_dsn, "CREATE TABLE public.t_03_seen (of_somebody int)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t_*"]}, capture={"ddl": "off"})
+    move.run("setup")
+    failed = move.refused("snapshot", StageFailed)
+    assert "t_03_seen" in str(failed)
+    counts = dict(move.journal("SELECT status, count(*) FROM pgddl.ddl_events WHERE phase = 'create' GROUP BY 1"))
+    assert counts["failed"] == 1
+    assert counts["applied"] > 0
+    there = {name for (name,) in move.journal("SELECT relname FROM pg_class WHERE relname ~ '^t_..$'")}
+    assert there == {"t_00", "t_01", "t_02", "t_03"}
+    execute(target_dsn, "DROP TABLE public.t_03_seen")
+    move.run_all(until="verify", after="setup")
+
+
+def test_kept_plans_end_with_the_outermost_block(source_dsn: str) -> None:
+    make_tables(source_dsn, 0, 1)
+    mode = "SELECT current_setting('plan_cache_mode')"
+    with connect(source_dsn, purpose="test") as conn:
+        oid = catalog.oid_of(conn, "public", "t_00")
+        assert oid is not None
+        with plans_kept(conn):
+            assert catalog.describe(conn, [oid]).keys() == {oid}
+            assert conn.execute(mode).fetchone() == ("force_generic_plan",)
+        assert conn.execute(mode).fetchone() == ("auto",)
+        first = conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+        conn.execute("CREATE TABLE public.other (id int PRIMARY KEY)")
+        other = catalog.oid_of(conn, "public", "other")
+        assert other is not None
+        assert [t.name for t in catalog.describe(conn, [other]).values()] == ["other"]
+        assert conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == first
+        assert conn.prepare_threshold is None
+        for failing in ("SELECT 1 / 0", None):
+            with pytest.raises((psycopg.Error, Retry)), conn.transaction(), plans_kept(conn):
+                if failing is not None:
+                    conn.execute(failing)
+                raise Retry("changed just now")
+            assert conn.execute(mode).fetchone() == ("auto",)
+        with pytest.raises(psycopg.errors.DivisionByZero), plans_kept(conn):
+            conn.execute("SELECT 1 / 0")
+        assert conn.execute(mode).fetchone() == ("auto",)
+
+
+def test_a_key_that_goes_before_its_log_is_made_is_worth_a_retry(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    make_tables(source_dsn, 0, 1)
+    lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"}).run("setup")
+    execute(source_dsn, "CREATE TABLE public.bare (id int)")
+    with connect(source_dsn, purpose="test") as source:
+        oid = catalog.oid_of(source, "public", "bare")
+        assert oid is not None
+        with pytest.raises(Retry, match="has lost its key"):
+            change_log.prepare(source, "test", oid)
+        assert source.execute("SELECT to_regclass(%s)", [f"pgddl.log_test_{oid}"]).fetchone() == (None,)

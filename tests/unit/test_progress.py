@@ -1,0 +1,31 @@
+"""Lines of progress are about the work, and never end it, nor tell anybody of an error of their own."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.engine import progress
+
+
+def test_a_line_whose_session_was_ended_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.01)
+    asked, again = list[float](), threading.Event()
+
+    def line(seconds: float) -> str:
+        asked.append(seconds)
+        if len(asked) == 1:
+            raise psycopg.errors.AdminShutdown("terminating connection due to administrator command")
+        if len(asked) > 2:
+            again.set()
+        return "half of it"
+
+    with progress.reporting("backfill", line):
+        assert again.wait(10)
+    told = capsys.readouterr()
+    assert told.out.startswith("pgddl backfill: half of it\n")
+    assert not told.err
