@@ -15,10 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import psycopg
-import yaml
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import (
     AfterValidator,
@@ -34,6 +33,9 @@ from pydantic import (
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, without_locations
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.errors import PgddlError, PipelineFileError, UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 Table: TypeAlias = tuple[str, str]
 Path_: TypeAlias = tuple[str | int, ...]
@@ -691,6 +693,8 @@ class _Problem(Exception):
 
 def _walk(node: yaml.Node, path: Path_ = ()) -> Iterator[tuple[Path_, yaml.Node, yaml.Node]]:
     """(path, key's or item's node, value's node) of all of a document, once a merge has been flattened."""
+    import yaml
+
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -703,6 +707,8 @@ def _walk(node: yaml.Node, path: Path_ = ()) -> Iterator[tuple[Path_, yaml.Node,
 
 
 def _read_yaml(text: str, name: str) -> tuple[Any, Origin]:
+    import yaml  # a job file is JSON
+
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
