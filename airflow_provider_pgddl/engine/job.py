@@ -22,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Literal, TextIO
 
-import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
@@ -62,10 +61,14 @@ class Watched:
     @classmethod
     def me(cls) -> Watched:
         """The calling process."""
+        import psutil
+
         return cls(os.getpid(), psutil.Process().create_time())
 
     def alive(self) -> bool:
         """Whether that very process still runs; one that died and was not reaped yet does not."""
+        import psutil
+
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.started) > START_TOLERANCE:

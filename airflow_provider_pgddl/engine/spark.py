@@ -171,8 +171,8 @@ def engine_archive(folder: Path) -> Path:
     return archive
 
 
-def launch_env(env: Mapping[str, str], *, local: bool) -> dict[str, str]:
-    """What spark-submit needs beside `env`: only what is missing or has to be changed.
+def launch_env(env: Mapping[str, str], *, local: bool, binary: str = "spark-submit") -> dict[str, str]:
+    """What spark-submit (or what else `binary` is) needs beside `env`: only what is missing or has to be changed.
 
     A virtual environment need not be on PATH: spark-submit is looked for beside this interpreter too, and driver and
     workers run on this interpreter unless told otherwise.
@@ -186,15 +186,32 @@ def launch_env(env: Mapping[str, str], *, local: bool) -> dict[str, str]:
     if local:
         # Otherwise Spark looks its own host name up, which fails or takes long on many machines.
         added["SPARK_LOCAL_IP"] = env.get("SPARK_LOCAL_IP") or "127.0.0.1"
+        # For the JVM that only puts the command of the real one together.
+        added["SPARK_LAUNCHER_OPTS"] = env.get("SPARK_LAUNCHER_OPTS") or JAVA_OPTIONS
+    home = _home_of(shutil.which(binary, path=path)) if added["PYSPARK_DRIVER_PYTHON"] == sys.executable else None
+    if home is not None and "SPARK_HOME" not in env:
+        # What the script of a pip installation starts a Python of its own for, to find out.
+        added["SPARK_HOME"] = str(home)
     return added
 
 
 def _folders_of_spark_submit() -> list[Path]:
-    folders = [Path(sys.executable).parent]
+    home = _installed()
+    return [Path(sys.executable).parent, *([home / "bin"] if home else [])]
+
+
+def _installed() -> Path | None:
+    """The folder of this interpreter's pyspark, which is not imported."""
     spec = importlib.util.find_spec("pyspark")
-    if spec is not None and spec.origin is not None:
-        folders.append(Path(spec.origin).parent / "bin")
-    return folders
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def _home_of(script: str | None) -> Path | None:
+    """The home of the spark-submit that pip has installed with this interpreter's pyspark; None for any other."""
+    home = _installed()
+    if script is None or home is None or Path(script).parent not in _folders_of_spark_submit():
+        return None
+    return home if (home / "jars").is_dir() and not (home / "spark-distribution").exists() else None
 
 
 def why_no_launch(env: Mapping[str, str], binary: str = "spark-submit") -> StageFailed | None:

@@ -212,8 +212,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
         hook._conf = {**spark.local_conf(hook.master), **hook._conf}
         around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
-        hook.private_env = spark.launch_env(around, local=local) | self._private_env
-        if missing := spark.why_no_launch(around | hook.private_env, hook._connection["spark_binary"]):
+        binary = hook._connection["spark_binary"]
+        hook.private_env = spark.launch_env(around, local=local, binary=binary) | self._private_env
+        if missing := spark.why_no_launch(around | hook.private_env, binary):
             self._give_up(missing)
         return hook
 

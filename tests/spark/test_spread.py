@@ -117,6 +117,20 @@ def test_what_a_user_has_set_is_kept() -> None:
     )
 
 
+def test_the_home_of_another_spark_is_left_to_its_own_script(tmp_path: Path) -> None:
+    other = tmp_path / "spark-submit"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    assert "SPARK_HOME" not in spark.launch_env(path, local=True)
+    ours = {"PATH": "/usr/bin:/bin"}
+    home = Path(spark.launch_env(ours, local=True)["SPARK_HOME"])
+    assert (home / "bin" / "spark-submit").is_file()
+    assert "SPARK_HOME" not in spark.launch_env(ours, local=True, binary="spark3-submit")
+    assert "SPARK_HOME" not in spark.launch_env({**ours, "PYSPARK_PYTHON": "/opt/python"}, local=True)
+    assert "SPARK_HOME" not in spark.launch_env({**ours, "SPARK_HOME": "/opt/spark"}, local=True)
+
+
 class _Interrupted:
     """A SparkContext that is stopped while it waits, and meets a broken connection on its way out, as PySpark does."""
 

@@ -129,6 +129,23 @@ def test_an_error_reads_in_airflow_as_it_reads_in_the_shell() -> None:
     assert Outcome(2, None, error.to_json()).explain() == str(error)
 
 
+# Each takes a noticeable part of a second, which a stage with nothing to do would have for nothing.
+SLOW = ("airflow", "pyspark", "pandas", "rich", "yaml", "psutil", "airflow_provider_pgddl.engine.stages.exchange")
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("engine.stages.backfill", SLOW),  # what every Spark application reads, and a stage
+        ("cli", (*SLOW, "psycopg", "pydantic", "postgast")),  # Airflow reads it at each of its calls
+    ],
+)
+def test_what_takes_long_is_imported_where_it_is_used(module: str, slow: tuple[str, ...]) -> None:
+    source = f"import sys, airflow_provider_pgddl.{module}; print([m for m in {slow} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_result_file_is_no_outcome(tmp_path: Path) -> None:
     assert jobs.read_outcome(tmp_path / "result.json") is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
@@ -12,13 +13,12 @@ from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import table_name
+from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
 from airflow_provider_pgddl.engine.stages.locks import waits_measured
-from airflow_provider_pgddl.engine.stages.plan_command import plan
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
@@ -30,6 +30,13 @@ __all__ = [
     "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset", "resume", "run",
     "shown", "status",
 ]  # fmt: skip
+
+
+def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
+    """See `plan_command.plan`; what it imports is nearly every stage, which a run of one need not read."""
+    from airflow_provider_pgddl.engine.stages.plan_command import plan
+
+    return plan(pipeline, source_dsn, target_dsn)
 
 
 def run(job: Job) -> StageResult:

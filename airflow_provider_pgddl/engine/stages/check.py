@@ -8,12 +8,13 @@ from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
-from airflow_provider_pgddl.engine.preflight import preflight
 
 
 def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """`{"findings": […], "migrations": […], "tables": […]}`; of a pipeline that is under way the findings are not
     asked again, since what preflight refuses (a table on the target, our own schemas) is then its own work."""
+    from airflow_provider_pgddl.engine.preflight import preflight  # no stage but setup needs it to be read
+
     with (
         connect(source_dsn, purpose="check", pipeline=pipeline.pipeline) as source,
         connect(target_dsn, purpose="check", pipeline=pipeline.pipeline) as target,

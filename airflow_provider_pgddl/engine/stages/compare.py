@@ -15,7 +15,6 @@ from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.compatibility import Difference, compare, written
 from airflow_provider_pgddl.engine.schema.model import Name, Schemas, TableModel
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
-from airflow_provider_pgddl.engine.schema.report import resolution
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Verdict
 from airflow_provider_pgddl.engine.schema_journal import Recorded
 from airflow_provider_pgddl.engine.sql import queries
@@ -181,6 +180,8 @@ def is_as_described(source: TableModel, table: catalog.Table) -> bool:
 
 def recorded(evaluated: Evaluated, *more: Finding) -> Recorded:
     """A verdict as the journal keeps it."""
+    from airflow_provider_pgddl.engine.schema.report import resolution  # with rich behind it
+
     verdict = evaluated.verdict
     findings = (*verdict.findings, *more)
     status = "mismatch" if more else verdict.status

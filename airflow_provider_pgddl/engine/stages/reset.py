@@ -29,7 +29,6 @@ from airflow_provider_pgddl.engine.stages.cleanup import (
     refuse_late_changes,
     stop_capture_of,
 )
-from airflow_provider_pgddl.engine.stages.cut_over import lower_fence
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
 
@@ -165,6 +164,8 @@ def _drop_capture(
             stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence != "none":
+        from airflow_provider_pgddl.engine.stages.cut_over import lower_fence  # with half the engine behind it
+
         lower_fence(source, pipeline, tables)
     return dropped
 
