@@ -12,7 +12,7 @@ rows            `backfill` beside `pgcopydb copy table-data`, as many workers as
                 parts. Ours spreads over a Spark session that has started, as the next one does; "Spark job" is the
                 same stage by `pgddl run`: spark-submit, a JVM, the session, and all.
 indexes         `schema_sync` beside `pgcopydb copy indexes` and `copy constraints`, on what the line before copied.
-                Ours also reads the change log and ends with ANALYZE.
+                Ours also reads the change log and ends with ANALYZE, and builds one table's one after the other.
 everything      setup, snapshot, backfill and schema_sync beside `pgcopydb clone`, from an empty database to tables
                 with their indexes, analyzed. Ours captures changes from setup on, as every move does. The same of many
                 tables that are empty or have a few rows.

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def pgcopydb(old: Cluster, new: Cluster, database: str, *what: str, split: int |
 def start_spark(workers: int) -> None:
     """The session of this process, with the JDBC driver where that is installed, and with Python workers that have
     started: for Spark's own copy and for ours alike."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

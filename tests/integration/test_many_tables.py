@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,10 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect, plans_kept
+from airflow_provider_pgddl.engine.ddl.build import Build, build
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.rows.chunks import Done, Work, copy_chunks
+from airflow_provider_pgddl.engine.stages import backfill, schema_sync
 from tests.integration.lifecycle import Lifecycle, execute
 
 Make = Callable[..., Lifecycle]
@@ -113,3 +117,32 @@ def test_a_key_that_goes_before_its_log_is_made_is_worth_a_retry(
         with pytest.raises(Retry, match="has lost its key"):
             change_log.prepare(source, "test", oid)
         assert source.execute("SELECT to_regclass(%s)", [f"pgddl.log_test_{oid}"]).fetchone() == (None,)
+
+
+def test_little_is_shared_by_threads_of_the_driver(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tables(source_dsn, 0, 15)
+    shared = {"backfill": {"workers": 3}, "capture": {"ddl": "off"}}
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **shared)
+    monkeypatch.setattr(backfill, "CHUNKS_OF_A_THREAD", 5)
+    monkeypatch.setattr(schema_sync, "GROUP", 5)
+    copied, built = list[int](), list[tuple[str, int]]()
+
+    def copy(work: Work) -> Done:
+        done = copy_chunks(work)
+        copied.append(done.chunks)
+        return done
+
+    def build_part(part: Build) -> int:
+        built.append((threading.current_thread().name, len(part.copies)))
+        return build(part)
+
+    monkeypatch.setattr(backfill, "copy_chunks", copy)
+    monkeypatch.setattr(schema_sync, "build", build_part)
+    move.run_all(until="verify")
+    assert (len(copied), sum(copied)) == (3, 15)
+    assert [tables for _, tables in built] == [5, 5, 5]
+    assert {name for name, _ in built} <= {f"pgddl-part-{n}" for n in range(3)}
+    valid = "SELECT count(*) FROM pg_index i WHERE indrelid::regclass::text ~ '^t_' AND indisvalid"
+    assert move.journal(valid) == move.on_source(valid) == [(30,)]

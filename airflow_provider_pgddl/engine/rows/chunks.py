@@ -17,7 +17,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.catalog import Table
-from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
 from airflow_provider_pgddl.engine.lease import Fence
@@ -93,7 +93,9 @@ def plan_chunks(
         _plan_ordered(journal, source, table, now, chunk_bytes)
         return
     leaves = {leaf.oid: leaf for leaf in now.leaves}
-    for oid, blocks, total in source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall():
+    with plans_kept(source):
+        sizes = source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall()
+    for oid, blocks, total in sizes:
         leaf = leaves[oid]
         if blocks == 0:
             continue

@@ -26,6 +26,10 @@ from airflow_provider_pgddl.engine.stages.gate import validating
 from airflow_provider_pgddl.engine.stages.receiving import receiving
 from airflow_provider_pgddl.engine.throttle import limits
 
+# Of less than this, a thread is not through with its sessions before the others are through with the work.
+CHUNKS_OF_A_THREAD = 50
+BYTES_OF_A_THREAD = 16 * 1024 * 1024
+
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
 
@@ -125,8 +129,8 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
 
 
 def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int) -> list[Done]:
-    """In this process where there is little to copy, over Spark where there is much. In place no row comes to a worker,
-    which only waits for the server: threads do."""
+    """Over Spark where there is much to copy, in threads of this process where there is little. In place no row comes
+    to a worker, which only waits for the server: threads do."""
     work = Work(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
@@ -135,13 +139,15 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
     line = _progress_line(progress, context.lease.token, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
         workers = min(context.pipeline.backfill.workers, chunks)
-        if context.in_place:
-            return beside_each_other(copy_chunks, [work] * workers, doing="running backfill")
-        if worth_spreading(context.pipeline, chunks, size):
+        if not context.in_place and worth_spreading(context.pipeline, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 
             return spread(copy_chunks, [work] * workers, workers=workers, app=f"pgddl backfill {context.name}")
-        return [copy_chunks(work)]
+        if not context.in_place:
+            workers = min(workers, 1 + max(chunks // CHUNKS_OF_A_THREAD, size // BYTES_OF_A_THREAD))
+        if workers == 1:
+            return [copy_chunks(work)]
+        return beside_each_other(copy_chunks, [work] * workers, doing="running backfill")
 
 
 def _progress_line(journal: Journal, token: int, ids: Sequence[int]):  # type: ignore[no-untyped-def]

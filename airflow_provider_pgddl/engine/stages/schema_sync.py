@@ -4,10 +4,13 @@ the verdict."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.ddl.apply import GROUP, apply_events
 from airflow_provider_pgddl.engine.ddl.build import Build, build
 from airflow_provider_pgddl.engine.journal import EventRow, TableRow
+from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import window
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
@@ -86,23 +89,35 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
         )
         for group in groups
     ]  # fmt: skip
-    done = [0]
+    done: list[int] = []
     total = sum(len(p.events) for p in parts)
     context.say(f"{total} indexes and constraints on {len(tables)} tables")
 
     def line(_: float) -> str:
-        return f"{done[0]}/{len(tables)} tables indexed"
+        return f"{sum(done)}/{len(tables)} tables indexed"
 
-    size = sum(sizes.values())
-    if worth_spreading(context.pipeline, len(parts), size):
+    workers = min(context.pipeline.backfill.workers, len(parts))
+    if worth_spreading(context.pipeline, len(parts), sum(sizes.values())):
         from airflow_provider_pgddl.engine.spark import spread
 
-        workers = min(context.pipeline.backfill.workers, len(parts))
         built = sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
     else:
-        built = 0
+        left = SimpleQueue[Build]()
+        for part in parts:
+            left.put(part)
+
+        def build_some(_: int) -> int:
+            built = 0
+            with suppress(Empty):
+                while True:
+                    part = left.get_nowait()
+                    built += build(part)
+                    done.append(len(part.copies))
+            return built
+
         with reporting("schema_sync", line):
-            for part in parts:
-                built += build(part)
-                done[0] += len(part.copies)
+            if workers > 1:
+                built = sum(beside_each_other(build_some, range(workers), doing="running schema_sync"))
+            else:
+                built = build_some(0)
     return built + apply_events(context.target, context.name, context.fence(), own.get(None, []))
