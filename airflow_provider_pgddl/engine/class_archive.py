@@ -2,7 +2,7 @@
 
 A JVM writes it at its end, which takes seconds. So that is done once for a Java and a Spark, and not by the first run
 that makes our cache folder: in a container that is thrown away with its run nobody would ever read it. A JVM that does
-not recognize an archive as its own goes on without; one that a run came to grief with is taken away for good.
+not recognize an archive as its own goes on without; one that a run came to grief with is taken away.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 
 # What a JVM says of an archive that it cannot use, or of a class that it cannot put into one, is nobody's concern.
 _QUIET = "-Xlog:cds*=off,class+path*=off"
+TRY_AGAIN = 24 * 3600.0  # seconds after a run that was to make an archive and left none
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ClassArchive:
             if not ended:
                 self.path.unlink(missing_ok=True)
             elif well and self.draft is not None:
-                beside = self.path.with_suffix(".new")
+                beside = self.path.with_suffix(f".{os.getpid()}")
                 with self.draft.open("rb") as written, beside.open("wb") as copy:
                     shutil.copyfileobj(written, copy)
                     copy.flush()
@@ -66,8 +68,11 @@ def class_archive(env: Mapping[str, str], folder: Path, binary: str = "spark-sub
         path = cache / f"spark-{_key(Path(java), Path(script), env.get('SPARK_HOME', ''))}.jsa"
         if path.exists():
             return ClassArchive(path, None)
-        path.with_suffix(".tried").touch(exist_ok=False)
-    except OSError:  # which is also: another run makes it, or has failed to
+        tried = path.with_suffix(".tried")
+        if tried.exists() and time.time() - tried.stat().st_mtime < TRY_AGAIN:
+            return None  # another run makes it, or was killed, or came to grief with it
+        tried.touch()
+    except OSError:
         return None
     return ClassArchive(path, folder / "classes.jsa")
 

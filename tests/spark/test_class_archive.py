@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_pgddl.engine import spark
-from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_archive
+from airflow_provider_pgddl.engine.class_archive import TRY_AGAIN, ClassArchive, class_archive
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +87,15 @@ def test_two_runs_do_not_both_make_it(env: dict[str, str], tmp_path: Path) -> No
     class_archive(env, tmp_path)
     assert class_archive(env, tmp_path) is not None
     assert class_archive(env, tmp_path) is None
+
+
+def test_a_day_after_one_that_was_killed_another_makes_it(env: dict[str, str], tmp_path: Path) -> None:
+    class_archive(env, tmp_path)
+    made = class_archive(env, tmp_path)
+    assert made is not None
+    yesterday = time.time() - TRY_AGAIN
+    os.utime(made.path.with_suffix(".tried"), (yesterday, yesterday))
+    assert class_archive(env, tmp_path) == made
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(env: dict[str, str], tmp_path: Path) -> None:
