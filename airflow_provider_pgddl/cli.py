@@ -175,6 +175,7 @@ def run(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.connections import in_environment, secrets
     from airflow_provider_pgddl.engine import job as jobs
     from airflow_provider_pgddl.engine import spark
+    from airflow_provider_pgddl.engine.class_archive import class_archive
     from airflow_provider_pgddl.engine.errors import UsageError
 
     if args.dry_run and args.stage != "swap":
@@ -197,13 +198,14 @@ def run(args: argparse.Namespace) -> int:
             dry_run=args.dry_run,
         )
         jobs.write(job, job_file)
+        archive = class_archive(env, Path(folder)) if spark.is_local(master) else None
         command = spark.command(
             "spark-submit",
             master,
             spark.application(args.stage),
             job_file,
             name=f"pgddl {pipeline.pipeline} {args.stage}",
-            conf=spark.local_conf(master),
+            conf=spark.local_conf(master, archive),
             py_files=None if spark.is_local(master) else spark.engine_archive(Path(folder)),
         )
         stdout = sys.stderr if args.json else None
@@ -215,6 +217,8 @@ def run(args: argparse.Namespace) -> int:
                 process.wait()
                 raise
         outcome = jobs.read_outcome(result_path)
+        if archive is not None:
+            archive.settle(ended=outcome is not None, well=process.returncode == 0)
     if outcome is None:
         # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
         return process.returncode if 0 < process.returncode < 128 else 5

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_pgddl.engine.class_archive import ClassArchive
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.parts import Done, Failed, attempt, results
 
@@ -122,11 +123,12 @@ def retrying(master: str) -> str:
     return master
 
 
-def local_conf(master: str) -> dict[str, str]:
+def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, str]:
     """Spark settings that make an application in local mode quick, quiet and closed; none elsewhere."""
     if not is_local(master):
         return {}
     log4j = application_folder() / "log4j2.properties"
+    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {JAVA_OPTIONS}"
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -135,7 +137,7 @@ def local_conf(master: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # defaultJavaOptions, so that what a user gives as extraJavaOptions is added to these and wins.
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} {JAVA_OPTIONS}",
+        "spark.driver.defaultJavaOptions": f"{java} {archive.java_options}" if archive else java,
     }
 
 

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_pgddl.connections import in_environment, lookup_in_task, secrets
 from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import journal, spark
+from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
@@ -119,6 +120,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.tables = tables
         self._private_env: dict[str, str] = {}
         self._folder = Path()
+        self._archive: ClassArchive | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         self._hook = None
@@ -141,6 +143,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             self._prepare(job, Path(folder), in_environment(found))
             submit_error = self._submit(context)
             outcome = jobs.read_outcome(result_path)
+            if self._archive is not None:
+                self._archive.settle(ended=outcome is not None, well=submit_error is None)
         if outcome is None or (submit_error is None) != (outcome.exit_code == EXIT_DONE):
             # Killed, or it never came to run: what spark-submit said last is all there is.
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
@@ -210,12 +214,13 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         if not local:
             archive = str(spark.engine_archive(self._folder))
             hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
-        hook._conf = {**spark.local_conf(hook.master), **hook._conf}
         around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
         binary = hook._connection["spark_binary"]
         hook.private_env = spark.launch_env(around, local=local, binary=binary) | self._private_env
         if missing := spark.why_no_launch(around | hook.private_env, binary):
             self._give_up(missing)
+        self._archive = class_archive(around | hook.private_env, self._folder, binary) if local else None
+        hook._conf = {**spark.local_conf(hook.master, self._archive), **hook._conf}
         return hook
 
     def _submit(self, context: Context) -> AirflowException | None:
