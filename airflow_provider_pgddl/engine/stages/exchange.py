@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import splitting
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.reverse import WayBack
@@ -152,8 +152,7 @@ def _exchange(
         refuse_changed()
         lease.check(conn, context.fence())
     with writers_wait(later=True) as from_here, rehearsed(context, conn, conn.transaction()):
-        # Nobody waits yet: who else has a copy is an autovacuum, which gives way after a moment.
-        lock_all(conn, unseen, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        lock_unseen(conn, unseen, context.pipeline.swap.lock_timeout)
         from_here()
         carried.lock_views(conn)
         lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)

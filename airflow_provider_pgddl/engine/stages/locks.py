@@ -52,8 +52,15 @@ def writers_wait(*, later: bool = False) -> Iterator[Callable[[], None]]:
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
     """One LOCK over all relations, sorted, so that two of us cannot deadlock; inside the caller's transaction."""
     limit_lock_wait(conn, timeout)
+    conn.execute(lock_statement(relations, mode))
+
+
+def lock_unseen(conn: Session, relations: Sequence[tuple[str, str]], timeout: float) -> None:
+    """First in a transaction that takes locks which somebody waits for: what no application uses. Who else has it is
+    an autovacuum, which gives way after a moment. The timeout is for all of the transaction."""
+    limit_lock_wait(conn, timeout)
     if relations:
-        conn.execute(lock_statement(relations, mode))
+        conn.execute(lock_statement(relations, "ACCESS EXCLUSIVE"))
 
 
 def lock_statement(relations: Iterable[tuple[str, str]], mode: str) -> sql.Composed:

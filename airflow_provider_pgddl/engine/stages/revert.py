@@ -58,7 +58,7 @@ from airflow_provider_pgddl.engine.stages.exchange import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
-from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.replay import no_shorter
 from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
 
@@ -327,9 +327,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[st
     carried, new = _dependents(context, conn, backs), [way.row.oid for _, way in backs]
     wanted = {*involved(tables, (*keys, *lost)), *carried.tables}
     with writers_wait(later=True) as from_here, conn.transaction():
-        # Nobody waits yet: who else has what was replaced is an autovacuum, which gives way after a moment.
-        replaced = [(old_schema(t.schema), t.name) for t in tables]
-        lock_all(conn, replaced, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        lock_unseen(conn, [(old_schema(t.schema), t.name) for t in tables], context.pipeline.swap.lock_timeout)
         from_here()
         carried.lock_views(conn)
         lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
