@@ -70,6 +70,7 @@ def test_of_a_rewrite_it_shows_what_the_swap_then_does(source_dsn: str, lifecycl
     execute(source_dsn, WATCH)
     move.run("swap")
     done = [spaced(query) for (query,) in move.on_source("SELECT query FROM watch.seen ORDER BY n")]
+    done = [query for query, _ in groupby(done)]  # a string of several is seen at each of them
     outside = ("CREATE SCHEMA", "COMMENT ON SCHEMA", "CREATE TEMPORARY")  # before the locks, or for a window
     done = [query for query in done if "VALIDATE CONSTRAINT" not in query and not query.startswith(outside)]
     expected = [spaced(s["statement"]) for s in shown.statements if DDL.match(s["statement"])]
@@ -96,6 +97,7 @@ def test_of_a_cut_over_it_shows_what_the_target_gets_and_raises_no_fence(
     execute(target_dsn, WATCH)
     move.run("swap")
     done = [spaced(query) for (query,) in move.journal("SELECT query FROM watch.seen ORDER BY n")]
+    done = [query for query, _ in groupby(done)]
     done = [query for query in done if "VALIDATE CONSTRAINT" not in query and not query.startswith("CREATE TEMPORARY")]
     assert done == [spaced(s["statement"]) for s in shown.statements if DDL.match(s["statement"])]
     assert any("FOREIGN KEY" in query for query in done)
