@@ -131,9 +131,14 @@ UNION ALL SELECT 'session ' || application_name FROM pg_stat_activity
 """
 
 
-def left_behind(dsn: str) -> list[str]:
-    """Objects and sessions of ours in a database."""
-    return [line for (line,) in _rows(dsn, LEFT_BEHIND, ())]
+def left_behind(dsn: str, seconds: float = 30) -> list[str]:
+    """Objects and sessions of ours in a database. A session that was closed is there until its backend has noticed."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [line for (line,) in _rows(dsn, LEFT_BEHIND, ())]
+        if time.monotonic() > deadline or not any(line.startswith("session ") for line in left):
+            return left
+        time.sleep(0.01)
 
 
 def psql(cluster: Cluster, dsn: str, statements: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import psycopg
 import pytest
 
-from tests.integration.lifecycle import left_behind, wait_until
+from tests.integration.lifecycle import wait_until
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -119,9 +119,3 @@ def wait_for(condition: Callable[[], object], underway: Underway[Any] | None = N
         return False
 
     wait_until(true, seconds)
-
-
-def remains(dsn: str) -> list[str]:
-    """What of ours is in a database, once the sessions that we have closed are gone."""
-    wait_until(lambda: not any(line.startswith("session") for line in left_behind(dsn)))
-    return left_behind(dsn)

@@ -25,8 +25,8 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.rows import chunks, windows
 from airflow_provider_pgddl.engine.stages import ddl as following
 from tests.conftest import Database, database_name
-from tests.integration.lifecycle import Lifecycle, wait_until
-from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for, waits
+from tests.integration.lifecycle import Lifecycle, left_behind, wait_until
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
@@ -359,7 +359,7 @@ def test_c07_row_security_that_would_hide_rows_is_refused(
         assert error.exit_code == EXIT_REFUSED
         assert "row security would hide rows from role c07_forced" in str(error)
         assert "BYPASSRLS" in str(error)
-        assert remains(source_dsn) == remains(target_dsn) == []
+        assert left_behind(source_dsn) == left_behind(target_dsn) == []
 
 
 def test_c07_row_security_that_comes_during_the_run_is_an_error_and_hides_nothing(

@@ -16,8 +16,8 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.rows import yielding
 from airflow_provider_pgddl.engine.stages import cut_over, exchange
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import Underway, do, holds, in_transaction, one, remains, wait_for
+from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for
 from tests.integration.test_correctness import ITEMS, SMALL, Make, at_calls, before_each, once
 
 SHOP = """
@@ -142,7 +142,7 @@ def test_c15_the_swap_does_not_make_writers_queue_behind_a_long_reader(
         assert one(rewrite.source, "SELECT pg_typeof(id)::text FROM orders LIMIT 1") == "bigint"
     reading = "SELECT FROM pgddl_old_public.orders"
     with nobody_queues(monkeypatch, rewrite, "cleanup", change_log, "stop", reading):
-        assert remains(rewrite.source) == ["schema pgddl"]
+        assert left_behind(rewrite.source) == ["schema pgddl"]
 
 
 def test_c15_setup_does_not_make_writers_queue_behind_a_long_writer(
@@ -337,7 +337,7 @@ def test_c20_somebody_elses_publication_for_all_tables_is_refused(
         assert error.exit_code == EXIT_REFUSED
         assert "everything" in str(error)
         assert "DROP PUBLICATION everything" in str(error)
-        assert remains(source_dsn) == remains(target_dsn) == []
+        assert left_behind(source_dsn) == left_behind(target_dsn) == []
 
 
 def test_c20_one_that_comes_later_does_not_break_us_nor_clients(move: Lifecycle) -> None:

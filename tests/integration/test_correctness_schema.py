@@ -16,8 +16,8 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot, unready
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import Underway, do, one, remains, wait_for
+from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.sessions import Underway, do, one, wait_for
 from tests.integration.test_correctness import (
     ITEMS,
     SMALL,
@@ -655,7 +655,7 @@ def test_c21_the_swap_in_place_keeps_all_that_the_table_had(rich: str, lifecycle
         visible = application.execute("SELECT max(customer) FROM shop.orders").fetchone()
         assert visible == (39,), "its policies hold"
     rewrite.run("cleanup")
-    assert remains(rich) == ["schema pgddl"]
+    assert left_behind(rich) == ["schema pgddl"]
     assert [line for line in diff_catalogs(before, catalog_lines(rich)) if "orders_id_seq" not in line] == []
 
 
@@ -732,7 +732,7 @@ def test_c22_a_live_name_that_is_left_in_a_statement_for_the_copy_is_refused(
     error = rewrite.refused("snapshot", StageFailed)
     assert "would still name the live public.items" in str(error)
     stages.reset(load_pipeline(rewrite.content), source_dsn, source_dsn)
-    assert remains(source_dsn) == []
+    assert left_behind(source_dsn) == []
     assert diff_catalogs(before, catalog_lines(source_dsn)) == []
 
 

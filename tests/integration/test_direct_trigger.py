@@ -437,7 +437,7 @@ def test_tables_are_rewritten_under_writers_that_write_to_the_copies(
         assert writers.notes.failures == []
         assert not writers.notes.refused
     assert unaccounted(source_dsn) == []
-    wait_until(lambda: left_behind(source_dsn) == ["schema pgddl"])
+    assert left_behind(source_dsn) == ["schema pgddl"]
 
 
 def test_clients_that_meet_at_few_rows_fail_no_more_than_without_us(

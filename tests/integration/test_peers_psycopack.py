@@ -28,8 +28,8 @@ from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.stages import exchange
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for, waits
+from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 from tests.integration.test_correctness import before_each, once
 
 Make = Callable[..., Lifecycle]
@@ -221,7 +221,7 @@ def test_settings_and_locks_do_not_outlive_an_error(rewrite: Make, monkeypatch: 
         move.refused("swap")
     assert one(move.source, catalog) == before
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-    wait_for(lambda: not any(line.startswith("session") for line in remains(move.source)))
+    assert not any(line.startswith("session ") for line in left_behind(move.source))
     assert one(move.source, locks) == 0
     late = once("UPDATE orders SET amount = -1 WHERE id = 1", dsn=move.source)
     before_each(monkeypatch, exchange, "lock_all", late)

@@ -85,7 +85,7 @@ class Untouched:
             # Of foreign keys that were made anew Postgres names the triggers by new numbers.
             assert diff_catalogs(lines, structure(dsn), ignore=["RI_ConstraintTrigger"]) == []
             assert rows_of(dsn) == rows
-            wait_until(lambda dsn=dsn: left_behind(dsn) == [])
+            assert left_behind(dsn) == []
 
 
 @pytest.fixture

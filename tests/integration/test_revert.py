@@ -166,7 +166,7 @@ def test_reset_after_a_revert_leaves_the_source_as_it_was(rewrite: Make) -> None
     reset(move)
     assert diff_catalogs(before, structure(move.source), ignore=MADE_ANEW[:1]) == []
     assert rows_of(move.source) == there
-    wait_until(lambda: left_behind(move.source) == [])
+    assert left_behind(move.source) == []
 
 
 def test_a_truncated_table_goes_back(rewrite: Make) -> None:
@@ -449,7 +449,7 @@ def test_connections_may_be_lost_anywhere_on_both_ways(server: Cluster, database
     until_done(move, "swap", faults)
     assert rows(move, SHOWN) == there
     until_done(move, "cleanup", faults)
-    wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
+    assert left_behind(dsn) == ["schema pgddl"]
 
 
 def test_writers_notice_neither_way(server: Cluster, database: Database, lifecycle: Make) -> None:
@@ -489,7 +489,7 @@ def test_writers_notice_neither_way(server: Cluster, database: Database, lifecyc
         assert not writers.notes.refused
     assert unaccounted(dsn) == []
     assert move.journal("SELECT FROM pg_constraint WHERE NOT convalidated") == []
-    wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
+    assert left_behind(dsn) == ["schema pgddl"]
 
 
 # What test_rewrite's audit compares: nothing of the columns that a row has on one of the ways only.

@@ -251,7 +251,7 @@ def test_tables_are_rewritten_under_writers_and_rewritten_again(
         print(figures, "longest write", max(w.notes.longest(begin, time.time()) for w in (shop, others)))
         some_traffic()
         move.run("cleanup")
-        wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
+        assert left_behind(dsn) == ["schema pgddl"]
         some_traffic()
         between = catalog_lines(dsn)
         again = {key: {} for key in REWRITE}
@@ -355,7 +355,7 @@ def test_a_swap_that_is_killed_anywhere_is_done_by_a_retry(
     assert shop.notes.failures == []
     assert unaccounted(source_dsn) == []
     assert move.journal("SELECT FROM pg_constraint WHERE NOT convalidated") == []
-    wait_until(lambda: left_behind(source_dsn) == ["schema pgddl"])
+    assert left_behind(source_dsn) == ["schema pgddl"]
     execute(source_dsn, f'SET session_replication_role = replica; DELETE FROM "{FLOOR}".lines WHERE line % 2 = 0')
     assert unaccounted(source_dsn), "the oracle does not see lost rows"
 

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages.check import check
-from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_rewrite_partition import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
 
@@ -106,7 +106,7 @@ def test_rows_lie_in_order_though_writers_move_them_and_connections_are_lost(
     execute(dsn, "ANALYZE t")
     print(rows_of(dsn, "SELECT attname, correlation FROM pg_stats WHERE tablename = 't'"))
     assert misplaced(dsn, "t", "id", "id <= 2000") > 500, "the measure does not see disorder"
-    wait_until(lambda: left_behind(dsn) == ["schema pgddl"])
+    assert left_behind(dsn) == ["schema pgddl"]
 
 
 # A type, and values of it as SQL over n, NULLs among them.

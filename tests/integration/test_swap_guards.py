@@ -22,8 +22,8 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged, unready
 from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 from tests.conftest import Database
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import Underway, do, in_transaction, one, remains, wait_for
+from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
 from tests.integration.test_correctness import after_each, before_each, log_of, once
 
 Make = Callable[..., Lifecycle]
@@ -488,7 +488,7 @@ def test_a_name_belongs_to_one_target(shop: Make, pg18: Cluster, database: Datab
     other = lifecycle(move.source, database(pg18), tables={"include": ["shop.*"]}, **SMALL)
     other.content["pipeline"] = move.name
     assert "captures on this source for another target" in str(other.refused("setup", UsageError))
-    assert remains(other.target) == []
+    assert left_behind(other.target) == []
     with pytest.raises(UsageError, match="captures on this source for another target"):
         reset(other)
     do(
@@ -650,7 +650,7 @@ def test_a_write_between_cleanups_count_and_its_lock_is_not_lost(shop: Make, mon
     assert remedy
     do(move.source, remedy)
     assert move.run("cleanup").state == "done"
-    assert remains(move.source) == []
+    assert left_behind(move.source) == []
 
 
 def test_a_write_into_the_table_that_was_replaced_is_not_lost(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -679,7 +679,7 @@ def test_a_write_into_the_table_that_was_replaced_is_not_lost(rewrite: Make, mon
     after_each(monkeypatch, cleanup, "stop_capture", too_late)
     move.run("cleanup")
     assert unseen == []
-    assert remains(move.source) == ["schema pgddl"]
+    assert left_behind(move.source) == ["schema pgddl"]
 
 
 def test_a_cleanup_that_is_killed_at_its_end_is_finished_by_the_next(
@@ -695,9 +695,9 @@ def test_a_cleanup_that_is_killed_at_its_end_is_finished_by_the_next(
         dying.setattr(cleanup, "forget_capture", kill)
         with pytest.raises(Killed):
             move.run("cleanup")
-    assert remains(move.source) != []
+    assert left_behind(move.source) != []
     assert move.run("cleanup").state == "nothing_to_do"
-    assert remains(move.source) == []
+    assert left_behind(move.source) == []
 
 
 # --- the swap in place waits for others -------------------------------------------------------------------------------
@@ -844,7 +844,7 @@ def test_a_type_that_cannot_keep_keys_apart_is_refused_before_any_row_is_copied(
     assert "key column id" in str(move.refused("snapshot", StageFailed))
     move.refused("backfill")
     reset(move)
-    assert remains(dsn) == []
+    assert left_behind(dsn) == []
 
 
 @pytest.mark.parametrize("in_place", [True, False])
