@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -24,8 +24,8 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests,
 from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, fill_part, window
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.throttle import Limits
-from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import do, in_transaction, one
+from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 Make = Callable[..., Lifecycle]
 # By hand: DDL on the source is not what these are about.
@@ -351,3 +351,24 @@ def test_a_chunk_with_a_row_that_the_copy_refuses_is_counted(prices: Lifecycle) 
         do(prices.target, "ALTER TABLE prices ADD CHECK (cents <> 500)")
         assert copied_by_chunks(hand, "prices").stopped
         assert hand.counted() == {("prices", "constraint_violation"): 1}
+
+
+@pytest.mark.parametrize("order", [{}, {"order_by": ["id"]}], ids=["blocks", "values"])
+def test_a_table_that_is_dropped_while_its_size_is_asked_for_is_a_retry(
+    source_dsn: str, lifecycle: Make, order: dict[str, Any]
+) -> None:
+    """Its size is waited for as long as the DROP is under way, and then it has none."""
+    execute(source_dsn, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)")
+    move = lifecycle(source_dsn, rewrite={"public.t": order})
+    move.run_all(until="snapshot")
+    with connect(source_dsn, purpose="test") as source, connect(source_dsn, purpose="test") as journal:
+        (row,) = Journal(journal, move.name).tables(1)
+        table = TableToCopy(row.id, row.plan, row.version, row.physical, Fence(move.name, (), 0), ())
+        now = catalog.describe(source, [row.oid])[row.oid]
+        with (
+            in_transaction(source_dsn, "DROP TABLE t CASCADE") as dropper,
+            Underway(lambda: plan_chunks(journal, source, table, now, 1 << 20, 8192)) as planning,
+        ):
+            wait_for(lambda: waits(source_dsn, "AccessShareLock", "t"), planning)
+            dropper.commit()
+            assert "dropped just now" in planning.fails(GaveWay).what

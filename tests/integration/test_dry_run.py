@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import groupby
 
 from airflow_provider_pgddl.demo.compare import catalog_lines
 from airflow_provider_pgddl.demo.writers import TableWriters

@@ -33,10 +33,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Done:
     execute = psycopg.Cursor.execute
 
     def noting(cursor: psycopg.Cursor[Any], query: Any, params: Any = None, **options: Any) -> Any:
-        text = spaced(query.as_string(cursor) if isinstance(query, sql.Composable) else str(query))
-        ours = " pgddl." in text or (' "pgddl".' in text and "TRIGGER" not in text) or "pg_temp" in text
-        if DDL.match(text) and not ours:
-            found.append((cursor.connection.info.dbname, text))
+        for one in (query.as_string(cursor) if isinstance(query, sql.Composable) else str(query)).split(";\n"):
+            text = spaced(one)
+            ours = " pgddl." in text or (' "pgddl".' in text and "TRIGGER" not in text) or "pg_temp" in text
+            if DDL.match(text) and not ours:
+                found.append((cursor.connection.info.dbname, text))
         return execute(cursor, query, params, **options)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", noting)

@@ -6,7 +6,7 @@ databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -94,7 +94,7 @@ def plan_chunks(
         return
     leaves = {leaf.oid: leaf for leaf in now.leaves}
     with plans_kept(source):
-        sizes = source.execute(queries("catalog")["sizes"], {"oids": sorted(leaves)}).fetchall()
+        sizes = _sizes(source, table, leaves)
     for oid, blocks, total in sizes:
         leaf = leaves[oid]
         if blocks == 0:
@@ -105,12 +105,24 @@ def plan_chunks(
         journal.execute(_Q["insert_chunks"], args)
 
 
+def _sizes(source: Session, table: TableToCopy, oids: Collection[int]) -> list[tuple[int, int, int]]:
+    """(oid, blocks, bytes with TOAST) of each. Who asks for the size of a relation waits for a DROP of it, and is told
+    nothing then."""
+    found = source.execute(queries("catalog")["sizes"], {"oids": sorted(oids)}).fetchall()
+    if len(found) < len(oids) or any(blocks is None or total is None for _, blocks, total in found):
+        raise GaveWay(
+            "it, or a part of it, was dropped just now", table=table.plan.qualified,
+            todo="run the stage again, which records it",
+        )  # fmt: skip
+    return found
+
+
 def _plan_ordered(journal: Session, source: Session, table: TableToCopy, described: Table, chunk_bytes: int) -> None:
     """Ranges of the first column's values, of about a chunk's bytes each by a sample; that of NULLs comes last. Their
     limits need not be right for anything but their size: each row is in exactly one, by the column's own order."""
     plan = table.plan
     (leaf,) = described.leaves
-    ((_, blocks, total),) = source.execute(queries("catalog")["sizes"], {"oids": [leaf.oid]}).fetchall()
+    ((_, blocks, total),) = _sizes(source, table, [leaf.oid])
     if blocks == 0:
         return
     column = next(c for c in described.columns if c.name == plan.order[0])
