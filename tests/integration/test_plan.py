@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Done:
     def noting(cursor: psycopg.Cursor[Any], query: Any, params: Any = None, **options: Any) -> Any:
         for one in (query.as_string(cursor) if isinstance(query, sql.Composable) else str(query)).split(";\n"):
             text = spaced(one)
-            ours = " pgddl." in text or (' "pgddl".' in text and "TRIGGER" not in text) or "pg_temp" in text
+            ours = re.search(r" pgddl\b", text) or (' "pgddl".' in text and "TRIGGER" not in text) or "pg_temp" in text
             if DDL.match(text) and not ours:
                 found.append((cursor.connection.info.dbname, text))
         return execute(cursor, query, params, **options)
