@@ -66,7 +66,9 @@ _REPLICATION: dict[str, Any] = {
     "keepalives_count": 3,
 }
 
-_PIN = "SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)"
+# Only in the session that greeted us, where its number is given.
+_PIN = """SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)
+    WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())"""
 
 
 def application_name(pipeline: str, token: int, purpose: str) -> str:
@@ -85,13 +87,9 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
         raise _not_opened(error, dsn) from None
     try:
         _refuse_old(conn.info, dsn)
-        # Before anything is set: through such a pooler our settings, and our locks, would end up with somebody else.
-        if shares_sessions(conn):
-            raise PreflightRefused(
-                f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
-                todo="connect to the server itself, or to a pooler in session mode",
-            )
-        conn.execute(_PIN, _pins(conn.info))
+        if not conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid)).fetchall():
+            _refuse_shared(conn, dsn)
+            conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
@@ -131,11 +129,10 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         raise _not_opened(error, dsn) from None
     try:
         _refuse_old(conn.info, dsn)
-        backend = await (await conn.execute("SELECT pg_catalog.pg_backend_pid()")).fetchone()
-        if backend != (conn.info.backend_pid,):
+        if not await (await conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid))).fetchall():
             # A pooler; to find out whether it shares sessions takes connections, and blocks.
             await asyncio.to_thread(_open_and_close, dsn, purpose, pipeline, token)
-        await conn.execute(_PIN, _pins(conn.info))
+            await conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         await conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
@@ -187,9 +184,9 @@ def _options(name: str) -> dict[str, Any]:
     }
 
 
-def _pins(info: psycopg.ConnectionInfo) -> list[list[str]]:
+def _pins(info: psycopg.ConnectionInfo, backend: int | None = None) -> list[Any]:
     pins = PINNED | ({"transaction_timeout": "0"} if info.server_version >= 170_000 else {})
-    return [list(pins), list(pins.values())]
+    return [list(pins), list(pins.values()), backend]
 
 
 def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
@@ -198,6 +195,15 @@ def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
     if major < OLDEST_MAJOR:
         raise PreflightRefused(
             f"{describe(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed", todo="upgrade this server first"
+        )
+
+
+def _refuse_shared(conn: Session, dsn: str) -> None:
+    """Before anything is set: through such a pooler our settings, and our locks, would end up with somebody else."""
+    if shares_sessions(conn):
+        raise PreflightRefused(
+            f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
+            todo="connect to the server itself, or to a pooler in session mode",
         )
 
 

@@ -130,6 +130,7 @@ class Journal:
     def __init__(self, conn: Session, pipeline: str):
         self.conn, self.pipeline = conn, pipeline
         self._exists = False
+        self._run: int | None = None
 
     # --- pipeline -----------------------------------------------------------------------------------------------
 
@@ -147,6 +148,13 @@ class Journal:
             raise UsageError(f"pipeline {self.pipeline!r} has not been set up here", todo="run stage setup first")
         return row
 
+    @property
+    def run(self) -> int:
+        """The number of the run, asked once: only setup begins another, and no stage is under way then."""
+        if self._run is None:
+            self._run = self.row().run
+        return self._run
+
     def record(self, job: str, config: Mapping[str, Any], source: Server) -> None:
         self.conn.execute(_Q["insert_pipeline"], [self.pipeline, job, Jsonb(config), source.system, source.timeline])
 
@@ -155,8 +163,9 @@ class Journal:
         args = {"pipeline": self.pipeline, "job": job, "config": Jsonb(config),
                 "system": source.system, "timeline": source.timeline}  # fmt: skip
         self.conn.execute(_Q["next_run"], args)
-        self.conn.execute(_Q["forget_windows"], [self.pipeline, self.row().run])
-        self.conn.execute(_Q["forget_versions"], [self.pipeline, self.row().run])
+        self._run = None
+        self.conn.execute(_Q["forget_windows"], [self.pipeline, self.run])
+        self.conn.execute(_Q["forget_versions"], [self.pipeline, self.run])
         self.schema.forget(*self.schema.statuses())
 
     def set_config(self, config: Mapping[str, Any]) -> None:
@@ -386,7 +395,7 @@ class Journal:
 
     def set_statuses_of_others(self, findings: Mapping[Name, Sequence[str]]) -> None:
         """What blocks tables that are none of the run yet; those that are not named any more are forgotten."""
-        mine = {(t.schema, t.name) for t in self.tables(self.row().run)}
+        mine = {(t.schema, t.name) for t in self.tables(self.run)}
         self.schema.forget(*(name for name in self.schema.statuses() if name not in mine and name not in findings))
         self.schema.record_many(
             {name: ("mismatch", [stopped(w) for w in why], None, (None, None)) for name, why in findings.items()}
@@ -427,7 +436,7 @@ class Journal:
     def _with_user_types(self) -> set[str]:
         """Tables that hold values of types which are not built in. A label or an attribute that has another name means
         something else in a row, also within a domain, an array or a composite of the altered type."""
-        return {t.qualified for t in self.tables(self.row().run) if t.has_user_types}
+        return {t.qualified for t in self.tables(self.run) if t.has_user_types}
 
     def passes_over(self, status: str, kind: str | None) -> bool:
         """Whether rows and later DDL may go on past a failed event: views and functions, where the pipeline says so."""

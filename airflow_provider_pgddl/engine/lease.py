@@ -53,26 +53,26 @@ def fenced(conn: Session, fence: Fence) -> Iterator[None]:
 
 
 class Lease:
-    """Holds the lock for as long as it is open; `take` gives the token. `fence` is for the whole run,
-    `fence_for(scope)` for one table."""
+    """Holds the lock for as long as it is open, with the session `conn`; `take` gives the token. `fence` is for the
+    whole run, `fence_for(scope)` for one table."""
 
     def __init__(self, dsn: str, pipeline: str, stage: str, tables: Sequence[str] | None):
         self.pipeline, self.tables = pipeline, tuple(sorted(tables)) if tables is not None else None
         self._holder = f"{stage} on {socket.gethostname()}, process {os.getpid()}"
         self.token = 0
-        self._conn = connect(dsn, purpose="lease", pipeline=pipeline)
+        self.conn = connect(dsn, purpose="lease", pipeline=pipeline)
         try:
             self._wait_for_lock()
         except BaseException:
-            self._conn.close()
+            self.conn.close()
             raise
 
     def _wait_for_lock(self) -> None:
         deadline = time.monotonic() + TAKEOVER_WAIT
         while not self._try_lock():
             if time.monotonic() > deadline:
-                known = self._conn.execute("SELECT pg_catalog.to_regclass('pgddl.leases') IS NOT NULL").fetchone()
-                row = self._conn.execute(_Q["holder"], [self.pipeline]).fetchone() if known and known[0] else None
+                known = self.conn.execute("SELECT pg_catalog.to_regclass('pgddl.leases') IS NOT NULL").fetchone()
+                row = self.conn.execute(_Q["holder"], [self.pipeline]).fetchone() if known and known[0] else None
                 who = f"{row[1]}, since {row[2]:%Y-%m-%d %H:%M:%S} UTC" if row else "unknown"
                 raise LockHeld(
                     f"another run of pipeline {self.pipeline!r} is alive: {who}",
@@ -88,24 +88,24 @@ class Lease:
             self._lock("lock_exclusive", f"{self.pipeline}:{table}") for table in self.tables
         )
         if not taken:
-            self._conn.execute("SELECT pg_catalog.pg_advisory_unlock_all()")
+            self.conn.execute("SELECT pg_catalog.pg_advisory_unlock_all()")
         return taken
 
     def _lock(self, query: str, what: str) -> bool:
-        row = self._conn.execute(_Q[query], [what]).fetchone()
+        row = self.conn.execute(_Q[query], [what]).fetchone()
         return bool(row and row[0])
 
     def take(self) -> int:
         """A new token: from here on nothing that an older one started can commit. Needs the journal to exist."""
         args = {"pipeline": self.pipeline, "holder": self._holder, "scopes": list(self.tables or ())}
-        row = self._conn.execute(_Q["take_all" if self.tables is None else "take_tables"], args).fetchone()
+        row = self.conn.execute(_Q["take_all" if self.tables is None else "take_tables"], args).fetchone()
         assert row is not None
         self.token = int(row[0])
         return self.token
 
     def terminate_stale(self, *servers: Session) -> int:
         """Ends the backends that older tokens of this pipeline left behind; returns how many."""
-        live = [row[0] for row in self._conn.execute(_Q["live_tokens"], [self.pipeline])]
+        live = [row[0] for row in self.conn.execute(_Q["live_tokens"], [self.pipeline])]
         prefix = application_name(self.pipeline, 0, "").removesuffix("0:").replace("_", r"\_") + "%"
         ended = 0
         for server in servers:
@@ -122,7 +122,7 @@ class Lease:
         return Fence(self.pipeline, (table if self.tables is not None else "",), self.token)
 
     def close(self) -> None:
-        self._conn.close()
+        self.conn.close()
 
     def __enter__(self) -> Self:
         return self

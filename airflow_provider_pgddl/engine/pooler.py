@@ -25,7 +25,7 @@ _dedicated: set[tuple[str, int, str, str]] = set()
 def shares_sessions(conn: Connection[Any]) -> bool:
     """True for a pooler in transaction or statement mode. `conn` is idle and in autocommit.
 
-    A direct connection costs one round trip: its backend is the one that greeted us, whose number no pooler can know.
+    Of a direct connection the backend is the one that greeted us, whose number no pooler can know.
     """
     if conn.info.transaction_status != pq.TransactionStatus.IDLE:
         return False

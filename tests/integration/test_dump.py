@@ -33,8 +33,13 @@ def psql(cluster: Cluster, dsn: str, *, file: Path | None = None, text: str | No
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def major(dsn: str) -> int:
+    with psycopg.connect(dsn) as conn:
+        return conn.info.server_version // 10_000
+
+
 def events_of(dsn: str, **choice: object) -> list[DdlEvent]:
-    pre, post = (dump_schema(dsn, section=section, **choice) for section in ("pre-data", "post-data"))  # type: ignore[arg-type]
+    pre, post = (dump_schema(dsn, major(dsn), section=section, **choice) for section in ("pre-data", "post-data"))  # type: ignore[arg-type]
     return events_from_dump(pre, post)
 
 
@@ -54,7 +59,7 @@ def run(dsn: str, events: Iterable[DdlEvent]) -> None:
 
 def restored(cluster: Cluster, source: str, target: str) -> None:
     """The oracle: what psql makes of the same dump."""
-    text = "".join(dump_schema(source, section=section) for section in ("pre-data", "post-data"))
+    text = "".join(dump_schema(source, major(source), section=section) for section in ("pre-data", "post-data"))
     psql(cluster, target, text=text.replace("SET transaction_timeout = 0;", ""))  # which a server before 17 lacks
 
 
@@ -289,22 +294,22 @@ def test_a_dumps_errors_are_clear_and_hold_no_secret(source_dsn: str, monkeypatc
     parts = conninfo_to_dict(source_dsn)
     wrong = make_conninfo("", **{**parts, "password": "sesame-open"})
     with pytest.raises(PgddlError) as refused:
-        dump_schema(wrong, section="pre-data", server_major=16)
+        dump_schema(wrong, 16, section="pre-data")
     assert isinstance(refused.value, StageFailed)
     assert "password authentication failed" in str(refused.value)
     assert "sesame-open" not in str(refused.value)
     with pytest.raises(Unreachable, match="Connection refused"):
-        dump_schema(make_conninfo(source_dsn, host="127.0.0.1", port=1), section="pre-data", server_major=16)
+        dump_schema(make_conninfo(source_dsn, host="127.0.0.1", port=1), 16, section="pre-data")
     with pytest.raises(StageFailed, match="no matching tables"):
-        dump_schema(source_dsn, section="pre-data", only=[("public", "gone")])
+        dump_schema(source_dsn, 16, section="pre-data", only=[("public", "gone")])
     with pytest.raises(Retry, match="snapshot"):
-        dump_schema(source_dsn, section="pre-data", snapshot="00000003-0000001B-1")
+        dump_schema(source_dsn, 16, section="pre-data", snapshot="00000003-0000001B-1")
     with psycopg.connect(source_dsn) as holder:
         holder.execute("CREATE TABLE held (i int)")
         holder.commit()
         holder.execute("LOCK held")
         with pytest.raises(Retry, match=r"could not lock public\.held in time"):
-            dump_schema(source_dsn, section="pre-data", lock_timeout=0.2)
+            dump_schema(source_dsn, 16, section="pre-data", lock_timeout=0.2)
 
 
 def test_pg_dump_gets_the_password_by_its_environment_only(source_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +321,7 @@ def test_pg_dump_gets_the_password_by_its_environment_only(source_dsn: str, monk
         return start(arguments, **how)  # type: ignore[call-overload]
 
     monkeypatch.setattr(dump.subprocess, "Popen", watched)
-    dump_schema(source_dsn, section="pre-data", server_major=16)
+    dump_schema(source_dsn, 16, section="pre-data")
     password = str(conninfo_to_dict(source_dsn)["password"])
     ((arguments, environment),) = seen
     assert not [a for a in arguments if password in a]

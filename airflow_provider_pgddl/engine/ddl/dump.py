@@ -94,12 +94,12 @@ def _major(path: Path) -> int | None:
 
 def dump_schema(
     conninfo: str,
+    server_major: int,
     *,
     section: Literal["pre-data", "post-data"],
     snapshot: str | None = None,
     only: Collection[Name] | None = None,
     exclude: Collection[Name] = (),
-    server_major: int | None = None,
     lock_timeout: float = 10.0,
     application_name: str | None = None,
 ) -> str:
@@ -113,8 +113,6 @@ def dump_schema(
     parts = {key: str(value) for key, value in libpq.conninfo_to_dict(conninfo).items() if value is not None}
     if application_name:
         parts["application_name"] = application_name
-    if server_major is None:
-        server_major = _server_major(conninfo)
     program = find_pg_dump(server_major)
     environment = {**os.environ, "LC_ALL": "C"}
     if password := parts.pop("password", None):
@@ -197,11 +195,6 @@ def _failed(said: str, where: str) -> Retry | StageFailed | PreflightRefused:
     if any(words in last for words in _PASSING):
         return Retry(what, todo="the stage tries again")
     return StageFailed(what, todo="see the server's log for the whole statement")
-
-
-def _server_major(dsn: str) -> int:
-    with connect(dsn, purpose="dump") as conn:
-        return conn.info.server_version // 10000
 
 
 def _statistics(dsn: str, snapshot: str | None, tables: Collection[Name]) -> str:

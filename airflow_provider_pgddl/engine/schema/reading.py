@@ -9,7 +9,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.errors import Retry, remedy_for
 from airflow_provider_pgddl.engine.schema.model import (
     ColumnModel,
@@ -74,8 +74,9 @@ def read(conn: Session, names: Collection[Name]) -> Schemas:
         try:
             with conn.transaction(force_rollback=True):  # with it goes the lock_timeout
                 conn.execute(_SET)
-                oids = _oids(conn.execute(_RELATIONS, _args(names)).fetchall())
-                row = conn.execute(_WHOLE, {**_args(names), "oids": oids}).fetchone()
+                with plans_kept(conn):
+                    oids = _oids(conn.execute(_RELATIONS, _args(names)).fetchall())
+                    row = conn.execute(_WHOLE, {**_args(names), "oids": oids}).fetchone()
             return _assemble(row, oids, conn.info.server_version // 10_000)
         except (_Altered, psycopg.Error) as error:
             _refuse_others(error)

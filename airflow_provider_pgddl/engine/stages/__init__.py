@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
@@ -56,7 +55,7 @@ def run(job: Job) -> StageResult:
         else:
             context = _context(job, stack)
         journal = context.journal
-        number = journal.row().run
+        number = journal.run
         if job.dry_run:
             return stage.run(context)  # type: ignore[no-any-return]
         with context.fenced():
@@ -74,13 +73,9 @@ def run(job: Job) -> StageResult:
 
 def _context(job: Job, stack: ExitStack) -> Context:
     name = job.pipeline.pipeline
-    with connect(job.conninfo("target"), purpose="look", pipeline=name) as look:
-        row = Journal(look, name).find()
-    if row is None:
-        raise UsageError(f"pipeline {name!r} has not been set up here", todo="run stage setup first")
-    require_same_config(job.pipeline, row.config)
     tables = None if job.tables is None else [".".join(table_name(t)) for t in job.tables]
     held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, tables))
+    require_same_config(job.pipeline, Journal(held.conn, name).row().config)
     held.take()
     context = Context(job, held, stack)
     _refuse_other_source(context)

@@ -66,7 +66,7 @@ def run(context: Context) -> StageResult:
 
 
 def _require_snapshot(context: Context) -> None:
-    if not context.journal.stage_done(context.row().run, "snapshot"):
+    if not context.journal.stage_done(context.journal.run, "snapshot"):
         raise UsageError("the snapshot has not been taken", todo="run stage snapshot first")
 
 

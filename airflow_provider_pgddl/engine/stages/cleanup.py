@@ -69,7 +69,7 @@ def run(context: Context) -> StageResult:
 def _give_up_way_back(context: Context) -> None:
     """From here on nothing can be reverted; the log that the new tables have for that goes with their capture."""
     with context.fenced():
-        for way in context.journal.reverses(context.row().run):
+        for way in context.journal.reverses(context.journal.run):
             drop_pending(context.target, way.row)
             kept.drop(context.target, way.row)
             context.journal.forget_reverse(way)

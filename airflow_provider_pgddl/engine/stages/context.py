@@ -138,7 +138,7 @@ class Context:
 
     def tables(self) -> list[TableRow]:
         """This run's tables, limited to those that the job names, whatever their state."""
-        tables = self.journal.tables(self.row().run)
+        tables = self.journal.tables(self.journal.run)
         if self.job.tables is None:
             return tables
         wanted = {table_name(t) for t in self.job.tables}
@@ -169,7 +169,7 @@ class Context:
 
     def block(self, stopped: Mapping[int, list[str]]) -> None:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
-        by_id = {t.id: t for t in self.journal.tables(self.row().run)}
+        by_id = {t.id: t for t in self.journal.tables(self.journal.run)}
         found = {i: [verdict.stopped(finding) for finding in findings] for i, findings in stopped.items()}
         with self.target.transaction():
             self.journal.schema.record_many(
@@ -195,7 +195,7 @@ class Context:
             for table, findings in self.journal.mismatches().items()
             if table in mine
         ]
-        return StageResult(self.job.stage, self.name, self.row().run, state, tables or {}, blocked, figures)
+        return StageResult(self.job.stage, self.name, self.journal.run, state, tables or {}, blocked, figures)
 
     @property
     def trigger_names(self) -> tuple[str, ...]:

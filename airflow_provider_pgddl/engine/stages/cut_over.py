@@ -81,7 +81,7 @@ class _NotYet(Exception):
 
 def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | None) -> dict[str, Any]:
     """`held` keeps writers from the tables without a key."""
-    run_no = context.row().run
+    run_no = context.journal.run
     keyless = [t for t in tables if t.keyless]
     with rehearsed(context, context.target, context.fenced()):
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
@@ -110,7 +110,7 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     with context.brief_session("source", "flush") as session:
         flush(session, lsn)
     for table in tables:
-        context.journal.add_follow_up(context.row().run, analyze(context.target, table.plan.copy))
+        context.journal.add_follow_up(context.journal.run, analyze(context.target, table.plan.copy))
     return figures
 
 
@@ -236,7 +236,7 @@ def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: 
 
 def _add_foreign_keys(context: Context) -> int:
     """NOT VALID, which takes no time; they are validated once applications run."""
-    run_no = context.row().run
+    run_no = context.journal.run
     events = context.journal.events(run_no, ["foreign_key"])
     partitioned = _partitioned(context.target, events)
     major = catalog.server(context.target).major

@@ -111,7 +111,7 @@ def _look_now(context: Context) -> _Seen:
     source = context.session_once("source", "ddl")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _look(context, source, {t.oid for t in context.journal.tables(context.row().run)}, {})
+        return _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
 
 
 def _look(context: Context, source: Session, oids: Collection[int], names: dict[Name, int]) -> _Seen:
@@ -145,7 +145,7 @@ def _alone(context: Context) -> Iterator[None]:
 
 def _read(context: Context, *, look: bool) -> _Seen | None:
     """New events into the journal, and what the same snapshot shows of the tables; None where there is nothing new."""
-    ddl = DdlJournal(context.target, context.name, context.row().run)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
     source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -159,7 +159,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
         news = bool(read.events or read.lost)
         if news or look:
             names = catalog.table_oids(source)
-            mine = {t.oid for t in context.journal.tables(context.row().run)}
+            mine = {t.oid for t in context.journal.tables(context.journal.run)}
             if context.moves_rows and not context.in_place:
                 mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
             seen = _look(context, source, mine, names)
@@ -182,10 +182,10 @@ class Shown:
 
 def read_shown(context: Context, source: Session) -> Shown:
     """Inside the dump's own transaction, so at its very snapshot. Retry where a table is altered just now."""
-    ddl = DdlJournal(context.target, context.name, context.row().run)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
-    seen = _look(context, source, {t.oid for t in context.journal.tables(context.row().run)}, {})
+    seen = _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
     return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
@@ -199,20 +199,20 @@ def came_since(context: Context, position: str | None) -> bool:
 
 def is_followed(context: Context, source: Session) -> bool:
     """Whether the snapshot of the caller's transaction on `source` shows no DDL that the journal has not."""
-    position = DdlJournal(context.target, context.name, context.row().run).position()
+    position = DdlJournal(context.target, context.name, context.journal.run).position()
     return not _shows_more(context, source, position)
 
 
 def _shows_more(context: Context, source: Session, position: str | None) -> bool:
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), position)
-    ddl = DdlJournal(context.target, context.name, context.row().run)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
     return bool({event["id"] for event in read.events} - ddl.known([event["id"] for event in read.events]))
 
 
 def record_shown(context: Context, shown: Shown) -> None:
     """From here on the pipeline follows what the snapshot does not show."""
-    ddl = DdlJournal(context.target, context.name, context.row().run)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
     record(context, ddl, shown.read, shown=True)
     with context.fenced():
         for oid, meta in shown.versions.items():
@@ -232,7 +232,7 @@ def note_late(context: Context) -> None:
     if not captures_ddl(context):
         return
     with _alone(context):
-        ddl = DdlJournal(context.target, context.name, context.row().run)
+        ddl = DdlJournal(context.target, context.name, context.journal.run)
         source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
         with source.transaction():
             source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -249,7 +249,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
-    rules = Rules.of(context.pipeline, [(t.schema, t.name) for t in context.journal.tables(context.row().run)])
+    rules = Rules.of(context.pipeline, [(t.schema, t.name) for t in context.journal.tables(context.journal.run)])
     decisions = decide(events, rules, versions)
     with context.fenced():
         for decided in decisions:
@@ -275,7 +275,7 @@ def _for_now(context: Context, decision: Decision) -> Decision:
         return _drop_statistics(decision)
     if decision.verdict != "apply":
         return decision
-    tables = {(t.schema, t.name): t for t in context.journal.tables(context.row().run)}
+    tables = {(t.schema, t.name): t for t in context.journal.tables(context.journal.run)}
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return _skip(decision, ELSEWHERE)
@@ -316,7 +316,7 @@ def _skip(decision: Decision, rule: str) -> Decision:
 
 def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
     """Where the names of a statement are to be found in place: with the copies."""
-    run_no = context.row().run
+    run_no = context.journal.run
     tables = {(t.schema, t.name) for t in context.journal.tables(run_no)}
     events = [DdlEvent.from_json(e) for _, _, e, _, _ in context.journal.all_events(run_no)]
     names = moving(events, tables)
@@ -334,7 +334,7 @@ def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
 def _apply(context: Context) -> int:
     """In commit order, each event by itself, up to the first that cannot be applied; returns how many were."""
     applied = 0
-    ddl = DdlJournal(context.target, context.name, context.row().run)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
     waiting = ddl.waiting()
     if context.moves_rows:
         _make_room(context, _to_be_tried(context, waiting))

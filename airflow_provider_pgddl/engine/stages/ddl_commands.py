@@ -48,7 +48,7 @@ _TODO = {
 @contextmanager
 def _journal(pipeline: Pipeline, target_dsn: str) -> Iterator[DdlJournal]:
     with connect(target_dsn, purpose="ddl", pipeline=pipeline.pipeline) as target:
-        yield DdlJournal(target, pipeline.pipeline, Journal(target, pipeline.pipeline).row().run)
+        yield DdlJournal(target, pipeline.pipeline, Journal(target, pipeline.pipeline).run)
 
 
 # --- looking --------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> d
 
         with session("ddl retry") as target:
             held.terminate_stale(target)
-            ddl = DdlJournal(target, name, Journal(target, name).row().run)
+            ddl = DdlJournal(target, name, Journal(target, name).run)
             tried = []
             for row in _failed(ddl, event_id):
                 outcome = apply_captured(

@@ -124,7 +124,7 @@ def _exchange(
     context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack
 ) -> dict[str, Any]:
     journal = Journal(conn, context.name)
-    events = journal.events(context.row().run, ["finish"])
+    events = journal.events(context.journal.run, ["finish"])
     found = _Found.read(context, conn, tables)
     keys, carried = found.keys, found.carried
     rewrites = context.pipeline.rewrites
@@ -177,7 +177,7 @@ def _exchange(
         for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
             # A copy is analyzed alone: what a parent and its children have in common is counted once they are one, and
             # what was copied just now only when nobody waits for it.
-            journal.add_follow_up(context.row().run, analyze(conn, sql.Identifier(*name)))
+            journal.add_follow_up(context.journal.run, analyze(conn, sql.Identifier(*name)))
         with plans_kept(conn):
             refuse_left_behind(conn, [t.oid for t in tables])
         way_back.start(conn, tables, {t.oid: [asdict(k) for k in lost if k.table_oid == t.oid] for t in tables})
@@ -370,15 +370,15 @@ def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None
     conn = journal.conn
     if statements := splitting.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
         for statement in statements:
-            journal.add_follow_up(context.row().run, statement)
+            journal.add_follow_up(context.journal.run, statement)
         if key.comment:
-            journal.add_follow_up(context.row().run, _comment(key).as_string(conn))
+            journal.add_follow_up(context.journal.run, _comment(key).as_string(conn))
         return
     conn.execute(add_statement(key))
     if key.comment:
         conn.execute(_comment(key))
     if key.validated:
-        journal.add_follow_up(context.row().run, validation(conn, key.schema, key.table, key.name))
+        journal.add_follow_up(context.journal.run, validation(conn, key.schema, key.table, key.name))
 
 
 def _comment(key: ForeignKey) -> sql.Composed:

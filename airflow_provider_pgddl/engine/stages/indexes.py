@@ -49,7 +49,7 @@ def carry_indexes(
     if not wanted:
         return
     replace_pending(context, wanted, ["index"])
-    pending = context.journal.events(context.row().run, ["index"])
+    pending = context.journal.events(context.journal.run, ["index"])
     count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
     context.say(f"{count} index(es) built that came after the snapshot")
 

@@ -31,7 +31,7 @@ def not_yet(context: Context, *states: str) -> list[TableRow]:
 
 def bring_late(context: Context, *stages: str) -> None:
     """Takes tables through the stages that they have not passed, where the others have."""
-    run_no = context.row().run
+    run_no = context.journal.run
     for stage in stages:
         behind = context.healthy(context.tables(), *_BEFORE[stage])
         if behind and context.journal.stage_finished(run_no, stage):
@@ -43,7 +43,7 @@ def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, w
     """UsageError where a stage was left out, and Retry where it was not, but DDL comes faster than we follow it."""
     first = next((t for t in waiting if t.state == "captured"), waiting[0])
     stage = "snapshot" if first.state == "captured" else before
-    run_no = context.row().run
+    run_no = context.journal.run
     # One that DDL has made has no copy under its name only while its next change is being followed.
     late = first.state == "captured" and bool(context.journal.captured_statements(run_no, first.oid))
     if late or (first.state != "captured" and context.journal.stage_finished(run_no, before)):

@@ -38,7 +38,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
     from airflow_provider_pgddl.engine.stages.setup import capture, note_keyless
 
-    run_no = context.row().run
+    run_no = context.journal.run
     known = {t.oid: t for t in context.journal.tables(run_no)}
     copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
     stuck = context.journal.stuck_tables()
@@ -75,7 +75,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
 
 def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:
     """Partitions that were detached and that nobody follows from there on: their copies are not what they are."""
-    detached = context.journal.detached(context.row().run)
+    detached = context.journal.detached(context.journal.run)
     gone = [name for name, oid in names.items() if oid in detached]
     chosen = matches(context.pipeline, gone, strict=False)
     others = set(gone) - {*chosen.rows, *chosen.schema_only}
@@ -84,7 +84,7 @@ def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list
 
 def _holds_rows_of_others(context: Context, late: TableRow) -> bool:
     """Whether its event has made no copy (IF NOT EXISTS), but found a table that somebody fills."""
-    if late.oid in context.journal.detached(context.row().run):
+    if late.oid in context.journal.detached(context.journal.run):
         return False  # its rows came with those of the table that it was a partition of
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
     row = context.target.execute(query).fetchone()

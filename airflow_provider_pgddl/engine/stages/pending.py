@@ -27,7 +27,7 @@ def replace_pending(
 
     Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
     """
-    run_no = context.row().run
+    run_no = context.journal.run
     steps = [
         _unless_there(context, s)
         for s in _steps(context, dumped)

@@ -107,7 +107,7 @@ def _ways_back(context: Context) -> list[Back]:
     """All tables or none."""
     if not context.pipeline.swap.keep_old:
         raise UsageError("swap.keep_old is false: nothing is kept to go back to")
-    ways = {r.table_id: r for r in context.journal.reverses(context.row().run)}
+    ways = {r.table_id: r for r in context.journal.reverses(context.journal.run)}
     captured = change_log.captured_roots(context.source, context.name)
     for table in context.tables():
         if table.id in ways and ways[table.id].row.oid in captured:
@@ -431,7 +431,7 @@ def _refuse_another(conn: Session, journal: Journal, tables: Sequence[TableRow])
 
 def _pass_over_ddl(context: Context, conn: Session) -> None:
     """What was run on the new tables until now was undone or is refused above, and is none of the old ones'."""
-    ddl = DdlJournal(conn, context.name, context.row().run)
+    ddl = DdlJournal(conn, context.name, context.journal.run)
     if ddl.position() is not None:
         row = conn.execute(
             "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text"
@@ -443,7 +443,7 @@ def _pass_over_ddl(context: Context, conn: Session) -> None:
 def finish(context: Context) -> int:
     """Foreign keys are validated, without holding anybody up. A value that only the old table knows may refer to a row
     that was deleted since: its key stays NOT VALID, and that is said."""
-    run_no = context.row().run
+    run_no = context.journal.run
     statements = context.journal.follow_ups_left(run_no)
     for statement in statements:
         with context.fenced():

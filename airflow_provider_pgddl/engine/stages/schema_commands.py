@@ -66,7 +66,7 @@ def _look(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         if not _moving(journal):
             names = _wanted(tables, matches(pipeline, catalog.table_names(source)).rows, pipeline)
             return [_seen(name, both) for name, both in sorted(evaluate(pipeline, source, target, None, names).items())]
-        rows = {(row.schema, row.name): row for row in journal.tables(journal.row().run)}
+        rows = {(row.schema, row.name): row for row in journal.tables(journal.run)}
         names = _wanted(tables, rows, pipeline)
         found = evaluate(pipeline, source, target, [rows[name] for name in names], ())
         return _with_what_is_recorded(journal, {name: _seen(name, both) for name, both in sorted(found.items())})

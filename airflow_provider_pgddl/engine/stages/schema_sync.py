@@ -43,11 +43,11 @@ def run(context: Context) -> StageResult:
         refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
     ingested = _ingest(context, tables)
     tables = context.healthy(context.tables(), "backfilled")
-    if captures_ddl(context) and context.journal.captured_touches(context.row().run)[0]:
+    if captures_ddl(context) and context.journal.captured_touches(context.journal.run)[0]:
         # What waits to be built may be about columns that have another name by now.
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         tables = context.healthy(context.tables(), "backfilled")
-        done = [t for t in context.journal.tables(context.row().run) if t.state == "indexed"]
+        done = [t for t in context.journal.tables(context.journal.run) if t.state == "indexed"]
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
@@ -73,7 +73,7 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
 def _build(context: Context, tables: Sequence[TableRow]) -> int:
     """A table's statements one after the other, tables beside each other where there is enough to build; small tables
     share a session."""
-    events = context.journal.events(context.row().run, ["index"])
+    events = context.journal.events(context.journal.run, ["index"])
     own: dict[int | None, list[EventRow]] = {}
     for event in events:
         own.setdefault(event.table_id, []).append(event)

@@ -75,7 +75,7 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, aga
     stuck = context.journal.stuck_tables()
     tables = [
         t
-        for t in context.journal.tables(context.row().run)
+        for t in context.journal.tables(context.journal.run)
         if t.state not in ("swapped", "cleaned")
         and t.qualified not in stuck
         and (limited is None or (t.schema, t.name) in limited)
@@ -273,7 +273,7 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     known = table.version.get("attnums", {}).values()
     if values_missing(table.plan, look.fresh.plan, known, ()) is None:
         return None
-    applied = brought(context.journal.captured_statements(context.row().run, table.oid), table.oid)
+    applied = brought(context.journal.captured_statements(context.journal.run, table.oid), table.oid)
     return values_missing(table.plan, look.fresh.plan, known, applied)
 
 
@@ -281,7 +281,7 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
     """Dropped on the source, and by an applied event on the target: there is nothing left to follow."""
     there = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
     # What stands there then was made by a later event, which is another table's.
-    if there and not context.journal.was_dropped(context.row().run, table.oid):
+    if there and not context.journal.was_dropped(context.journal.run, table.oid):
         context.block({table.id: ["was dropped on the source, and its copy is still there"]})
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
@@ -331,7 +331,7 @@ def _look_again(context: Context, table: TableRow, now: Table) -> Look | None:
 
 def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
     new = [leaf.oid for leaf in now.leaves if str(leaf.oid) not in table.physical]
-    return context.journal.born_as_partitions(context.row().run, new) if new else set()
+    return context.journal.born_as_partitions(context.journal.run, new) if new else set()
 
 
 def _capture_again(context: Context, table: TableRow) -> Table:

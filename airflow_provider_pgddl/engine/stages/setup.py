@@ -67,11 +67,11 @@ def run(context: Context) -> StageResult:
     if context.pipeline.by_slot:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)
     started = _start_capture(context)
-    if context.journal.stage_done(context.row().run, "snapshot"):
+    if context.journal.stage_done(context.journal.run, "snapshot"):
         follow(context, look=True)
     wait_for_older_transactions(context)
     tables = context.tables()
-    state = "done" if started or not context.journal.stage_done(context.row().run, "setup") else "nothing_to_do"
+    state = "done" if started or not context.journal.stage_done(context.journal.run, "setup") else "nothing_to_do"
     return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables},
                           captured=sum(not t.keyless for t in tables))  # fmt: skip
 
@@ -99,7 +99,7 @@ def _start_ddl_capture(context: Context) -> None:
 def _start_capture(context: Context) -> int:
     """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
     no row has been read yet, and the table may have changed since."""
-    journal, run = context.journal, context.row().run
+    journal, run = context.journal, context.journal.run
     known = {t.oid for t in journal.tables(run)}  # by oid: one may have got another name since
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
@@ -141,7 +141,7 @@ def _without_key(source: Session, oid: int) -> Table | None:
 
 def note_keyless(context: Context, table: Table) -> TableRow:
     """Takes a table without a key in, as one that is copied whole at the swap: nothing of it is captured."""
-    run, log = context.row().run, change_log.log_name(context.name, table.oid)
+    run, log = context.journal.run, change_log.log_name(context.name, table.oid)
     plan = first_plan(context.pipeline, table)
     with context.fenced():
         context.journal.add_table(run, table, log, plan)

@@ -56,9 +56,9 @@ class Step:
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
         raise UsageError("snapshot is about the whole pipeline", todo="run it without --tables")
-    if not context.journal.stage_done(context.row().run, "setup"):
+    if not context.journal.stage_done(context.journal.run, "setup"):
         raise UsageError("setup has not finished", todo="run stage setup first")
-    journal, run_no = context.journal, context.row().run
+    journal, run_no = context.journal, context.journal.run
     if journal.stage_done(run_no, "snapshot"):
         follow(context, look=True)
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
@@ -93,7 +93,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
         for part in context.source.execute(queries("swap")["partitions_of"], [t.oid]).fetchall()
     }
     ids |= {(t.schema, t.name): t.id for t in context.tables()}
-    run_no = context.row().run
+    run_no = context.journal.run
     first = context.journal.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
         context.journal.replace_skipped(run_no, [t.id for t in late or ()])
@@ -113,7 +113,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
 
 def _revive(context: Context) -> None:
     """What was skipped on account of a table that is no longer blocked is to be done after all."""
-    recorded = context.journal.all_events(context.row().run)
+    recorded = context.journal.all_events(context.journal.run)
     events = {event_id: DdlEvent.from_json(event) for event_id, _, event, _, _ in recorded}
     _, out = without(events.values(), _absent(context))
     still = {id(event) for event in out}
@@ -189,8 +189,9 @@ def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | N
     """Of these tables, or of everything but what the pipeline leaves out."""
     only = _with_parts(context.source, tables) if tables is not None else None
     exclude = _left_out(context, context.source) if only is None else []
+    major = context.source.info.server_version // 10_000
     pre, post = (
-        dump_schema(context.source_dsn, section=section, snapshot=snapshot, only=only, exclude=exclude)
+        dump_schema(context.source_dsn, major, section=section, snapshot=snapshot, only=only, exclude=exclude)
         for section in ("pre-data", "post-data")
     )
     return events_from_dump(pre, post)
@@ -344,7 +345,7 @@ def _ours(statement: str, tag: str, schema: str) -> DdlEvent:
 
 
 def _apply(context: Context) -> int:
-    run_no = context.row().run
+    run_no = context.journal.run
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
     events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]

@@ -68,7 +68,7 @@ def _rehearsed(context: Context, done: Rehearsed) -> StageResult:
 def _finish(context: Context) -> int:
     """After the commit: foreign keys are validated and views filled without holding anybody up; what is left if this is
     killed, the next run does, and cleanup waits for it."""
-    run_no = context.row().run
+    run_no = context.journal.run
     statements = context.journal.follow_ups_left(run_no)
     for statement in statements:
 

@@ -48,7 +48,7 @@ class SchemaGuard:
             return
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         settled = _equal_now(context)
-        recorded = context.journal.dumped_events(context.row().run)
+        recorded = context.journal.dumped_events(context.journal.run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
             name_as_on_source(context)
@@ -179,7 +179,7 @@ class _Explained:
     """Whether a difference between two dumps is what an applied event was about."""
 
     def __init__(self, context: Context):
-        carried, left_out = context.journal.captured_touches(context.row().run)
+        carried, left_out = context.journal.captured_touches(context.journal.run)
         self._names = carried - left_out
 
     def has(self, event: DdlEvent) -> bool:

@@ -26,7 +26,7 @@ def refuse_unready(context: Context) -> None:
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
     changed = not_compared(context, tables)
-    if changed and context.journal.stage_done(context.row().run, "verify"):
+    if changed and context.journal.stage_done(context.journal.run, "verify"):
         context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
         compare(context, changed)
         refuse_blocked(context)
