@@ -24,6 +24,7 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_un
 from tests.integration.sessions import do, one
 from tests.integration.test_correctness import before_each, once
 from tests.integration.test_faults import Faults, until_done
+from tests.integration.test_reset import reset, structure
 
 Make = Callable[..., Lifecycle]
 
@@ -69,6 +70,10 @@ def server(request: pytest.FixtureRequest) -> Cluster:
 
 @pytest.fixture
 def dsn(server: Cluster, database: Database) -> str:
+    return with_everything(server, database)
+
+
+def with_everything(server: Cluster, database: Database) -> str:
     made = database(server)
     with psycopg.connect(made, autocommit=True) as conn:
         if not conn.execute("SELECT 1 FROM pg_tablespace WHERE spcname = 'keeps_space'").fetchone():
@@ -92,6 +97,22 @@ def test_everything_is_as_it_was(server: Cluster, dsn: str, lifecycle: Make) -> 
     assert differing(before[2], after[2]) == []
     assert after[3] == before[3]
     assert left_behind(dsn) == ["schema pgddl"]
+
+
+def test_after_a_revert_and_a_reset_everything_is_as_it_was(pg18: Cluster, database: Database, lifecycle: Make) -> None:
+    dsn = with_everything(pg18, database)
+    before = facts(dsn), structure(dsn), dump(pg18, dsn), definitions(dsn)
+    move = lifecycle(dsn, rewrite={KEPT: {}}, **SMALL)
+    move.run_all(until="swap")
+    move.run("revert")
+    reset(move)
+    after = facts(dsn), structure(dsn), dump(pg18, dsn), definitions(dsn)
+    for name in FACTS:
+        assert after[0][name] == before[0][name], name
+    assert diff_catalogs(before[1], after[1], ignore=["RI_ConstraintTrigger"]) == []
+    assert differing(before[2], after[2]) == []
+    assert after[3] == before[3]
+    assert left_behind(dsn) == []
 
 
 def definitions(dsn: str) -> list[Any]:

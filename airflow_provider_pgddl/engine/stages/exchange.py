@@ -307,7 +307,10 @@ def _move(conn: Session, table: TableRow, parts: _Parts) -> list[Serial]:
     serials = [row for row in parts.sequences if row[0] == "a" and row[3] in table.plan.columns]
     for _, schema, name, _, _, _ in serials:
         conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
+    copied = {name for _, name in parts.copy_statistics}
     for schema, name in parts.statistics:
+        if schema != table.schema and name not in copied:
+            continue  # nothing takes its name there, and a revert finds it where it was
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))

@@ -384,11 +384,15 @@ def _move(conn: Session, table: TableRow, way: Reverse) -> list[Serial]:
     for _, schema, name, _, _, _ in serials:
         conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
     statistics = queries("swap")["statistics_of"]
-    for oid, there, to in ((way.row.oid, home, away), (table.oid, old, home)):
-        for schema, name in conn.execute(statistics, [oid]).fetchall():
-            if schema == there:
-                _set_schema(conn, "STATISTICS", (schema, name), to)
-        _set_schema(conn, "TABLE", (there, table.name), to)
+    mine = conn.execute(statistics, [way.row.oid]).fetchall()
+    homes = {name: schema for schema, name in mine}  # not always the table's own
+    for schema, name in mine:
+        _set_schema(conn, "STATISTICS", (schema, name), away)
+    _set_schema(conn, "TABLE", (home, table.name), away)
+    for schema, name in conn.execute(statistics, [table.oid]).fetchall():
+        if schema == old:
+            _set_schema(conn, "STATISTICS", (schema, name), homes.get(name, home))
+    _set_schema(conn, "TABLE", (old, table.name), home)
     for kind, _, name, column, _, _ in sequences:
         if kind == "i":  # moved with the table, and locked by that: nobody can draw from it any more
             carry_identity(conn, table.oid, (away, name), column)
