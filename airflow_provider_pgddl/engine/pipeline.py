@@ -571,6 +571,8 @@ class Swap(Section):
     retries: Count = 200
     fence: Literal["none", "read_only", "lock"] = "none"
     keep_old: Flag = True
+    # In place: what becomes of a transaction that has been in the way of the locks for a second.
+    signal_blockers: Annotated[Literal["off", "cancel", "terminate", "cancel_then_terminate"], _off] = "off"
     # In place: dropped, made again and filled under the lock.
     recreate_materialized_views: Flag = False
 
@@ -1003,6 +1005,8 @@ def _across(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
         yield ("tables", "keyless"), f"copy_at_swap {why}"
     if not pipeline.swap.keep_old and pipeline.tables.existing != "replace":
         yield ("swap", "keep_old"), "nothing old is replaced on this target; it belongs to a rewrite in place"
+    if pipeline.swap.signal_blockers != "off":
+        yield ("swap", "signal_blockers"), "is for the swap of a rewrite in place; for DDL see ddl.signal_blockers"
 
 
 def _ddl(pipeline: Pipeline) -> Iterator[tuple[Path_, str]]:
@@ -1194,6 +1198,7 @@ FREE_KEYS = (
     "ddl.signal_blockers",
     "swap.lock_timeout",
     "swap.retries",
+    "swap.signal_blockers",
     "swap.recreate_materialized_views",
     "spark",
     "schema",

@@ -720,6 +720,51 @@ def test_a_swap_that_waits_opens_no_more_sessions(rewrite: Make, monkeypatch: py
     assert set(counts[1:]) == {counts[1]}
 
 
+SIGNALLED = "SELECT signal, pid, succeeded FROM pgddl.killed_blockers ORDER BY id"
+
+
+def test_who_has_been_in_the_way_for_long_is_signalled_where_that_is_asked_for_and_nobody_else(rewrite: Make) -> None:
+    move = rewrite(swap={"signal_blockers": "cancel_then_terminate"})
+    do(move.source, "CREATE TABLE elsewhere (id int)", "INSERT INTO elsewhere VALUES (1)")
+    move.run_all(until="verify")
+    uses, over, expected = [0], threading.Event(), []
+
+    def use() -> None:
+        """The table's users, whose short transactions are in the way of many a try."""
+        with psycopg.connect(move.source) as conn:
+            while not over.is_set():
+                conn.execute("SELECT count(*), pg_sleep(0.02) FROM items")
+                conn.commit()
+                uses[0] += 1
+
+    held_elsewhere = ["UPDATE elsewhere SET id = 2", "SELECT pg_advisory_lock(7)"]
+    with in_transaction(move.source, *held_elsewhere) as other, Underway(use) as using:
+        for stage, becomes in (("swap", "bigint"), ("revert", "integer")):
+            with psycopg.connect(move.source) as reader:
+                pid = reader.info.backend_pid
+                reader.execute("SELECT count(*) FROM items")
+                wait_for(lambda n=uses[0]: uses[0] > n + 3, using)
+                move.run(stage)
+                with pytest.raises(psycopg.OperationalError):
+                    reader.execute("SELECT")
+            expected += [("cancel", pid, True), ("terminate", pid, True)]
+            assert type_of_id(move) == becomes
+        over.set()
+        using.finish()
+        other.commit()
+    assert move.journal(SIGNALLED) == expected
+
+
+def test_nobody_is_signalled_where_that_is_not_asked_for(rewrite: Make) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    with in_transaction(move.source, "SELECT count(*) FROM items") as reader:
+        assert move.refused("swap", swap={"retries": 5}).retryable
+        assert reader.execute("SELECT count(*) FROM items").fetchone() == (60,)
+    assert move.journal(SIGNALLED) == []
+    assert type_of_id(move) == "integer"
+
+
 def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
     rewrite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,12 +301,14 @@ OTHER: dict[str, Any] = {
     "swap.retries": 3,
     "swap.fence": "read_only",
     "swap.keep_old": False,
+    "swap.signal_blockers": "cancel",
     "swap.recreate_materialized_views": True,
     "spark.conn_id": "other",
     "spark.master": "local[1]",
 }
 
 
+IN_PLACE = ("swap.keep_old", "swap.signal_blockers", "swap.recreate_materialized_views", "tables.include")
 NEED_FORCE = (
     "schema.allow_type_cast", "schema.null_removed_columns", "schema.overrides.<table>.allow_type_cast",
 )  # fmt: skip
@@ -315,7 +317,7 @@ NEED_FORCE = (
 def plain(key: str) -> dict[str, Any]:
     """A short file in which the key may stand, and does not say anything yet."""
     here: dict[str, Any] = {"pipeline": "shop", "source": {"conn_id": "a"}}
-    if key.startswith("rewrite.") or key in ("swap.keep_old", "swap.recreate_materialized_views", "tables.include"):
+    if key.startswith("rewrite.") or key in IN_PLACE:
         partition_by = {"partition_by": {"column": "y", "range": "month"}} if ".partition_by." in key else {}
         here["rewrite"] = {"shop.a": partition_by}
     else:

@@ -431,6 +431,7 @@ def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
         (migrate(capture={"ddl": "off"}, ddl={"ddl_only": True}), "needs capture.ddl"),
         (migrate(capture={"on_slot_lost": "restart_tables"}), "needs a slot"),
         (migrate(swap={"keep_old": False}), "nothing old is replaced"),
+        (migrate(swap={"signal_blockers": "cancel"}), "swap.signal_blockers: is for the swap of a rewrite in place"),
         (migrate(ddl={"scope": "everything", "schemas": "a"}), "needs scope: schemas"),
         (migrate(ddl={"scope": "replicated_tables", "ddl_only": True}), "needs scope: schemas or everything"),
         (migrate(ddl={"scope": "replicated_tables", "create_tags": ["CREATE TABLE"]}), "CREATE TABLE needs scope"),

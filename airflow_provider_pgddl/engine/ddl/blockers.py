@@ -54,6 +54,8 @@ class Blockers:
     recorded before it is sent. Our own pipeline's sessions are never signalled, and a prepared transaction cannot be.
     """
 
+    look_after, look_every = 2 * LOOK_EVERY, LOOK_EVERY
+
     def __init__(
         self, connect: Callable[[], Session], pipeline: str, event_id: int | None, signal: Signal, after: float
     ):
@@ -87,8 +89,17 @@ class Blockers:
         self._seen = described
         for blocker in found:
             ours = (blocker.application_name or "").startswith(self._ours)
-            if blocker.pid and not ours and blocker.waited >= self._after and self._signal != "off":
+            if blocker.pid and not ours and self._signal != "off" and self.is_long(blocker):
                 self._send(session, blocker, waiter)
+
+    def is_long(self, blocker: Blocker) -> bool:
+        """Whether we have waited for it long enough to signal it."""
+        return blocker.waited >= self._after
+
+    def finish(self, session: Session) -> None:
+        """The end of a watch."""
+        with suppress(psycopg.Error):
+            session.close()
 
     def _send(self, session: Session, blocker: Blocker, waiter: int) -> None:
         which: Literal["cancel", "terminate"] = "terminate" if self._signal == "terminate" else "cancel"
@@ -122,6 +133,25 @@ class Blockers:
         self._trouble = f"(who is in the way could not be watched: {error})"
 
 
+class BlockersOfTries(Blockers):
+    """For tries that are shorter than anybody is to be signalled for: who has been in the way for `after` seconds, in
+    one and the same transaction, whenever we tried. All looks are through one session, which stays open."""
+
+    def __init__(self, session: Session, pipeline: str, signal: Signal, after: float, one_try: float):
+        super().__init__(lambda: session, pipeline, None, signal, after)
+        self.look_after = self.look_every = max(one_try / 4, 0.002)
+        self._first: dict[tuple[int, datetime | None, datetime], float] = {}
+
+    def is_long(self, blocker: Blocker) -> bool:
+        if blocker.xact_start is None:
+            return False  # not ours to see, so nobody knows whether it is still the same transaction
+        transaction = (blocker.pid, blocker.backend_start, blocker.xact_start)
+        return time.monotonic() - self._first.setdefault(transaction, time.monotonic()) >= self._after
+
+    def finish(self, session: Session) -> None:
+        pass
+
+
 class _Watch:
     """One wait of one session, looked at from a thread until the block ends."""
 
@@ -139,7 +169,7 @@ class _Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        if self._over.wait(2 * LOOK_EVERY):
+        if self._over.wait(self._blockers.look_after):
             return  # a statement that waits for nobody costs no second session
         try:
             session = self._blockers.connect()
@@ -147,10 +177,9 @@ class _Watch:
             self._blockers.failed(error)
             return
         try:
-            while not self._over.wait(LOOK_EVERY):
+            while not self._over.wait(self._blockers.look_every):
                 self._blockers.look(session, self._waiter)
         except psycopg.Error as error:
             self._blockers.failed(error)
         finally:
-            with suppress(psycopg.Error):
-                session.close()
+            self._blockers.finish(session)

@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import splitting
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
+from airflow_provider_pgddl.engine.stages.in_the_way import Watched, blockers_signalled
 from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
@@ -95,14 +96,14 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     _create_old_schemas(context, tables)
     splitting.prepare(context, tables)
     conn = context.session("source", "swap")
-    guard, way_back = SchemaGuard(context), WayBack(context)
+    guard, way_back, watch = SchemaGuard(context), WayBack(context), blockers_signalled(context)
 
     def attempt() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)
         way_back.prepare(context.tables())
-        return _exchange(context, conn, context.tables(), guard, way_back)
+        return _exchange(context, conn, context.tables(), guard, way_back, watch)
 
     figures = with_tries(context.pipeline.swap, "swap", attempt, again=(NotYet, ChangedJustNow))
     context.say(f"{len(tables)} table(s) swapped; locked for {figures['locked_ms']} ms")
@@ -121,7 +122,7 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
 
 
 def _exchange(
-    context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack
+    context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack, watch: Watched
 ) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.journal.run, ["finish"])
@@ -154,8 +155,9 @@ def _exchange(
     with writers_wait(later=True) as from_here, rehearsed(context, conn, conn.transaction()):
         lock_unseen(conn, unseen, context.pipeline.swap.lock_timeout)
         from_here()
-        carried.lock_views(conn)
-        lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        with watch(conn):
+            carried.lock_views(conn)
+            lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         refuse_changed()
         drained = drain_all(context, conn, [t for t in tables if not t.keyless])

@@ -58,6 +58,7 @@ from airflow_provider_pgddl.engine.stages.exchange import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
+from airflow_provider_pgddl.engine.stages.in_the_way import Watched, blockers_signalled
 from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.replay import no_shorter
 from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
@@ -295,14 +296,14 @@ def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error
 
 def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures."""
-    conn = context.session("source", "revert")
+    conn, watch = context.session("source", "revert"), blockers_signalled(context)
     for schema in sorted({copy_schema(t.schema) for t, _ in backs}):
         with context.fenced():
             context.source.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
 
     def attempt() -> dict[str, Any]:
         try:
-            return _exchange(context, conn, backs)
+            return _exchange(context, conn, backs, watch)
         except REFUSALS as error:
             for table, way in backs:
                 if _refused_rows(context, way):
@@ -319,7 +320,7 @@ def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
     return figures
 
 
-def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[str, Any]:
+def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Watched) -> dict[str, Any]:
     journal, tables = Journal(conn, context.name), [t for t, _ in backs]
     keys = foreign_keys(conn, [way.row.oid for _, way in backs])
     lost = [ForeignKey(**key) for _, way in backs for key in way.foreign_keys]
@@ -329,8 +330,9 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back]) -> dict[st
     with writers_wait(later=True) as from_here, conn.transaction():
         lock_unseen(conn, [(old_schema(t.schema), t.name) for t in tables], context.pipeline.swap.lock_timeout)
         from_here()
-        carried.lock_views(conn)
-        lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        with watch(conn):
+            carried.lock_views(conn)
+            lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
         _refuse_changed_now(conn, backs, keys, broken)
         if _dependents(context, conn, backs) != carried:
