@@ -53,7 +53,8 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table
     """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     check = Preflight(pipeline, [Side("source", conn)], tables)
     return lambda: [
-        *check.unmovable(), *check.children(), *check.published(), *check.replicated(), *check.partitions(),
+        *check.unmovable(), *check.unkept(), *check.children(), *check.published(), *check.replicated(),
+        *check.partitions(),
     ]  # fmt: skip
 
 
@@ -175,7 +176,7 @@ class Preflight:
         last = [self.partitioned_foreign_keys, self.prepared]
         if self.target is None:
             in_place = [self.alterations, self.partitions, self.orders, self.swap_rights, self.earlier_copies]
-            moved = [self.unmovable, self.dependents, self.children, self.published, self.replicated]
+            moved = [self.unmovable, self.unkept, self.dependents, self.children, self.published, self.replicated]
             return [*both, *first, *in_place, *moved, *last]
         created = [self.target_rights, self.firing, self.existing, self.existing_objects, self.extensions, self.roles]
         return [self.same_database, *both, *first, *created, self.encodings, self.left_behind, self.subscribed, *last]
@@ -618,6 +619,11 @@ class Preflight:
             what = f"shares sequence {sequence} with {other}.{column}, which would go on with the old table's"
             fix = f"ALTER TABLE {other} ALTER COLUMN {column} DROP DEFAULT;  -- and give it a sequence of its own"
             yield Finding("error", "shared_sequence", "source", self.written(oid), what, fix)
+
+    def unkept(self) -> Iterator[Finding]:
+        """What would be lost in silence, as it is of a table that is dumped and restored."""
+        for oid, what, fix in self.source.rows("unkept", oids=list(self.names)):
+            yield Finding("error", "unkept", "source", self.written(oid), what, fix)
 
     def dependents(self) -> Iterator[Finding]:
         """What refers to the table by oid goes over with the swap; not what cannot be told anew (C21)."""

@@ -763,6 +763,33 @@ def test_c21_anything_else_that_refers_to_the_table_is_refused_as_well(dsn: str,
     assert {(finding.code, finding.table) for finding in found} == {("dependent", "public.orders")}
 
 
+# What the copy of a table would not have; the fix makes it one that has nothing of the kind.
+UNKEPT = {
+    "index orders_note is not valid": "CREATE INDEX orders_note ON public.orders (note); "
+    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'public.orders_note'::regclass",
+    "constraint x_o_fkey of public.x is not enforced": "CREATE TABLE public.x (o int REFERENCES public.orders); "
+    "ALTER TABLE public.x DISABLE TRIGGER ALL",
+    "constraint orders_x_fkey of public.orders is not enforced": "CREATE TABLE public.x (id int PRIMARY KEY); "
+    "ALTER TABLE public.orders ADD x int REFERENCES public.x; ALTER TABLE public.x DISABLE TRIGGER ALL",
+    "constraint late of public.orders is not enforced": "ALTER TABLE public.orders ADD CONSTRAINT late UNIQUE (note) "
+    "DEFERRABLE; ALTER TABLE public.orders DISABLE TRIGGER ALL",
+    "its row type has a comment": "COMMENT ON TYPE public.orders IS 'a row'",
+    "its row type has grants of its own": "REVOKE USAGE ON TYPE public.orders FROM PUBLIC",
+    "statistics of the name s": "CREATE SCHEMA other; CREATE STATISTICS public.s ON id, note FROM public.orders; "
+    "CREATE STATISTICS other.s ON note, id FROM public.orders",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", UNKEPT)
+def test_what_no_copy_would_have_is_refused_and_the_fix_is_one(dsn: str, why: str) -> None:
+    run(dsn, ORDERS, UNKEPT[why])
+    (finding,) = errors(findings(in_place("public.orders"), dsn))
+    assert finding.what.startswith(why)
+    assert finding.fix
+    run(dsn, finding.fix.split("\n-- or ")[0].replace("RENAME TO ...", "RENAME TO t"))
+    assert findings(in_place("public.orders"), dsn) == []
+
+
 def test_partitioned_tables_and_partitions_wait_for_their_issue(dsn: str) -> None:
     run(
         dsn,

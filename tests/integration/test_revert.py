@@ -351,6 +351,7 @@ def test_the_foreign_key_of_a_dropped_column_comes_back(rewrite: Make) -> None:
 
 def test_a_sequence_beyond_the_old_type_is_refused(rewrite: Make) -> None:
     move = rewrite()
+    execute(move.source, "ALTER SEQUENCE items_id_seq AS bigint")
     move.run_all(until="swap")
     execute(move.source, "SELECT setval('items_id_seq', 5000000000)")
     error = move.refused("revert", StageFailed)
@@ -359,6 +360,7 @@ def test_a_sequence_beyond_the_old_type_is_refused(rewrite: Make) -> None:
     move.run("revert")
     execute(move.source, "INSERT INTO items (kind, code) VALUES ('a', 'next')")
     assert one(move, "SELECT id FROM items WHERE code = 'next'") == 5001
+    assert one(move, "SELECT data_type::text FROM pg_sequences WHERE sequencename = 'items_id_seq'") == "bigint"
 
 
 def test_identities_go_on_both_ways(pg18: Cluster, database: Database, lifecycle: Make) -> None:

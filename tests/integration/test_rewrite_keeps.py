@@ -18,13 +18,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.pipeline import written
 from airflow_provider_pgddl.engine.stages import exchange
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.test_correctness import before_each, once
 from tests.integration.test_faults import Faults, until_done
-from tests.integration.test_reset import reset, structure
+from tests.integration.test_reset import reset, rows_of, structure
 
 Make = Callable[..., Lifecycle]
 
@@ -113,6 +114,52 @@ def test_after_a_revert_and_a_reset_everything_is_as_it_was(pg18: Cluster, datab
     assert differing(before[2], after[2]) == []
     assert after[3] == before[3]
     assert left_behind(dsn) == []
+
+
+LONG = [written("Sch " * 15 + f"ab{last}", 'Ta"b' * 15 + "le1") for last in "XY"]
+RARE = ["public.without_rows", "public.dropped", "public.of_type", "public.odd", "public.of_18", *LONG]
+# Beside what pg_dump shows: a relation's access method and type, and what goes with an extension.
+RARE_FACTS = """
+SELECT concat_ws(' ', c.oid::regclass, m.amname, nullif(reloftype, 0)::regtype) FROM pg_class c LEFT JOIN pg_am m ON m.oid = c.relam
+WHERE c.oid >= 16384 AND relnamespace::regnamespace::text !~ '^pgddl|^pg_toast'
+UNION ALL SELECT concat_ws(' ', conrelid::regclass, conname, convalidated, (to_jsonb(c) ->> 'conenforced'), (to_jsonb(c) ->> 'conperiod'))
+FROM pg_constraint c WHERE conrelid::regclass::text !~ '^"?pgddl' UNION ALL
+SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend WHERE deptype = 'x'
+UNION ALL SELECT sequencename || ' ' || concat_ws(' ', data_type, last_value) FROM pg_sequences
+WHERE sequencename IN ('of_odd', 'odd_large_seq', 'odd_narrow_seq', 'dropped_no_seq1') ORDER BY 1
+"""  # noqa: E501
+
+
+def test_rare_tables_are_as_they_were_after_a_swap_and_after_its_revert(
+    pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    """Without rows, with every column dropped once, of a type, of another access method, with names of 63 bytes, the
+    same name in two schemas, and what only 18 has."""
+    dsn = database(pg18)
+    execute(dsn, SCHEMA.with_name("rare.sql").read_text(encoding="utf-8"))
+
+    def all_of_it() -> dict[str, Any]:
+        do(dsn, *(f"VACUUM {table}" for table in RARE))  # which tells relhastriggers after the last one has gone
+        with psycopg.connect(dsn) as conn:
+            rare = conn.execute(RARE_FACTS.encode()).fetchall()
+        told = {f"{table} {name}": fact for table in RARE for name, fact in facts(dsn, table).items()}
+        return told | {"rare": rare, "rows": rows_of(dsn)}
+
+    before, dumped, objects = all_of_it(), dump(pg18, dsn), structure(dsn)
+    move = lifecycle(dsn, rewrite={table: {} for table in RARE}, backfill={"workers": 1})
+    move.run_all(until="swap")
+    move.run("revert")
+    reset(move)
+    assert left_behind(dsn) == []
+    now = all_of_it()
+    assert [(name, before[name], now[name]) for name in before if before[name] != now[name]] == []
+    assert differing(dumped, dump(pg18, dsn)) == []
+    assert diff_catalogs(objects, structure(dsn), ignore=["RI_ConstraintTrigger"]) == []
+    move.run_all()
+    now = all_of_it()
+    assert [(name, before[name], now[name]) for name in before if before[name] != now[name]] == []
+    assert differing(dumped, dump(pg18, dsn)) == []
+    assert left_behind(dsn) == ["schema pgddl"]
 
 
 def definitions(dsn: str) -> list[Any]:

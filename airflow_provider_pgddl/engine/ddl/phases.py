@@ -124,6 +124,8 @@ def phase_of(tree: ParseResult, section: Section) -> Phase:
     # A schema may have been there before: its owner changes when all else that cannot be taken back does.
     if kind == "AlterOwnerStmt" and words(node.object_type) in ("EVENT TRIGGER", "SCHEMA"):
         return "finish"
+    if kind == "AlterObjectDependsStmt" and words(node.object_type) == "TRIGGER":
+        return "finish"  # behind its CREATE TRIGGER
     if kind in _SECTION:
         return later
     if kind in FINISHING:

@@ -46,7 +46,8 @@ class Plan:
 
     Of the way back from a swap: `proof` maps a column of the source to [SQL over the copy's columns that has to yield
     its value again, its type there, whether it is a number]; `echo` is the log of what is written to the copy, in
-    which a window leaves nothing of its own."""
+    which a window leaves nothing of its own; `serials` maps a serial's sequence to the type that it had, None where an
+    older version has not noted it."""
 
     schema: str
     name: str
@@ -72,6 +73,7 @@ class Plan:
     order: tuple[str, ...] = ()
     proof: dict[str, list[Any]] = field(default_factory=dict)
     echo: str = ""
+    serials: dict[str, str] | None = None
 
     @property
     def qualified(self) -> str:

@@ -365,6 +365,42 @@ WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = 
                   WHERE i.inhrelid = c.oid AND c.relispartition AND pn.nspname ~ '^pgddl_copy_')
 ORDER BY 1, 2, 5
 
+-- name: unkept
+-- What a table has and no dump of it shows, or what its copy could not have: (table, what, how it is put right).
+SELECT i.indrelid, pg_catalog.format('index %%s is not valid, so that nobody makes it again', c.relname),
+       pg_catalog.format('REINDEX INDEX %%I.%%I;  -- or DROP INDEX', n.nspname, c.relname)
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE i.indrelid = ANY(%(oids)s::oid[]) AND NOT i.indisvalid
+UNION ALL
+SELECT o.oid, pg_catalog.format('constraint %%s of %%s is not enforced: its triggers are disabled', c.conname, c.conrelid::pg_catalog.regclass),
+       pg_catalog.string_agg(pg_catalog.format('ALTER TABLE %%I.%%I ENABLE TRIGGER %%I;', n.nspname, r.relname, t.tgname), E'\n' ORDER BY t.tgname)
+FROM pg_catalog.unnest(%(oids)s::oid[]) o(oid)
+JOIN pg_catalog.pg_constraint c ON o.oid IN (c.conrelid, c.confrelid)
+JOIN pg_catalog.pg_trigger t ON t.tgconstraint = c.oid AND t.tgisinternal AND t.tgenabled <> 'O'
+JOIN pg_catalog.pg_class r ON r.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+GROUP BY o.oid, c.oid, c.conname, c.conrelid
+UNION ALL
+SELECT c.oid, 'its row type has a comment, which would stay with the old table',
+       pg_catalog.format('COMMENT ON TYPE %%I.%%I IS NULL;  -- and again after the swap', n.nspname, c.relname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_description d ON d.classoid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.objoid = c.reltype
+WHERE c.oid = ANY(%(oids)s::oid[])
+UNION ALL
+SELECT c.oid, 'its row type has grants of its own, which would stay with the old table',
+       pg_catalog.format('GRANT USAGE ON TYPE %%I.%%I TO PUBLIC;  -- alone, and what there was again after the swap', n.nspname, c.relname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_type t ON t.oid = c.reltype
+WHERE c.oid = ANY(%(oids)s::oid[]) AND t.typacl IS DISTINCT FROM NULL
+  AND NOT (t.typacl @> pg_catalog.acldefault('T', t.typowner) AND t.typacl <@ pg_catalog.acldefault('T', t.typowner))
+UNION ALL
+SELECT s.stxrelid, pg_catalog.format('statistics of the name %%s are in more than one schema, and its copy has one schema', s.stxname),
+       pg_catalog.string_agg(pg_catalog.format('ALTER STATISTICS %%I.%%I RENAME TO ...;', n.nspname, s.stxname), E'\n-- or ' ORDER BY n.nspname)
+FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
+WHERE s.stxrelid = ANY(%(oids)s::oid[])
+GROUP BY s.stxrelid, s.stxname HAVING count(*) > 1
+ORDER BY 1, 2
+
 -- name: security_labels
 SELECT l.objoid, l.provider
 FROM pg_catalog.pg_seclabel l

@@ -4,7 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -329,19 +329,27 @@ def _move(conn: Session, table: TableRow, parts: _Parts) -> list[Serial]:
     return [(schema, name, column, type_) for _, schema, name, column, type_, _ in serials]
 
 
-def own_sequences(conn: Session, table: TableRow, sequences: Sequence[Serial]) -> None:
-    """A serial's sequence goes on under the new table, as wide as its column."""
+def own_sequences(
+    conn: Session, table: TableRow, sequences: Sequence[Serial], types: Mapping[str, str] | None = None
+) -> None:
+    """A serial's sequence goes on under the table that has the name now: as wide as its column where that has another
+    type than in the table that is replaced; with `types`, by the sequence's name, as these say."""
     if not sequences:
         return
     oid = catalog.oid_of(conn, table.schema, table.name)
-    columns = {c.name: c.type for t in catalog.describe(conn, [oid] if oid else []).values() for c in t.columns}
+    described = catalog.describe(conn, [oid, table.oid] if oid else [])
+    types_of = {of: {c.name: c.type for c in one.columns} for of, one in described.items()}
+    now, before = types_of.get(oid or 0, {}), types_of.get(table.oid, {})
     for schema, name, column, type_ in sequences:
-        if column in columns:
+        if column in now:
             sequence = sql.Identifier(schema, name)
             conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY {}").format(
                 sequence, sql.Identifier(table.schema, table.name, column)))  # fmt: skip
-            if columns[column] in ("smallint", "integer", "bigint") and columns[column] != type_:
-                conn.execute(sql.SQL("ALTER SEQUENCE {} AS {}").format(sequence, sql.SQL(columns[column])))
+            wanted = now[column] if now[column] != before.get(column) else type_
+            if types is not None:
+                wanted = types.get(name, type_)
+            if wanted in ("smallint", "integer", "bigint") and wanted != type_:
+                conn.execute(sql.SQL("ALTER SEQUENCE {} AS {}").format(sequence, sql.SQL(wanted)))
 
 
 def carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], column: str) -> None:

@@ -151,7 +151,13 @@ def _plan(conn: Session, table: TableRow, old: Table, new: Table) -> Plan:
         key_operators=new.key.operators, key_domains=tuple(key[k].domain for k in new.key.columns), key_binary=False,
         copies={str(new.oid): (old_schema(table.schema), table.name)},
         keep=tuple(c.name for c in keep), keep_types=tuple(c.type for c in keep), proof=proof, echo=table.log_table,
+        serials=_serials(conn, old),
     )  # fmt: skip
+
+
+def _serials(conn: Session, table: Table) -> dict[str, str]:
+    rows = conn.execute(queries("swap")["owned_sequences"], [table.oid]).fetchall()
+    return {name: type_ for kind, _, name, _, type_, _ in rows if kind == "a"}
 
 
 def _may_be_cast(conn: Session, new: Column, old: Column) -> bool:

@@ -146,7 +146,9 @@ def _refuse_sequences_beyond(conn: Session, backs: Sequence[Back]) -> None:
     """A sequence that has left what the old column can hold would hand out values that no row can have."""
     for table, way in backs:
         types = {c: facts_["type"] for c, facts_ in table.version["columns"].items()}
-        for _, schema, name, column, _, _ in _owned_sequences(conn, way.row.oid):
+        for _, schema, name, column, _, now in _owned_sequences(conn, way.row.oid):
+            if types.get(column) == now:
+                continue  # the column is what it was, and so is what it makes of the sequence
             largest = _LARGEST.get(types.get(column, ""))
             row = conn.execute(sql.SQL("SELECT last_value FROM {}").format(sql.Identifier(schema, name))).fetchone()
             if largest is not None and row is not None and abs(row[0]) > largest:
@@ -347,12 +349,12 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Wat
             change_log.stop(conn, context.name, way.row.oid)
             for (statement,) in conn.execute(_Q["strip"], {"oid": way.row.oid}).fetchall():
                 conn.execute(statement)
-        serials = [(table, _move(conn, table, way)) for table, way in backs]
+        serials = [(table, way, _move(conn, table, way)) for table, way in backs]
         for key in (*keys, *lost):
             add_foreign_key(context, journal, key)
         carried.put_back(conn, {(t.schema, t.name): (copy_schema(t.schema), t.name) for t in tables})
-        for table, sequences in serials:
-            own_sequences(conn, table, sequences)
+        for table, way, sequences in serials:
+            own_sequences(conn, table, sequences, way.row.plan.serials)
         refuse_left_behind(conn, new)
         for table, way in backs:
             _wake(conn, table, way)
