@@ -157,6 +157,16 @@ def left_behind(conn: Session, oids: Sequence[int]) -> list[str]:
     return [use.description for use in _uses(conn, [(relation, oid) for oid in oids])]
 
 
+def lacking(conn: Session, relations: Collection[int], functions: Collection[int] = ()) -> list[tuple[int, str, str]]:
+    """(oid, what, fix) of the rights that we or their owners lack to make these again with owner and grants."""
+    row = conn.execute("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user").fetchone()
+    if (row and row[0]) or not (relations or functions):
+        return []
+    privilege = "SET" if conn.info.server_version >= 160_000 else "MEMBER"
+    args = {"relations": sorted(relations), "functions": sorted(functions), "privilege": privilege}
+    return conn.execute(_Q["lacking"], args).fetchall()
+
+
 def read(
     conn: Session,
     oids: Sequence[int],
@@ -208,6 +218,9 @@ class _Reader:
                 made.append(_Made(user.kind, row["name"], row["away"], tuple(statements), row["granted"], given))
             else:
                 again.append(row["again"])
+        remade = [{o.oid for o in dropped if (o.kind == "function") == of} for of in (False, True)]
+        for oid, what, fix in lacking(self.conn, *remade):
+            self._no(self.root_of[oid], what, fix, "rights")
         tables, locks, told = self._policies_and_rules(direct, gone)
         return Carried(
             tuple(dict.fromkeys(self.refused)), tuple(dict.fromkeys([*views, *locks])), tuple(tables), tuple(made),

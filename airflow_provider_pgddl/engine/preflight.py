@@ -548,6 +548,9 @@ class Preflight:
             yield Finding(
                 "error", "rights", "source", None, what, f"GRANT CREATE ON SCHEMA {side.name(schema)} TO {side.role};"
             )
+        for oid, what, fix in dependents.lacking(side.conn, list(self.names)):
+            if not fix.endswith(f" TO {side.role};") or not fix.startswith("GRANT CREATE"):  # that was said just now
+                yield Finding("error", "rights", "source", self.written(oid), what, fix)
         for key in self._foreign_keys():
             for end, other in (("referencing", "referred to by"), ("referenced", "refers to")):
                 if not key[f"owns_{end}"] and key[f"{end}_oid"] not in self.names:

@@ -18,8 +18,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import written
+from airflow_provider_pgddl.engine.pipeline import load_pipeline, written
 from airflow_provider_pgddl.engine.stages import exchange
+from airflow_provider_pgddl.engine.stages.check import check
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import do, one
@@ -480,3 +481,83 @@ def test_a_subscriber_goes_on_and_sees_no_row_that_the_swap_wrote(
                 for end in ("DISABLE", "SET (slot_name = NONE)"):
                     do(subscriber, f"ALTER SUBSCRIPTION {name} {end}")
                 do(subscriber, f"DROP SUBSCRIPTION {name}")
+
+
+# --- with no more rights than it takes --------------------------------------------------------------------------------
+
+MINIMUM = """
+DO $$
+DECLARE
+    wanted text;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY['minimum_owner', 'minimum_reader', 'minimum_mover'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
+            EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L', wanted, 'minimum');
+        END IF;
+    END LOOP;
+    EXECUTE format('GRANT CREATE ON DATABASE %I TO minimum_mover, minimum_owner', current_database());
+END
+$$;
+REVOKE minimum_reader FROM minimum_mover;
+GRANT minimum_owner TO minimum_mover;
+CREATE SCHEMA works;
+GRANT USAGE, CREATE ON SCHEMA works TO minimum_owner, minimum_mover;
+GRANT USAGE ON SCHEMA works TO minimum_reader;
+SET ROLE minimum_owner;
+CREATE TABLE works.kinds (code text PRIMARY KEY);
+CREATE FUNCTION works.look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+CREATE TABLE works.items (
+    id serial PRIMARY KEY, kind text REFERENCES works.kinds, n int, no int GENERATED ALWAYS AS IDENTITY,
+    parent int REFERENCES works.items);
+CREATE TABLE works.parts (item int REFERENCES works.items ON DELETE CASCADE);
+CREATE INDEX ON works.items (n);
+CREATE STATISTICS works.some ON kind, n FROM works.items;
+CREATE TRIGGER look AFTER UPDATE ON works.items FOR EACH ROW EXECUTE FUNCTION works.look();
+CREATE VIEW works.seen AS SELECT id, n FROM works.items;
+CREATE FUNCTION works.first(works.items) RETURNS int LANGUAGE sql AS 'SELECT $1.n';
+CREATE PUBLICATION minimum FOR TABLE works.items (id, n) WHERE (id > 0);
+CREATE POLICY everybody ON works.kinds USING (EXISTS (SELECT FROM works.items));
+COMMENT ON TABLE works.items IS 'items';
+GRANT SELECT ON works.items TO minimum_reader WITH GRANT OPTION;
+GRANT UPDATE (n) ON works.items TO PUBLIC;
+GRANT USAGE ON SEQUENCE works.items_id_seq TO minimum_reader;
+INSERT INTO works.kinds VALUES ('a');
+INSERT INTO works.items (kind, n) SELECT 'a', n FROM generate_series(1, 50) n;
+INSERT INTO works.parts SELECT id FROM works.items;
+SET ROLE minimum_reader;
+GRANT SELECT ON works.items TO PUBLIC;
+RESET ROLE;
+"""
+
+
+def test_a_role_with_the_rights_that_preflight_asks_for_swaps_and_reverts(
+    pg16: Cluster, database: Database, lifecycle: Make
+) -> None:
+    dsn = database(pg16)
+    execute(dsn, MINIMUM)
+    before, objects = dump(pg16, dsn), structure(dsn)
+    do(dsn, "REVOKE CREATE ON SCHEMA works FROM minimum_owner")
+    mover = make_conninfo(dsn, user="minimum_mover", password="minimum")
+    alter = {"alter": ["ALTER COLUMN id TYPE bigint", "ALTER COLUMN n TYPE bigint"]}
+    move = lifecycle(mover, rewrite={"works.items": alter}, capture={"ddl": "off"}, backfill={"workers": 1})
+
+    def lacking() -> set[str]:
+        return {f["fix"] for f in check(load_pipeline(move.content), mover, mover)["findings"]}
+
+    lacked = lacking()
+    assert lacked == {
+        "GRANT CREATE ON SCHEMA works TO minimum_owner;", "GRANT minimum_reader TO minimum_mover;",
+    }  # fmt: skip
+    do(dsn, *lacked)
+    assert lacking() == set()
+    move.run_all(until="swap")
+    changed = [line for line in differing(before, dump(pg16, dsn)) if "pgddl" not in line]
+    assert sorted(changed) == [
+        "+     id bigint NOT NULL", "+     n bigint",
+        "-     AS integer", "-     id integer NOT NULL", "-     n integer",
+    ]  # fmt: skip
+    move.run("revert")
+    reset(move)
+    assert differing(before, dump(pg16, dsn)) == []
+    assert diff_catalogs(objects, structure(dsn), ignore=["RI_ConstraintTrigger"]) == []
+    do(dsn, "REVOKE minimum_reader FROM minimum_mover")

@@ -317,3 +317,34 @@ JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
 JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
 WHERE i.inhparent = ANY (%(oids)s::oid[])
 ORDER BY cn.nspname, c.relname, 1
+
+-- name: lacking
+-- Rights that it takes to make relations and functions again with their owners and grants, whoever of us lacks them:
+-- (relation or function, what, how it is put right). Whoever comes to own something needs CREATE on the schema that it is in.
+WITH made(oid, home, owner, acl) AS (
+    SELECT c.oid, c.relnamespace, c.relowner, c.relacl FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(relations)s::oid[])
+    UNION ALL
+    SELECT d.refobjid, s.relnamespace, s.relowner, s.relacl
+    FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid
+      AND d.refobjid = ANY(%(relations)s::oid[]) AND d.deptype IN ('a', 'i')
+    UNION ALL
+    SELECT c.oid, c.relnamespace, c.relowner, a.attacl
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attacl IS NOT NULL
+    WHERE c.oid = ANY(%(relations)s::oid[])
+    UNION ALL
+    SELECT x.stxrelid, x.stxnamespace, x.stxowner, NULL FROM pg_catalog.pg_statistic_ext x WHERE x.stxrelid = ANY(%(relations)s::oid[])
+    UNION ALL
+    SELECT p.oid, p.pronamespace, p.proowner, p.proacl FROM pg_catalog.pg_proc p WHERE p.oid = ANY(%(functions)s::oid[])
+)
+SELECT m.oid, pg_catalog.format('role %%s may not create in schema %%s, in which the swap makes what is its own', r.rolname, n.nspname),
+       pg_catalog.format('GRANT CREATE ON SCHEMA %%I TO %%I;', n.nspname, r.rolname)
+FROM made m JOIN pg_catalog.pg_namespace n ON n.oid = m.home
+JOIN pg_catalog.pg_roles r ON r.oid = m.owner OR r.rolname = current_user
+WHERE NOT pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
+UNION
+SELECT m.oid, pg_catalog.format('the swap gives again what %%s has granted: role %%s needs to act as that role', r.rolname, current_user),
+       pg_catalog.format('GRANT %%I TO %%I;', r.rolname, current_user)
+FROM made m CROSS JOIN LATERAL pg_catalog.aclexplode(m.acl) a JOIN pg_catalog.pg_roles r ON r.oid = a.grantor
+WHERE a.grantor <> m.owner AND NOT pg_catalog.pg_has_role(r.oid, %(privilege)s)
+ORDER BY 1, 2

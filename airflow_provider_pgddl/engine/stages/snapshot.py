@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
 from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
@@ -287,7 +288,7 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
             continue
         if id(event) in gone:
             yield Step(event, event.statement, "skipped", "it goes with a column that rewrite.alter drops")
-        elif event.kind == "owner":
+        elif event.kind == "owner" or _owns_statistics(event):
             yield Step(replace(event, phase="finish"), event.statement)
         elif event.phase == "finish" and shaper.comes_later(event):
             yield Step(event, event.statement, "skipped", "it comes with the foreign key, behind the swap")
@@ -305,6 +306,11 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
     for event in events:
         if event.tag == "CREATE TABLE" and event.table in tables and event.phase != "noise":
             yield from _alter(context, event, again=True)
+
+
+def _owns_statistics(event: DdlEvent) -> bool:
+    """Like a table's: whoever is to own it needs CREATE on the schema that it is in, and has it where it is going."""
+    return event.tag == "ALTER STATISTICS" and kind_of(statement_node(parse(event.statement))) == "AlterOwnerStmt"
 
 
 def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlEvent]:
