@@ -75,6 +75,27 @@ def test_of_a_rewrite_it_lists_what_is_done(source_dsn: str, lifecycle: Make, do
     assert "\n".join(lines(found)).count(";\n") >= len(told) - 1
 
 
+def test_of_a_partitioned_table_it_tells_of_the_partitions_in_words(
+    source_dsn: str, lifecycle: Make, done: Done
+) -> None:
+    execute(
+        source_dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL); CREATE INDEX ON t (n); INSERT INTO t VALUES (1, 7)",
+    )
+    by = {"partition_by": {"column": "n", "range": 1000, "ahead": 1}, "order_by": ["n"]}
+    move = lifecycle(source_dsn, rewrite={"public.t": by})
+    found = planned(move)["stages"]
+    told = {spaced(one["statement"]) for stage in found.values() for one in stage["statements"]}
+    (note,) = [note for note in found["snapshot"]["notes"] if "PARTITION OF" in note]
+    assert '"pgddl_copy_public"."t"' in note
+    done.clear()
+    move.run_all()
+    run = {statement for _, statement in done}
+    assert {q for q in told if not q.startswith("LOCK")} - run == set()
+    in_words = ("PARTITION OF", '"t_p', "SCHEMA ", "PUBLICATION", "EVENT TRIGGER")
+    assert {q for q in run - told if not any(words in q for words in in_words)} == set()
+
+
 @pytest.mark.parametrize("rows", ["change_log", "wal"])
 def test_of_a_migration_it_lists_what_is_done(
     source_dsn: str, target_dsn: str, lifecycle: Make, done: Done, rows: str

@@ -47,7 +47,7 @@ def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]
             "job": "rewrite" if pipeline.in_place else "migrate",
             "stages": {
                 "setup": _stage(_capture(draft), _migrations(draft)),
-                "snapshot": _stage(_of_phase(steps, "create"), _skipped(steps)),
+                "snapshot": _stage(_of_phase(steps, "create"), [*_skipped(steps), *_partitions(draft)]),
                 "backfill": _stage((), [_chunks(draft, table) for table in draft.captured()]),
                 "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed"]),
                 "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
@@ -137,6 +137,16 @@ def _skipped(steps: Iterable[Step]) -> list[str]:
         if step.status == "skipped" and step.note:
             counts[step.note] = counts.get(step.note, 0) + 1
     return [f"{n} left out: {note}" for note, n in counts.items()]
+
+
+def _partitions(draft: _Draft) -> Iterator[str]:
+    """Which ones there will be is for the rows to say, and nobody reads all of them for a plan."""
+    for table in draft.tables():
+        if table.plan.split is not None:
+            yield (
+                f"{table.qualified}: CREATE TABLE … PARTITION OF {table.plan.copy.as_string()} for what its rows need, "
+                "here and whenever others come; the swap moves each by SET SCHEMA, with the copy. No lock on the table"
+            )
 
 
 def _chunks(draft: _Draft, table: Table) -> str:
