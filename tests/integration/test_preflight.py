@@ -790,6 +790,15 @@ def test_what_no_copy_would_have_is_refused_and_the_fix_is_one(dsn: str, why: st
     assert findings(in_place("public.orders"), dsn) == []
 
 
+def test_an_index_that_is_being_built_is_no_hindrance(target_dsn: str) -> None:
+    run(target_dsn, ORDERS, UNKEPT["index orders_note is not valid"])
+    with psycopg.connect(target_dsn) as builder:
+        builder.execute("LOCK TABLE public.orders IN SHARE UPDATE EXCLUSIVE MODE")  # as CONCURRENTLY does throughout
+        assert findings(in_place("public.orders"), target_dsn) == []
+    (finding,) = errors(findings(in_place("public.orders"), target_dsn))
+    assert "is not valid" in finding.what
+
+
 def test_partitioned_tables_and_partitions_wait_for_their_issue(dsn: str) -> None:
     run(
         dsn,

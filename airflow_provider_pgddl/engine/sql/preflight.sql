@@ -372,6 +372,11 @@ SELECT i.indrelid, pg_catalog.format('index %%s is not valid, so that nobody mak
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE i.indrelid = ANY(%(oids)s::oid[]) AND NOT i.indisvalid
+  -- One that is being built, CONCURRENTLY, keeps this lock all the time, for which the swap waits.
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_locks l
+                  WHERE l.relation = i.indrelid AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
+                    AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+                    AND l.pid <> pg_catalog.pg_backend_pid())
 UNION ALL
 SELECT o.oid, pg_catalog.format('constraint %%s of %%s is not enforced: its triggers are disabled', c.conname, c.conrelid::pg_catalog.regclass),
        pg_catalog.string_agg(pg_catalog.format('ALTER TABLE %%I.%%I ENABLE TRIGGER %%I;', n.nspname, r.relname, t.tgname), E'\n' ORDER BY t.tgname)
