@@ -326,12 +326,15 @@ def test_a_newer_package_brings_its_event_triggers_to_a_source_that_captures_alr
     triggers = "SELECT array_agg(evtname::text ORDER BY evtname) FROM pg_event_trigger"
     before = one(queue.dsn, triggers)
     with queue.session() as session:
-        latest = next(m for m in migrations.migrations("core") if m.name == "leave")
-        session.execute(latest.down)
-        session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = %s", [latest.version])
+        every = migrations.migrations("core")
+        since = every[[m.name for m in every].index("leave") :]
+        versions = [m.version for m in since]
+        for m in reversed(since):
+            session.execute(m.down)
+        session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = ANY(%s)", [versions])
         assert len(one(queue.dsn, triggers)) == len(before) - 2
         queue.read()
-        assert migrations.apply(session, "core") == [latest.version]
+        assert migrations.apply(session, "core") == versions
     queue.start()
     assert one(queue.dsn, triggers) == before
 
