@@ -95,7 +95,7 @@ def pipeline_context(shop: Lifecycle) -> Iterator[Context]:
 
 
 PUBLISHED = (
-    "SELECT array_agg(r.prrelid::regclass::text ORDER BY 1) FROM pg_publication_rel r"
+    "SELECT array_agg(r.prrelid::regclass::text ORDER BY r.prrelid::regclass::text) FROM pg_publication_rel r"
     " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname LIKE 'pgddl_rows_of_%'"
 )
 
