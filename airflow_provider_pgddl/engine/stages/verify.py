@@ -121,13 +121,18 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             compared: list[Result] = compared,
             sides: Mapping[int, Sides] = sides,
         ) -> None:
-            compared.clear()
+            if context.in_place:
+                compared.clear()  # a window that gave way was taken back; across databases it had committed before
+            known = {range_id for range_id, _, _ in compared}
             if not done.pending:  # else some keys are still to be read; the next window has fewer
-                todo = [(Range(*r), sides[table]) for r, table in _ranges(left) if table not in done.stopped]
+                todo = [
+                    (Range(*r), sides[table])
+                    for r, table in _ranges(left) if table not in done.stopped and r[0] not in known
+                ]  # fmt: skip
                 if spread and done.snapshot:
                     compared += _compare_over_spark(context, done.snapshot, todo)
                 else:
-                    compared += compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS)
+                    compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS, compared)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
         one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
