@@ -1,4 +1,4 @@
-"""Clusters are started once a session; every test gets databases of its own."""
+"""Clusters are started once a session; every test gets databases of its own. A failure is told when it happens."""
 
 from __future__ import annotations
 
@@ -25,6 +25,37 @@ DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 Database = Callable[..., str]
 
 _numbers = itertools.count(1)
+
+
+class FailuresAtOnce:
+    """pytest prints the texts of failures at the end, which a run that is stopped never reaches."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if not report.failed or terminal is None:
+            return
+        terminal.write("\n")
+        terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True)
+        terminal.write_line(shortened(report.longreprtext, 0, 60))
+        for name, content in report.sections:  # a random test's seed is in what it printed first
+            terminal.write_line(f"{name}:\n{shortened(content, 10, 20)}")
+        terminal.flush()
+
+
+def shortened(text: str, first: int, last: int) -> str:
+    lines = text.splitlines()
+    left_out = len(lines) - first - last
+    if left_out > 0:
+        lines[first : len(lines) - last] = [f"... {left_out} lines, in the report at the end ..."]
+    return "\n".join(lines)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # xdist's workers hand theirs to the process that has the terminal
+        config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.random_ddl import START, Developers, until
 from tests.integration.test_faults import Faults
 
+pytestmark = pytest.mark.timeout(900)
+
 ATTEMPTS = 40
 TRANSACTIONS = 60  # of DDL for one stage, about as many as run during one on a quiet machine
 # What a developer's string can hold here, beside the lists that are the default.

@@ -21,6 +21,8 @@ from airflow_provider_pgddl.engine.rows import transfer
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
+pytestmark = pytest.mark.timeout(900)
+
 SHOP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE TABLE customer (id integer PRIMARY KEY, name text UNIQUE, mood mood DEFAULT 'ok');

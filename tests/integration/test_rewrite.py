@@ -26,6 +26,8 @@ from airflow_provider_pgddl.demo.writers import Connection, Operation, TableWrit
 from airflow_provider_pgddl.engine.errors import PgddlError
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
+pytestmark = pytest.mark.timeout(900)
+
 SCHEMA = Path(__file__).with_name("rewrite.sql")
 FLOOR = "Shop Floor"
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}

@@ -11,6 +11,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.test_rewrite_partition import rows_of
 
+pytestmark = pytest.mark.timeout(900)
+
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}
 
 TABLE = """

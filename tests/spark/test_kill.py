@@ -29,7 +29,7 @@ from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 2}, "replay": {"window_rows": 1000}}
 # For what runs in this process, between the kills: without Spark.
