@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from tests import combinations
 
 if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
@@ -53,9 +54,40 @@ def shortened(text: str, first: int, last: int) -> str:
     return "\n".join(lines)
 
 
+class OneOfEach:
+    """Leaves out what `tests.combinations` says, and says how much that was."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.left = config, 0
+
+    @pytest.hookimpl(trylast=True)  # of what -k and -m have left
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:], left = combinations.one_of_each(items)
+        self.config.hook.pytest_deselected(items=left)
+        self.left = len(left)
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["left"] = self.left
+
+    @pytest.hookimpl(optionalhook=True)  # xdist's
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left = getattr(node, "workeroutput", {}).get("left", self.left)
+
+    def pytest_report_header(self) -> str:
+        return f"each scenario in one of its combinations; {combinations.OPTION} (make test-all) for every one"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(f"{self.left} further combinations were left to make test-all")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(combinations.OPTION, action="store_true", help="every scenario in each of its combinations")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # xdist's workers hand theirs to the process that has the terminal
         config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
+    if not config.getoption(combinations.OPTION):
+        config.pluginmanager.register(OneOfEach(config), "one-of-each")
 
 
 @pytest.fixture(scope="session")
