@@ -91,6 +91,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
+def all_combinations(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that takes a part of what it could try is to try it all."""
+    return bool(request.config.getoption(combinations.OPTION))
+
+
+@pytest.fixture(scope="session")
 def pg16() -> Iterator[Cluster]:
     with Cluster(16) as cluster:
         yield cluster
