@@ -8,7 +8,8 @@
 
 BENCH ?=
 ARGS ?=
-# Processes that share the tests out, a file to each at a time: every one starts servers of its own.
+# Processes that share the tests out, a file to each at a time: every one starts servers of its own. The files come in
+# their order, the quick ones of tests/unit last, so that none has a long file left when the others are done.
 WORKERS ?= 2
 
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
@@ -21,7 +22,7 @@ demo: $(STAMP)
 	@.venv/bin/pgddl demo
 
 test: lint
-	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(COMBINATIONS) $(ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(COMBINATIONS) $(ARGS)
 
 test-all: COMBINATIONS := --all-combinations
 test-all: test
