@@ -107,7 +107,8 @@ class Faults:
 
 
 def _ours(conn: psycopg.Connection[Any]) -> bool:
-    return not conn.closed and conn.info.get_parameters().get("application_name", "").startswith("pgddl:")
+    """As the server has reported it: to ask libpq for a connection's parameters takes longer than most statements."""
+    return not conn.closed and (conn.info.parameter_status("application_name") or "").startswith("pgddl:")
 
 
 def settings(rows: str) -> dict[str, Any]:
