@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import left_behind
@@ -24,7 +25,7 @@ from tests.integration.sessions import Underway, do, in_transaction, one, wait_f
 WRITERS, COMMANDS = 4, 100
 
 
-@pytest.fixture(params=["16 queue", "18 wal"])
+@pytest.fixture(params=matrix("16 queue", "18 wal"))
 def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> Iterator[Source]:
     version, transport = request.param.split()
     source = Source(database(pg16 if version == "16" else pg18), transport)
@@ -460,6 +461,7 @@ def test_nobody_waits_while_a_partition_is_attached(captured: Source) -> None:
 # Long strings
 
 
+@pytest.mark.every_combination
 def test_a_long_string_of_many_commands_is_stored_once(source: Source) -> None:
     commands = [f"CREATE TABLE t{n} (id int PRIMARY KEY, r int REFERENCES t{max(n - 1, 0)})" for n in range(100)]
     commands += [

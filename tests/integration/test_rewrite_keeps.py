@@ -19,6 +19,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.stages import exchange
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import do, one
@@ -61,7 +62,7 @@ def differing(before: list[str], after: list[str]) -> list[str]:
     return [line for line in diff_catalogs(before, after) if line[2:].strip()]
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages.check import check
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_rewrite_partition import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
@@ -23,7 +24,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.rows.windows import logs_of
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -336,7 +337,7 @@ GONE = """
 """
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def captured(request: pytest.FixtureRequest, database: Database, target_dsn: str, lifecycle: Make) -> str:
     """A source whose tables are in the publication."""
     source = database(request.getfixturevalue(f"pg{request.param}"))
