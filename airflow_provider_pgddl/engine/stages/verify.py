@@ -182,8 +182,7 @@ def sides_of(target: Session, table: TableRow, *, in_place: bool) -> Sides:
         raise StageFailed("its copy is gone", table=table.qualified, todo="`pgddl reset` the pipeline and start again")
     if not in_place:
         return Sides.across(plan)
-    source_types = {name: c["type"] for name, c in table.version["columns"].items()}
-    return Sides.in_place(plan, source_types, {c.name: c.type for c in copy.columns})
+    return Sides.in_place(plan, {c.name: c.type for c in copy.columns})
 
 
 def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
