@@ -37,7 +37,7 @@ MEMORY_NEEDED = 8 << 30  # bytes
 SETTINGS = {"max_wal_size": "512MB", "shared_buffers": "128MB"}
 
 
-def pytest_configure() -> None:
+def keep_in_memory() -> None:
     """Temporary files are kept in memory where there is room for them: to make a database and to drop it, which most
     tests do twice, takes a fifth of the time. TMPDIR chooses another place."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
@@ -110,6 +110,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    keep_in_memory()
     if not hasattr(config, "workerinput"):  # xdist's workers hand theirs to the process that has the terminal
         config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
     if not config.getoption(combinations.OPTION):
