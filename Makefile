@@ -1,26 +1,31 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
-#   make test    lint, types and every test        make test ARGS="tests/unit -k ddl"
+#   make test    lint, types and tests: every scenario        make test ARGS="tests/unit -k ddl"
+#   make test-all    the same with every scenario in each of its combinations of server version and way to capture
 #   make bench   ours beside its peers in small: ratios, in a few minutes
 #   make bench-full    the same in full, by which the goals are judged, into benchmarks/results; some hours.
 #               Installs what Debian has of the peers where it may. make bench-full BENCH="rewrite catch_up"
 
 BENCH ?=
 ARGS ?=
-# Processes that share the tests out, a file to each at a time: every one starts servers of its own.
+# Processes that share the tests out, a file to each at a time: every one starts servers of its own. The files come in
+# their order, the quick ones of tests/unit last, so that none has a long file left when the others are done.
 WORKERS ?= 2
 
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test lint bench bench-full venv prerequisites lock
+.PHONY: demo test test-all lint bench bench-full venv prerequisites lock
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
 	@.venv/bin/pgddl demo
 
 test: lint
-	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(COMBINATIONS) $(ARGS)
+
+test-all: COMBINATIONS := --all-combinations
+test-all: test
 
 lint: $(STAMP)
 	.venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""Clusters are started once a session; every test gets databases of its own."""
+"""Clusters are started once a session; every test gets databases of its own. A failure is told when it happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -19,6 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from tests import combinations
 
 if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
@@ -36,7 +37,7 @@ MEMORY_NEEDED = 8 << 30  # bytes
 SETTINGS = {"max_wal_size": "512MB", "shared_buffers": "128MB"}
 
 
-def pytest_configure() -> None:
+def keep_in_memory() -> None:
     """Temporary files are kept in memory where there is room for them: to make a database and to drop it, which most
     tests do twice, takes a fifth of the time. TMPDIR chooses another place."""
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
@@ -51,6 +52,75 @@ def pytest_configure() -> None:
     os.chmod(folder, 0o755)  # the servers run as somebody else where the tests run as root
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+class FailuresAtOnce:
+    """pytest prints the texts of failures at the end, which a run that is stopped never reaches."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if not report.failed or terminal is None:
+            return
+        terminal.write("\n")
+        terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True)
+        terminal.write_line(shortened(report.longreprtext, 0, 60))
+        for name, content in report.sections:  # a random test's seed is in what it printed first
+            terminal.write_line(f"{name}:\n{shortened(content, 10, 20)}")
+        terminal.flush()
+
+
+def shortened(text: str, first: int, last: int) -> str:
+    lines = text.splitlines()
+    left_out = len(lines) - first - last
+    if left_out > 0:
+        lines[first : len(lines) - last] = [f"... {left_out} lines, in the report at the end ..."]
+    return "\n".join(lines)
+
+
+class OneOfEach:
+    """Leaves out what `tests.combinations` says, and says how much that was."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.left = config, 0
+
+    @pytest.hookimpl(trylast=True)  # of what -k and -m have left
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:], left = combinations.one_of_each(items)
+        self.config.hook.pytest_deselected(items=left)
+        self.left = len(left)
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["left"] = self.left
+
+    @pytest.hookimpl(optionalhook=True)  # xdist's
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left = getattr(node, "workeroutput", {}).get("left", self.left)
+
+    def pytest_report_header(self) -> str:
+        return f"each scenario in one of its combinations; {combinations.OPTION} (make test-all) for every one"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(f"{self.left} further combinations were left to make test-all")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(combinations.OPTION, action="store_true", help="every scenario in each of its combinations")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    keep_in_memory()
+    if not hasattr(config, "workerinput"):  # xdist's workers hand theirs to the process that has the terminal
+        config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
+    if not config.getoption(combinations.OPTION):
+        config.pluginmanager.register(OneOfEach(config), "one-of-each")
+
+
+@pytest.fixture(scope="session")
+def all_combinations(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that takes a part of what it could try is to try it all."""
+    return bool(request.config.getoption(combinations.OPTION))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 A JVM writes it at its end, which takes seconds. So that is done once for a Java and a Spark, and not by the first run
 that makes our cache folder: in a container that is thrown away with its run nobody would ever read it. A JVM that does
-not recognize an archive as its own goes on without; one that a run came to grief with is taken away.
+not recognize an archive as its own goes on without; one that a run came to grief with is taken away. But a JVM that is
+to write one and cannot (an agent is loaded, or its own archive is missing) does not start: it is asked before, and
+where somebody has told JVMs anything, none is made.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +24,9 @@ from pathlib import Path
 # What a JVM says of an archive that it cannot use, or of a class that it cannot put into one, is nobody's concern.
 _QUIET = "-Xlog:cds*=off,class+path*=off"
 TRY_AGAIN = 24 * 3600.0  # seconds after a run that was to make an archive and left none
+ASKED = 60  # seconds for a JVM to start and end
+# What tells every JVM, or every one of Spark's, something that we do not see.
+_TOLD_BY = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +49,37 @@ class ClassArchive:
             if not ended:
                 self.path.unlink(missing_ok=True)
             elif well and self.draft is not None:
-                beside = self.path.with_suffix(f".{os.getpid()}")
-                with self.draft.open("rb") as written, beside.open("wb") as copy:
-                    shutil.copyfileobj(written, copy)
-                    copy.flush()
-                    os.fsync(copy.fileno())  # a JVM would die of an archive that a crash has cut short
-                os.replace(beside, self.path)
+                number, beside = tempfile.mkstemp(dir=self.path.parent)
+                try:
+                    with self.draft.open("rb") as written, open(number, "wb") as copy:
+                        shutil.copyfileobj(written, copy)
+                        copy.flush()
+                        os.fsync(copy.fileno())  # a JVM would die of an archive that a crash has cut short
+                    os.replace(beside, self.path)
+                except BaseException:
+                    os.unlink(beside)
+                    raise
 
 
-def class_archive(env: Mapping[str, str], folder: Path, binary: str = "spark-submit") -> ClassArchive | None:
+def class_archive(
+    env: Mapping[str, str], folder: Path, binary: str = "spark-submit", *, told: bool = False
+) -> ClassArchive | None:
     """The archive of the Java and the Spark that `env` leads to; `folder` is the run's own. None where there is none
-    and this run is not to make it."""
-    cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pgddl", "jvm")
+    and this run is not to make it, for one where its JVM is `told` anything by others."""
     home = env.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=env.get("PATH"))
     script = shutil.which(binary, path=env.get("PATH"))
-    if java is None or script is None or any(c.isspace() or c in "\"'\\" for c in f"{cache}{folder}"):
-        return None
     try:
-        if not cache.exists():
-            cache.mkdir(mode=0o700, parents=True)
+        top = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home(), ".cache")
+        cache = Path(top, "pgddl", "jvm")
+        if java is None or script is None or any(c.isspace() or c in "\"'\\" for c in f"{cache}{folder}"):
             return None
-        if not _ours(cache):
+        if not cache.exists():
+            Path(top).mkdir(parents=True, exist_ok=True)
+            for made in (cache.parent, cache):
+                made.mkdir(mode=0o700, exist_ok=True)
+            return None
+        if not (_ours(cache.parent) and _ours(cache)):
             return None
         path = cache / f"spark-{_key(Path(java), Path(script), env.get('SPARK_HOME', ''))}.jsa"
         if path.exists():
@@ -72,9 +88,24 @@ def class_archive(env: Mapping[str, str], folder: Path, binary: str = "spark-sub
         if tried.exists() and time.time() - tried.stat().st_mtime < TRY_AGAIN:
             return None  # another run makes it, or was killed, or came to grief with it
         tried.touch()
-    except OSError:
+        if told or _is_told(env) or not _can_write(java, env, folder):
+            return None
+    except (OSError, RuntimeError, subprocess.TimeoutExpired):  # such as no home folder
         return None
     return ClassArchive(path, folder / "classes.jsa")
+
+
+def _is_told(env: Mapping[str, str]) -> bool:
+    """Whether JVMs get options from elsewhere; where Spark's home is not known, neither are its defaults."""
+    home = env.get("SPARK_HOME")
+    return any(env.get(name) for name in _TOLD_BY) or not home or Path(home, "conf", "spark-defaults.conf").exists()
+
+
+def _can_write(java: str, env: Mapping[str, str], folder: Path) -> bool:
+    """Whether this Java makes archives at all."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        command = [java, f"-XX:ArchiveClassesAtExit={scratch}/classes.jsa", *_QUIET.split(), "-version"]
+        return subprocess.run(command, env=env, capture_output=True, timeout=ASKED, check=False).returncode == 0
 
 
 def _key(java: Path, script: Path, spark_home: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection, conninfo
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
@@ -52,6 +53,8 @@ PINNED = {
     "jit": "off",
     "pgddl.skip": "on",
 }
+
+_PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
 
 Session = Connection[Any]
 AsyncSession = AsyncConnection[Any]
@@ -164,9 +167,14 @@ def plans_kept(conn: Session) -> Iterator[None]:
         conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
         yield
     finally:
+        conn.prepare_threshold = threshold
         if conn.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.INTRANS):
-            conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)")
-        conn.prepare_threshold = threshold  # a failed transaction takes the setting along
+            try:  # a failed transaction takes the setting along
+                conn.execute(_PLAN_EACH)
+            except pg.QueryCanceled:
+                if conn.info.transaction_status == TransactionStatus.IDLE:
+                    conn.execute(_PLAN_EACH)
+                raise
 
 
 def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:

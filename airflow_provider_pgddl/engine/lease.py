@@ -53,19 +53,14 @@ def fenced(conn: Session, fence: Fence) -> Iterator[None]:
 
 
 class Lease:
-    """Holds the lock for as long as it is open, with the session `conn`; `take` gives the token. `fence` is for the
-    whole run, `fence_for(scope)` for one table."""
+    """Holds the lock for a `with` block; `take` gives the token. `fence` is for the whole run, `fence_for(scope)` for
+    one table. `conn` is its session, open before it waits for the lock."""
 
     def __init__(self, dsn: str, pipeline: str, stage: str, tables: Sequence[str] | None):
         self.pipeline, self.tables = pipeline, tuple(sorted(tables)) if tables is not None else None
         self._holder = f"{stage} on {socket.gethostname()}, process {os.getpid()}"
         self.token = 0
         self.conn = connect(dsn, purpose="lease", pipeline=pipeline)
-        try:
-            self._wait_for_lock()
-        except BaseException:
-            self.conn.close()
-            raise
 
     def _wait_for_lock(self) -> None:
         deadline = time.monotonic() + TAKEOVER_WAIT
@@ -125,6 +120,11 @@ class Lease:
         self.conn.close()
 
     def __enter__(self) -> Self:
+        try:
+            self._wait_for_lock()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

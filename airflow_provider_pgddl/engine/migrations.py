@@ -1,7 +1,8 @@
 """Applies the versioned sets of `sql/`: `core` and `injector` on the source, `journal` on the target.
 
-In place all sets share one schema. The down script is kept with each applied version, so that an older database can be
-taken down by a newer package.
+In place all sets share one schema. A script that has landed is never edited, as databases hold what it made: what
+changes comes as a version of its own. The down script is kept with each applied version, so that an older database can
+be taken down by a newer package.
 """
 
 from __future__ import annotations

@@ -219,7 +219,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         hook.private_env = spark.launch_env(around, local=local, binary=binary) | self._private_env
         if missing := spark.why_no_launch(around | hook.private_env, binary):
             self._give_up(missing)
-        self._archive = class_archive(around | hook.private_env, self._folder, binary) if local else None
+        told = self.properties_file is not None or any("JavaOptions" in key for key in hook._conf)
+        env = around | hook.private_env
+        self._archive = class_archive(env, self._folder, binary, told=told) if local else None
         hook._conf = {**spark.local_conf(hook.master, self._archive), **hook._conf}
         return hook
 

@@ -95,7 +95,7 @@ class Airflow:
 
     home: Path
 
-    def __call__(self, *args: str, dags: Path, timeout: float = 280, **env: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *args: str, dags: Path, timeout: float = 900, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(AIRFLOW), *args],
             env=self.environment(dags, **env),

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
 from tests.dags.conftest import EXAMPLES, Airflow, postgres_connection
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "gate", "replay"]
 NEW = """

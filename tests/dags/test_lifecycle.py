@@ -20,7 +20,7 @@ from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
 from tests.dags.conftest import EXAMPLES, Airflow, Shell, postgres_connection
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 LIFECYCLE = ["setup", "snapshot", "backfill", "schema_sync", "replay", "gate", "catch_up", "verify", "swap", "cleanup"]
 

@@ -52,7 +52,7 @@ class Developers:
     them may hold DDL, those after it only rows, so that a stage on a slow machine has an end."""
 
     def __init__(self, dsn: str, seed: int, pause: float = 0.3) -> None:
-        self._pause = pause
+        self.pause = pause
         self._dsn, self._random = dsn, random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,7 +79,7 @@ class Developers:
             with psycopg.connect(self._dsn, autocommit=True) as conn:
                 while not self._over.is_set():
                     self._transaction(conn)
-                    self._over.wait(self._random.uniform(0, self._pause))
+                    self._over.wait(self._random.uniform(0, self.pause))
         except BaseException as error:  # noqa: BLE001 - raised again when the block is left
             self.error = error
 

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import do
 
@@ -20,7 +21,7 @@ SWAP = ("ALTER TABLE t RENAME id TO x", "ALTER TABLE t RENAME other TO id", "ALT
 LOST = ("X", None, None)
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def dsn(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> Iterator[str]:
     dsn = database(pg16 if request.param == 16 else pg18)
     do(dsn, "CREATE TABLE t (id int PRIMARY KEY, other int)", "INSERT INTO t SELECT n, -n FROM generate_series(1, 9) n")

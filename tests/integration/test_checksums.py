@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
@@ -34,6 +35,8 @@ FROM generate_series(1, 50) i;
 INSERT INTO t (id) VALUES (51);
 INSERT INTO t SELECT 52, 0, 0, 5, 1.0, 0, 0, false, code, day, at, seen, '1 month', clock, 'a', '', '', 'a', '',
     '{"n": 1.0}', '{"n":1}', '{}', '', 'sad', '0000', '(0,0)', host, 'empty', '', '' FROM t WHERE id = 1;
+INSERT INTO t (id, long) VALUES (53, -1), (54, 1);
+UPDATE t SET at = '1999-12-31 23:59:59', seen = '1999-12-31 23:59:59.999999 UTC' WHERE id = 53;
 """
 
 # What is written over one row, or what is made of two.
@@ -49,6 +52,9 @@ SUBTLE = [
     "whole = 59 - id WHERE id IN (29, 30)", "note = 'note ' || 59 - id WHERE id IN (29, 30)",
     "number = (59 - id) / 10.0 WHERE id IN (29, 30)",
     "whole = whole + CASE id WHEN 8 THEN 1 ELSE -1 END WHERE id IN (8, 9)",
+    "long = long + 4294967296 WHERE id = 53", "long = 4294967295 WHERE id = 53", "long = 4294967296 WHERE id = 54",
+    "at = at + interval '4294967.296 s' WHERE id = 53", "at = at - interval '4294967.297 s' WHERE id = 7",
+    "seen = seen + interval '4294967296 us' WHERE id = 53", "seen = seen - interval '4294967297 us' WHERE id = 7",
     "small = long, long = small WHERE id = 52", "whole = -1, long = long + 31 * (whole + 1) WHERE id = 11",
 ]  # fmt: skip
 
@@ -76,6 +82,19 @@ def test_text_that_its_collation_calls_equal_is_told_apart(
     execute(dsn, SHAPE)
     do(dsn, *NOCASE)
     assert unnoticed(lifecycle(dsn, rewrite={"public.t": {}})) == []
+
+
+@pytest.mark.parametrize(
+    "alter",
+    ["note TYPE text USING whole", "long TYPE bigint USING number", "day TYPE date USING '2020-01-01'",
+     "long TYPE bigint USING '7'", "short TYPE varchar(20) USING whole", "number TYPE numeric(9, 2) USING float"],
+)  # fmt: skip
+def test_a_value_may_be_given_by_an_expression_of_another_type(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle], alter: str
+) -> None:
+    execute(source_dsn, SHAPE)
+    job = lifecycle(source_dsn, rewrite={"public.t": {"alter": [f"ALTER {alter}"]}})
+    job.run_all(until="verify")
 
 
 def unnoticed(job: Lifecycle) -> list[str]:

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
@@ -99,7 +100,7 @@ class Target:
         return one(self.dsn, f"SELECT array_agg(attname ORDER BY attnum) FROM pg_attribute WHERE {live}", table)
 
 
-@pytest.fixture(params=["pg16", "pg18"])
+@pytest.fixture(params=matrix("pg16", "pg18"))
 def target(request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     dsn = database(request.getfixturevalue(request.param))
     monkeypatch.setenv("PGDDL_TEST_DSN", dsn)

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.sessions import do
@@ -21,7 +22,7 @@ from tests.integration.sessions import do
 RAISES = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'evil'; END $$"
 
 
-@pytest.fixture(params=["16 queue", "16 wal", "18 queue", "18 wal"])
+@pytest.fixture(params=matrix("16 queue", "16 wal", "18 queue", "18 wal"))
 def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> Source:
     version, transport = request.param.split()
     cluster = pg16 if version == "16" else pg18

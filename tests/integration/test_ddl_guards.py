@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.stages import gate
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import one
 
@@ -28,7 +29,7 @@ INSERT INTO public.events SELECT i, 'e' FROM generate_series(0, 199) i;
 Make = Callable[..., Lifecycle]
 
 
-@pytest.fixture(params=["queue", "wal"])
+@pytest.fixture(params=matrix("queue", "wal"))
 def make(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, request: pytest.FixtureRequest) -> Make:
     def made(schema: str = SHOP, **pipeline: Any) -> Lifecycle:
         execute(source_dsn, schema)

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import left_behind
@@ -24,7 +25,7 @@ from tests.integration.sessions import Underway, do, in_transaction, one, wait_f
 WRITERS, COMMANDS = 4, 100
 
 
-@pytest.fixture(params=["16 queue", "18 wal"])
+@pytest.fixture(params=matrix("16 queue", "18 wal"))
 def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> Iterator[Source]:
     version, transport = request.param.split()
     source = Source(database(pg16 if version == "16" else pg18), transport)
@@ -326,12 +327,15 @@ def test_a_newer_package_brings_its_event_triggers_to_a_source_that_captures_alr
     triggers = "SELECT array_agg(evtname::text ORDER BY evtname) FROM pg_event_trigger"
     before = one(queue.dsn, triggers)
     with queue.session() as session:
-        latest = next(m for m in migrations.migrations("core") if m.name == "leave")
-        session.execute(latest.down)
-        session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = %s", [latest.version])
+        every = migrations.migrations("core")
+        since = every[[m.name for m in every].index("leave") :]
+        versions = [m.version for m in since]
+        for m in reversed(since):
+            session.execute(m.down)
+        session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = ANY(%s)", [versions])
         assert len(one(queue.dsn, triggers)) == len(before) - 2
         queue.read()
-        assert migrations.apply(session, "core") == [latest.version]
+        assert migrations.apply(session, "core") == versions
     queue.start()
     assert one(queue.dsn, triggers) == before
 
@@ -457,6 +461,7 @@ def test_nobody_waits_while_a_partition_is_attached(captured: Source) -> None:
 # Long strings
 
 
+@pytest.mark.every_combination
 def test_a_long_string_of_many_commands_is_stored_once(source: Source) -> None:
     commands = [f"CREATE TABLE t{n} (id int PRIMARY KEY, r int REFERENCES t{max(n - 1, 0)})" for n in range(100)]
     commands += [

@@ -15,8 +15,11 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.random_ddl import START, Developers, until
 from tests.integration.test_faults import Faults
 
+pytestmark = pytest.mark.timeout(900)
+
 ATTEMPTS = 40
-TRANSACTIONS = 60  # of DDL for one stage, about as many as run during one on a quiet machine
+# Of DDL for one stage. Sixty, which make test-all takes, are about as many as run during one on a quiet machine.
+TRANSACTIONS, MANY_TRANSACTIONS = 30, 60
 # What a developer's string can hold here, beside the lists that are the default.
 TAGS = ["ALTER TABLE", "CREATE TABLE", "CREATE TABLE AS", "CREATE INDEX", "CREATE VIEW", "ALTER TYPE"]
 
@@ -54,8 +57,15 @@ def attempt(pipeline: Lifecycle, stage: str, trouble: Faults, developers: Develo
     ],
 )  # fmt: skip
 def test_both_end_equal(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, rows: str, ddl: str, faults: bool
+    lifecycle: Callable[..., Lifecycle],
+    source_dsn: str,
+    target_dsn: str,
+    rows: str,
+    ddl: str,
+    faults: bool,
+    all_combinations: bool,
 ) -> None:
+    transactions = MANY_TRANSACTIONS if all_combinations else TRANSACTIONS
     number = seed()
     print(f"seed {number} (PGDDL_TEST_SEED)")
     execute(source_dsn, START)
@@ -69,8 +79,10 @@ def test_both_end_equal(
         with trouble.at_work(), Developers(source_dsn, number, pause) as developers:
             for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
                 before = developers.done
-                developers.limit = before + TRANSACTIONS
+                developers.limit = before + transactions
+                developers.pause = 0.0  # nothing runs that they could keep from its end
                 until(lambda before=before: developers.error is not None or developers.done > before + 5)
+                developers.pause = pause
                 # Where connections are lost as well, a moment in which a whole dump fits between two changes is rare.
                 developers.rows_only = faults and stage == "snapshot"
                 attempt(pipeline, stage, trouble, developers)

@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, ObjectMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.schema.versions import diff
+from tests.combinations import matrix
 from tests.integration.random_tables import RandomDdl
 from tests.integration.sessions import do
 
@@ -121,7 +122,7 @@ class Pair:
         return compare_catalogs(self.source, self.target, ignore=ignore)
 
 
-@pytest.fixture(params=["16", "18", "16 to 18"])
+@pytest.fixture(params=matrix("16", "18", "16 to 18"))
 def pair(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Callable[..., str]) -> Pair:
     source = pg18 if request.param == "18" else pg16
     target = pg16 if request.param == "16" else pg18

@@ -16,6 +16,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import Retry
+from tests.combinations import matrix
 from tests.conftest import drop_database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.scenarios import (
@@ -194,7 +195,7 @@ def _each_with_words(found: Sequence[str], words: Sequence[str]) -> bool:
     return len(found) == len(words) and all(word in line for line, word in zip(found, words, strict=True))
 
 
-@pytest.mark.parametrize("transport", ["queue", "wal"])
+@pytest.mark.parametrize("transport", matrix("queue", "wal"))
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(worlds: Callable[[str, str], World], name: str, transport: str) -> None:
     scenario = SCENARIOS[name]

@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.catalog import all_relations
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.pipeline import CREATE_TAGS, DROP_TAGS, load_pipeline
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.sessions import do
@@ -61,7 +62,7 @@ SCENARIOS |= {
 }
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     return cast(Cluster, request.getfixturevalue(f"pg{request.param}"))
 

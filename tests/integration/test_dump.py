@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_fr
 from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, Unreachable
+from tests.combinations import matrix
 
 NASTY = Path(__file__).parent / "nasty.sql"
 ROLES = ("pgddl_test_app", "pgddl_test_owner")
@@ -199,7 +200,7 @@ def test_what_is_left_out_on_purpose_says_why(nasty: str) -> None:
     assert "OPTIONS" not in mapping.statement
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", matrix(16, 18))
 def test_c22_single_tables_bring_all_that_is_theirs_and_move_under_another_schema(
     pg16: Cluster, pg18: Cluster, database: Database, version: int
 ) -> None:

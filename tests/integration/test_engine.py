@@ -75,10 +75,11 @@ def test_two_runs_at_once_are_refused_and_tables_beside_each_other_are_not(
     with Lease(journal_dsn, "shop", "replay", None) as whole:
         whole.take()
         with pytest.raises(LockHeld, match="another run of pipeline 'shop' is alive: replay on"):
-            Lease(journal_dsn, "shop", "replay", None)
+            Lease(journal_dsn, "shop", "replay", None).__enter__()
         with pytest.raises(LockHeld):
-            Lease(journal_dsn, "shop", "backfill", ["shop.a"])
-        Lease(journal_dsn, "other", "replay", None).close()
+            Lease(journal_dsn, "shop", "backfill", ["shop.a"]).__enter__()
+        with Lease(journal_dsn, "other", "replay", None):
+            pass
     with (
         Lease(journal_dsn, "shop", "backfill", ["shop.a"]) as a,
         Lease(journal_dsn, "shop", "backfill", ["shop.b"]) as b,
@@ -89,7 +90,7 @@ def test_two_runs_at_once_are_refused_and_tables_beside_each_other_are_not(
                 with leases.fenced(conn, held.fence_for(table)):
                     pass
         with pytest.raises(LockHeld):
-            Lease(journal_dsn, "shop", "backfill", ["shop.b", "shop.c"])
+            Lease(journal_dsn, "shop", "backfill", ["shop.b", "shop.c"]).__enter__()
 
 
 def test_an_older_token_cannot_commit_and_a_takeover_waits_for_a_commit_under_way(journal_dsn: str) -> None:

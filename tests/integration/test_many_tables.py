@@ -146,3 +146,22 @@ def test_little_is_shared_by_threads_of_the_driver(
     assert {name for name, _ in built} <= {f"pgddl-part-{n}" for n in range(3)}
     valid = "SELECT count(*) FROM pg_index i WHERE indrelid::regclass::text ~ '^t_' AND indisvalid"
     assert move.journal(valid) == move.on_source(valid) == [(30,)]
+
+
+def test_a_cancellation_at_the_end_leaves_no_plans_kept(source_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it comes from whoever sees that somebody waits for us: at any moment."""
+    with connect(source_dsn, purpose="test") as conn:
+        execute, met = conn.execute, list[object]()
+
+        def cancelled(query: Any, *args: Any, **options: Any) -> Any:
+            if "'auto'" in query and not met:
+                met.append(query)
+                execute("DO $$ BEGIN RAISE query_canceled; END $$")
+            return execute(query, *args, **options)
+
+        monkeypatch.setattr(conn, "execute", cancelled)
+        with pytest.raises(psycopg.errors.QueryCanceled), plans_kept(conn):
+            conn.execute("SELECT 1")
+        assert met
+        assert conn.prepare_threshold is None
+        assert execute("SHOW plan_cache_mode").fetchone() == ("auto",)

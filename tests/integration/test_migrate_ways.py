@@ -13,11 +13,15 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
+from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.rows import comparing
+from airflow_provider_pgddl.engine.rows.checksums import Compared, Range, Sides
 from airflow_provider_pgddl.engine.stages import cut_over, swap
 from airflow_provider_pgddl.engine.stages.reset import reset
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.sessions import Underway
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -256,6 +260,35 @@ def test_verify_finds_what_differs_and_swap_refuses_it(source_dsn: str, target_d
     execute(target_dsn, "DELETE FROM a WHERE id = -5")
     execute(source_dsn, "UPDATE a SET n = n WHERE id IN (17, 2999); UPDATE b SET n = n WHERE k = '5'")
     move.run_all(after="replay")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_what_was_compared_before_it_gave_way_stands(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is truncated all the time keeps nobody from being compared with the others."""
+    execute(source_dsn, "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a SELECT generate_series(1, 50)")
+    execute(source_dsn, "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b SELECT generate_series(1, 50)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    move.run_all(until="replay")
+    compared: list[int] = []
+    compare = comparing.compare
+    client = Underway(lambda: execute(source_dsn, "TRUNCATE a, b"))
+
+    def waited_for(source: Session, copy: Session, sides: Sides, within: Range) -> Compared:
+        compared.append(within.id)
+        if len(compared) == 2:
+            client.__enter__()
+            source.execute("SELECT pg_catalog.pg_sleep(60)")  # until it is cancelled, for the client waits
+        return compare(source, copy, sides, within)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comparing, "compare", waited_for)
+        move.run("verify")
+    client.finish()
+    first, second, third = compared
+    assert first != second == third
+    move.run_all(after="verify")
     assert differences(source_dsn, target_dsn) == []
 
 

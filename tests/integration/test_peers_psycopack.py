@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.stages import exchange
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 from tests.integration.test_correctness import before_each, once
@@ -143,7 +144,7 @@ def test_5_an_insert_of_a_value_that_a_stale_row_holds_is_not_swallowed(rewrite:
     assert all(row in found for row in ("(1001,c1,0)", "(1002,c2,0)", "(1003,c3,0)", "(1,free,1)"))
 
 
-@pytest.mark.parametrize("rows", WRITERS)
+@pytest.mark.parametrize("rows", matrix(*WRITERS))
 @pytest.mark.parametrize("stage", ["snapshot", "backfill", "schema_sync", "verify"])
 def test_6_truncate_and_what_a_replication_role_writes(rewrite: Make, rows: str, stage: str) -> None:
     move = rewrite(rows)
@@ -161,7 +162,7 @@ def test_6_truncate_and_what_a_replication_role_writes(rewrite: Make, rows: str,
     assert swapped_as_it_was(move, stage) == "(1,one,0) (2,two,2) (3,three,3)"
 
 
-@pytest.mark.parametrize("rows", WRITERS)
+@pytest.mark.parametrize("rows", matrix(*WRITERS))
 @pytest.mark.parametrize("stage", ["setup", "backfill", "schema_sync", "verify"])
 def test_7_a_column_that_comes_or_goes_during_the_run(rewrite: Make, rows: str, stage: str) -> None:
     """One that comes is lost without a word, one that goes makes every write fail."""

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.pipeline import load_pipeline, matches
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight import preflight, too_old
 from airflow_provider_pgddl.engine.unbuilt import unsupported
+from tests.combinations import matrix
 from tests.conftest import Database
 
 _ROLES: list[tuple[Cluster, str]] = []
@@ -113,7 +114,7 @@ def apply_fix(dsn: str, finding: Finding) -> None:
 ORDERS = "CREATE TABLE public.orders (id int PRIMARY KEY, note text)"
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def dsn(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> str:
     """A fresh database, once on each version."""
     return database({16: pg16, 18: pg18}[request.param])
@@ -830,6 +831,7 @@ def test_a_free_sequence_of_one_table_is_no_hindrance(dsn: str) -> None:
     assert findings(in_place("public.orders"), dsn) == []
 
 
+@pytest.mark.every_combination
 def test_c23_a_foreign_key_of_a_partitioned_table_needs_18(dsn: str) -> None:
     run(
         dsn,

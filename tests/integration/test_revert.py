@@ -16,6 +16,7 @@ from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.test_faults import Faults, until_done
@@ -66,7 +67,7 @@ SHOWN = "id, kind, code, n, note, size"
 MADE_ANEW = ["RI_ConstraintTrigger", "pgddl"]
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

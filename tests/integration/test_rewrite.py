@@ -24,7 +24,10 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare, diff_catalogs
 from airflow_provider_pgddl.demo.writers import Connection, Operation, TableWriters, Traffic
 from airflow_provider_pgddl.engine.errors import PgddlError
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+
+pytestmark = pytest.mark.timeout(900)
 
 SCHEMA = Path(__file__).with_name("rewrite.sql")
 FLOOR = "Shop Floor"
@@ -385,7 +388,7 @@ def test_a_number_drawn_from_an_identity_during_the_swap_stays_its_own(
     execute(source_dsn, f"INSERT INTO t (id) VALUES ({drawn[0]})")
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

@@ -8,8 +8,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.test_rewrite_partition import rows_of
+
+pytestmark = pytest.mark.timeout(900)
 
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}
 
@@ -59,7 +62,7 @@ ACTIONS: dict[str, tuple[list[str], str, object]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

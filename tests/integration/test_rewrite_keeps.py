@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import load_pipeline, written
 from airflow_provider_pgddl.engine.stages import exchange, swap
 from airflow_provider_pgddl.engine.stages.check import check
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -64,7 +65,7 @@ def differing(before: list[str], after: list[str]) -> list[str]:
     return [line for line in diff_catalogs(before, after) if line[2:].strip()]
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster

@@ -13,7 +13,9 @@ from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
 from airflow_provider_pgddl.engine.stages.check import check
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.sessions import Underway, in_transaction, one, wait_for, waits
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_rewrite_partition import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
 
@@ -23,7 +25,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster
@@ -192,3 +194,23 @@ def test_columns_without_an_order_are_refused_and_an_index_is_asked_for(
     assert warned["severity"] == "warning"
     execute(dsn, warned["fix"].replace(" CONCURRENTLY", ""))
     assert warnings() == []
+
+
+def test_while_one_table_is_sampled_no_other_is_locked(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    """A client that has locked the one may lock the other, too: it would wait for us, and we for it."""
+    for name in ("a", "b"):
+        execute(
+            source_dsn, f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} SELECT generate_series(1, 9)"
+        )
+    tables = {"public.a": {"order_by": ["id"]}, "public.b": {"order_by": ["id"]}}
+    move = lifecycle(source_dsn, rewrite=tables, capture={"ddl": "off"})
+    move.run_all(until="snapshot")
+    with (
+        in_transaction(source_dsn, "LOCK TABLE b") as client,
+        Underway(lambda: move.run("backfill")) as filling,
+    ):
+        wait_for(lambda: waits(source_dsn, "AccessShareLock", "b"), filling)
+        assert one(source_dsn, "SELECT count(*) FROM pgddl.chunks") > 0  # a has been laid out, and that is committed
+        client.execute("LOCK TABLE a NOWAIT")
+        client.commit()
+        filling.finish()

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded, SchemaJournal
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import wait_until
 from tests.integration.sessions import Underway
@@ -40,7 +41,7 @@ def set_up(conn: Session, *pipelines: str) -> None:
         )
 
 
-@pytest.fixture(params=["pg16", "pg18"])
+@pytest.fixture(params=matrix("pg16", "pg18"))
 def open_journal(request: pytest.FixtureRequest, database: Database) -> Iterator[Callable[[], SchemaJournal]]:
     """``open_journal()``: the journal of pipeline shop over another session each time; in place it is on the source."""
     dsn = database(request.getfixturevalue(request.param))

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.compatibility import OR, Difference, compare
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, Name, Schemas, TableModel
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import load_real, psql
 from tests.integration.sessions import Underway, do, in_transaction, wait_for
@@ -82,7 +83,7 @@ CREATE INDEX t_plain ON t (c);
 """
 
 
-@pytest.fixture(params=["pg16", "pg18"])
+@pytest.fixture(params=matrix("pg16", "pg18"))
 def dsn(request: pytest.FixtureRequest, database: Database) -> str:
     return database(request.getfixturevalue(request.param))
 
@@ -401,7 +402,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["16 to 18", "18 to 16"])
+@pytest.mark.parametrize("way", matrix("16 to 18", "18 to 16"))
 @pytest.mark.parametrize(("there", "here", "kinds"), PAIRS)
 def test_a_fix_ends_what_it_fixes(
     there: str, here: str, kinds: list[str], way: str, source_dsn: str, target_dsn: str

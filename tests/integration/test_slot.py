@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.rows.windows import logs_of
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -95,7 +96,7 @@ def pipeline_context(shop: Lifecycle) -> Iterator[Context]:
 
 
 PUBLISHED = (
-    "SELECT array_agg(r.prrelid::regclass::text ORDER BY 1) FROM pg_publication_rel r"
+    "SELECT array_agg(r.prrelid::regclass::text ORDER BY r.prrelid::regclass::text) FROM pg_publication_rel r"
     " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname LIKE 'pgddl_rows_of_%'"
 )
 
@@ -336,7 +337,7 @@ GONE = """
 """
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def captured(request: pytest.FixtureRequest, database: Database, target_dsn: str, lifecycle: Make) -> str:
     """A source whose tables are in the publication."""
     source = database(request.getfixturevalue(f"pg{request.param}"))

@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
 from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
 from airflow_provider_pgddl.engine.connect import Session, connect, connect_replication
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, Unreachable
+from tests.combinations import matrix
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
@@ -39,7 +40,7 @@ TABLES = ("one", "two", "three")
 WRITERS = 8
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def source(request: pytest.FixtureRequest, pg16: Cluster, pg18: Cluster, database: Database) -> str:
     return database(pg16 if request.param == 16 else pg18)
 
@@ -243,6 +244,7 @@ def replay(source: str) -> Iterator[Callable[[int], Replay]]:
         yield make
 
 
+@pytest.mark.every_combination
 def test_c01_windows_by_the_snapshot_lose_nothing(source: str, replay: Callable[[int], Replay]) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -256,6 +258,7 @@ def test_c01_windows_by_the_snapshot_lose_nothing(source: str, replay: Callable[
     assert copy.copy == copy.source() and copy.copy
 
 
+@pytest.mark.every_combination
 def test_c01_windows_by_position_lose_keys(source: str, replay: Callable[[int], Replay]) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)

@@ -831,7 +831,7 @@ def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
     def take_over(number: int) -> None:
         if not newer:
             assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
-            newer.append(Lease(move.target, move.name, "replay", [lost]))
+            newer.append(Lease(move.target, move.name, "replay", [lost]).__enter__())
             newer[0].take()
 
     before_each(monkeypatch, windows, "flush", take_over)

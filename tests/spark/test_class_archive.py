@@ -102,3 +102,33 @@ def test_a_folder_that_others_may_write_to_is_not_used(env: dict[str, str], tmp_
     class_archive(env, tmp_path)
     (tmp_path / "cache" / "pgddl" / "jvm").chmod(0o777)
     assert class_archive(env, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "told", [{"JAVA_TOOL_OPTIONS": "-Xshare:off"}, {"SPARK_CONF_DIR": "/etc/spark"}, {"SPARK_HOME": ""}]
+)
+def test_none_is_made_where_somebody_has_told_jvms_anything(
+    env: dict[str, str], tmp_path: Path, told: dict[str, str]
+) -> None:
+    class_archive(env, tmp_path)
+    assert class_archive(env | told, tmp_path) is None
+
+
+def test_none_is_made_by_a_java_that_cannot(env: dict[str, str], tmp_path: Path) -> None:
+    """As one without its own archive, which does not start then."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text('#!/bin/sh\ncase "$*" in *ArchiveClassesAtExit*) exit 1;; esac\n')
+    java.chmod(0o755)
+    env |= {"JAVA_HOME": str(tmp_path)}
+    class_archive(env, tmp_path)
+    assert class_archive(env, tmp_path) is None
+
+
+def test_there_may_be_no_home(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    nowhere = {key: value for key, value in env.items() if key not in ("HOME", "XDG_CACHE_HOME")}
+    assert class_archive(nowhere, tmp_path) is None

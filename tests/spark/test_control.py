@@ -16,7 +16,7 @@ from airflow_provider_pgddl.demo.writers import TableWriters
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.test_control import CHUNKS_DONE, cancel, finish, held, pause, resume, shown
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TABLE = """
 CREATE TABLE public.t (id int PRIMARY KEY, v text);

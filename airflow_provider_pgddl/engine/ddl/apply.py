@@ -117,8 +117,8 @@ def apply_in_groups(
             with lease.fenced(conn, fence):
                 for event in group:
                     run_as(conn, event.event.get("grantor"), event.statement)
-                if copies_only:
-                    _refuse_locks_outside(conn, ";\n".join(event.statement for event in group))
+                    if copies_only:
+                        _refuse_locks_outside(conn, event.statement)
                 Journal(conn, pipeline).events_applied([event.id for event in group])
         except (psycopg.Error, StageFailed):
             if conn.closed:

@@ -4,7 +4,8 @@ The checksum is a sum (XOR cancels duplicates) of a hash of each row. Across clu
 row's text, which both sides print alike because every session pins what printing depends on; types that cannot be
 hashed (json, xml, point) print all the same. On one server the columns whose equal values are the same value go into it
 as they are, by hash_record_extended, in half the time. That is linear in its columns' hashes, so a plain sum of it
-would not see values that changed places between rows: it is hashed once more."""
+would not see values that changed places between rows: it is hashed once more. The hash of a bigint or a timestamp folds
+it to 32 bits, for it must be that of an equal integer (-1 and 4294967295 have the same): their bytes are hashed."""
 
 from __future__ import annotations
 
@@ -32,9 +33,13 @@ RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid"
 
 # Types of which no two values are equal and not the same: of no others (numeric 1.0 and 1.00, float 0 and -0) a hash
 # says what a row's text says. Text is hashed by its bytes, whatever its collation calls equal.
-NATIVE = frozenset({"smallint", "integer", "bigint", "oid", "boolean", "uuid", "date", "bytea",
-                    "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
-NATIVE_TEXT = frozenset({"text", "character varying"})
+NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date", "bytea"), "{}") | {
+    "bigint": "pg_catalog.int8send({})",
+    "timestamp without time zone": "pg_catalog.timestamp_send({})",
+    "timestamp with time zone": "pg_catalog.timestamptz_send({})",
+    "text": '({}) COLLATE "C"',
+    "character varying": '({}) COLLATE "C"',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +62,27 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Sides:
     """How both sides are read: what a row consists of, and the key in front of it. `types` are the copy's where both
-    are on one server, else empty."""
+    are on one server, else empty: there the source's values are cast to them, as they were when they were inserted
+    (rewrite.alter gives a column another type, or takes a value from an expression of another)."""
 
     plan: Plan
-    casts: tuple[str | None, ...]
     types: tuple[str, ...] = ()
 
     @classmethod
     def across(cls, plan: Plan) -> Sides:
         """The plan's own expressions yield what the copy holds."""
-        return cls(plan, (None,) * len(plan.columns))
+        return cls(plan)
 
     @classmethod
-    def in_place(cls, plan: Plan, source_types: Mapping[str, str], copy_types: Mapping[str, str]) -> Sides:
-        """Where rewrite.alter gave a column another type, the source's value is cast to it before it is compared."""
-        casts = tuple(copy_types[c] if copy_types[c] != source_types.get(c) else None for c in plan.columns)
-        return cls(plan, casts, tuple(copy_types[c] for c in plan.columns))
+    def in_place(cls, plan: Plan, copy_types: Mapping[str, str]) -> Sides:
+        return cls(plan, tuple(copy_types[c] for c in plan.columns))
 
     def source_hash(self) -> sql.Composed:
-        return self._hash([
-            sql.SQL(e) if cast is None else sql.SQL("({})::{}").format(sql.SQL(e), sql.SQL(cast))
-            for e, cast in zip(self.plan.expressions, self.casts, strict=True)
-        ])  # fmt: skip
+        values = list(map(sql.SQL, self.plan.expressions))
+        if not self.types:
+            return self._hash(values)
+        cast = sql.SQL("({})::{}")
+        return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(values, self.types, strict=True)])
 
     def copy_hash(self) -> sql.Composed:
         return self._hash([sql.Identifier(c) for c in self.plan.columns])
@@ -93,9 +97,7 @@ class Sides:
         native, printed = list[sql.Composable](), list[sql.Composable]()
         for value, type_ in zip(values, (re.sub(r"\(\d+\)", "", t) for t in self.types), strict=True):
             if type_ in NATIVE:
-                native.append(value)
-            elif type_ in NATIVE_TEXT:
-                native.append(sql.SQL('({}) COLLATE "C"').format(value))
+                native.append(sql.SQL(NATIVE[type_]).format(value))
             else:
                 printed.append(value)
         if printed:

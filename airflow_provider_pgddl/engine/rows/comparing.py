@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, compare
 from airflow_provider_pgddl.engine.rows.windows import at_snapshot
 
@@ -32,16 +34,21 @@ def compare_part(part: Part) -> list[Result]:
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
     plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
-    with source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
-        return compare_ranges(source, copy, part.ranges, part.seconds)
+    compared = list[Result]()
+    # Who waits for one of the tables waits behind the window, too, which gives way by itself.
+    with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
+        compare_ranges(source, copy, part.ranges, part.seconds, compared)
+    return compared
 
 
-def compare_ranges(source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float) -> list[Result]:
-    """The ranges' results, until `seconds` are over; at least one."""
-    deadline, compared = time.monotonic() + seconds, list[Result]()
+def compare_ranges(
+    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[Result]
+) -> None:
+    """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
+    compared until then, under the locks that are given up, stands."""
+    deadline = time.monotonic() + seconds
     for within, sides in todo:
         found = compare(source, copy, sides, within)
         compared.append((within.id, found.rows, found.differ))
         if time.monotonic() > deadline:
             break
-    return compared

@@ -74,8 +74,10 @@ def run(job: Job) -> StageResult:
 def _context(job: Job, stack: ExitStack) -> Context:
     name = job.pipeline.pipeline
     tables = None if job.tables is None else [".".join(table_name(t)) for t in job.tables]
-    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, tables))
-    require_same_config(job.pipeline, Journal(held.conn, name).row().config)
+    held = Lease(job.conninfo("target"), name, job.stage, tables)
+    stack.callback(held.close)
+    require_same_config(job.pipeline, Journal(held.conn, name).row().config)  # said at once, whoever holds the lock
+    stack.enter_context(held)
     held.take()
     context = Context(job, held, stack)
     _refuse_other_source(context)

@@ -72,14 +72,16 @@ def _require_snapshot(context: Context) -> None:
 
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     """Chunks of every table that has none yet, in one transaction with the note that they are laid out; as many tables
-    as GROUP in each."""
+    as GROUP in each. One that is put in another order is sampled for that, and so locked: it has its own."""
     healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
     healthy = context.healthy([t for t in context.tables() if t.id in {h.id for h in healthy}], "created")
     block_size = catalog.server(context.source).block_size
     fresh = [t for t in healthy if not t.planned]
-    for first in range(0, len(fresh), GROUP):
-        group = fresh[first : first + GROUP]
+    unordered = [t for t in fresh if not t.plan.order]
+    groups = [[t] for t in fresh if t.plan.order]
+    groups += [unordered[first : first + GROUP] for first in range(0, len(unordered), GROUP)]
+    for group in groups:
         with context.fenced():
             described = catalog.describe(context.source, [t.oid for t in group], context.trigger_names)
             for table in group:

@@ -3,15 +3,13 @@
 -- pipeline sees that it has, captures it anew and reads it again, or stops it.
 
 -- Out of every publication that fills a log. The command itself may be waited for, the publication only shortly: whoever else alters
--- it keeps it locked until its transaction ends. If that one wants the table which is locked by now, it is the one that would be told of
--- a deadlock, after deadlock_timeout: we give way well before.
+-- it keeps it locked until its transaction ends.
 CREATE FUNCTION pgddl.unpublish(relations oid[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms' AS $function$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $function$
 #variable_conflict use_column
 DECLARE
     published   record;
 BEGIN
-    PERFORM set_config('lock_timeout', greatest(setting::int / 4, 1)::text, true) FROM pg_settings WHERE name = 'deadlock_timeout';
     FOR published IN
         SELECT p.pubname, n.nspname, c.relname
         FROM pgddl.captured s
@@ -26,10 +24,9 @@ BEGIN
 END
 $function$;
 
--- What one ALTER TABLE names, as its client's path resolves it, if it is of a kind that Postgres refuses for columns that a publication
--- lists: the columns that it drops or gives another type; null where it sets a table unlogged, which needs none. `after` is the text
--- behind ALTER TABLE. What is written in some way that is not understood here is left to Postgres.
-CREATE FUNCTION pgddl.named_in_alter(after text, path jsonb, OUT relation oid, OUT target text, OUT columns name[])
+-- What one ALTER TABLE names, as its client's path resolves it, if Postgres would refuse it for one of our publications; else null.
+-- `after` is the text behind ALTER TABLE. What is written in some way that is not understood here is left to Postgres.
+CREATE FUNCTION pgddl.named_in_alter(after text, path jsonb, OUT relation oid, OUT target text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $function$
 #variable_conflict use_column
 DECLARE
@@ -37,53 +34,36 @@ DECLARE
     head    text[] := regexp_match(after, '^\s+(?:if\s+exists\s+)?(only\s+)?(' || word || '(?:\s*\.\s*' || word || ')?)(.*)$', 'i');
     name    name[];
     found   record;
+    listed  name[];
 BEGIN
-    IF head[3] !~* '\mset\s+unlogged\M' THEN
-        SELECT array_agg((parse_ident(m[2]))[1]::name) INTO columns
-        FROM regexp_matches(head[3], '\m(?:(drop)\s+(?:column\s+)?(?:if\s+exists\s+)?|alter\s+(?:column\s+)?)('
-                                     || word || ')(?:\s+(?:set\s+data\s+)?(type)\M)?', 'gi') x(m)
-        WHERE coalesce(m[1], m[3]) IS NOT NULL;
-        IF columns IS NULL THEN
-            RETURN;
-        END IF;
-    END IF;
     name := parse_ident(head[2])::name[];
     SELECT c.oid, n.nspname, c.relname INTO found
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN jsonb_array_elements_text(path) WITH ORDINALITY p(schema, n) ON p.schema::name = n.nspname
-    WHERE c.relname = name[cardinality(name)] AND c.relkind IN ('r', 'p')
+    WHERE c.relname = name[cardinality(name)]
       AND CASE cardinality(name) WHEN 1 THEN p.n IS NOT NULL ELSE n.nspname = name[1] END
     ORDER BY p.n LIMIT 1;
-    IF columns IS NOT NULL THEN
-        -- Only these can be a key's. Behind this command the string may have others, which drop other things.
-        SELECT array_agg(DISTINCT a.attname) INTO columns
-        FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
-        WHERE i.indisunique AND i.indrelid = ANY(pgddl.with_descendants(ARRAY[found.oid])) AND a.attname = ANY(columns);
-        IF columns IS NULL THEN
-            RETURN;
-        END IF;
+    SELECT array_agg(DISTINCT a.attname) INTO listed
+    FROM pgddl.captured s
+    JOIN pg_publication p ON p.pubname = 'pgddl_rows_of_' || s.pipeline
+    JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = s.leaf
+    JOIN pg_attribute a ON a.attrelid = s.leaf AND a.attnum = ANY(s.key)
+    WHERE s.function = '' AND s.leaf = ANY(pgddl.with_descendants(ARRAY[found.oid]));
+    IF listed IS NOT NULL
+       AND (head[3] ~* '\mset\s+unlogged\M'
+            OR EXISTS (SELECT FROM regexp_matches(head[3], '\m(?:(drop)\s+(?:column\s+)?(?:if\s+exists\s+)?|alter\s+(?:column\s+)?)('
+                                                  || word || ')(?:\s+(?:set\s+data\s+)?(type)\M)?', 'gi') x(m)
+                       WHERE coalesce(m[1], m[3]) IS NOT NULL AND (parse_ident(m[2]))[1]::name = ANY(listed))) THEN
+        relation := found.oid;
+        target := coalesce(head[1], '') || format('%I.%I', found.nspname, found.relname);
     END IF;
-    relation := found.oid;
-    target := coalesce(head[1], '') || format('%I.%I', found.nspname, found.relname);
 EXCEPTION WHEN OTHERS THEN
     relation := NULL;
 END
 $function$;
 
--- Whether a publication that fills a log lists one of these columns of a relation or of what is below it; null: any column.
-CREATE FUNCTION pgddl.is_published(relation oid, columns name[]) RETURNS boolean
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $function$
-    SELECT EXISTS (
-        SELECT FROM pgddl.captured s
-        JOIN pg_publication p ON p.pubname = 'pgddl_rows_of_' || s.pipeline
-        JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = s.leaf
-        JOIN pg_attribute a ON a.attrelid = s.leaf AND a.attnum = ANY(s.key)
-        WHERE s.function = '' AND s.leaf = ANY(pgddl.with_descendants(ARRAY[$1])) AND (columns IS NULL OR a.attname = ANY(columns)))
-$function$;
-
 -- Event trigger, ddl_command_start, behind client_ddl. It takes the lock that the command is going to take, in the same order, and
--- only for who may run it: one that waits or deadlocks here would have done so without us. Only under that lock is it known whether the
--- table is published: whom the command has waited for may just have captured it.
+-- only for who may run it: one that waits or deadlocks here would have done so without us.
 CREATE FUNCTION pgddl.leave_publications() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $function$
 #variable_conflict use_column
@@ -97,7 +77,6 @@ DECLARE
     number      int := 1;
     relation    oid;
     target      text;
-    columns     name[];
     message     text;
     state       text;
 BEGIN
@@ -126,7 +105,7 @@ BEGIN
             END IF;
             PERFORM set_config('pgddl.alters', md5(statement_timestamp()::text || statement) || ' ' || number, true);
         END IF;
-        SELECT n.* INTO relation, target, columns FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n;
+        SELECT n.relation, n.target INTO relation, target FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n;
         IF relation IS NULL
            OR NOT pg_has_role((client ->> 'role')::name, (SELECT relowner FROM pg_class WHERE oid = relation), 'USAGE') THEN
             RETURN;
@@ -137,8 +116,7 @@ BEGIN
     PERFORM set_config('pgddl.skip', 'on', true);
     BEGIN
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', target);
-        IF (SELECT n.relation FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n) = relation
-           AND pgddl.is_published(relation, columns) THEN
+        IF (SELECT n.relation FROM pgddl.named_in_alter(parts[number + 1], client -> 'path') n) = relation THEN
             BEGIN
                 PERFORM pgddl.unpublish(pgddl.with_descendants(ARRAY[relation]));
             EXCEPTION WHEN OTHERS THEN

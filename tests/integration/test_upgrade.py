@@ -1,0 +1,181 @@
+"""A source that an older package has set up, and a newer one takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.migrations import Migration
+from tests.conftest import Database
+from tests.integration.ddl_source import Source
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
+
+Make = Callable[..., Lifecycle]
+UNDER_LOCK = 9  # of core: replaces what version 5 takes tables out of publications with
+
+FUNCTIONS = """
+    SELECT p.oid::regprocedure::text, pg_get_functiondef(p.oid), p.proowner::regrole::text, p.proacl::text
+    FROM pg_proc p WHERE p.pronamespace = 'pgddl'::regnamespace ORDER BY 1
+"""
+EVENT_TRIGGERS = """
+    SELECT evtname, evtevent, evtfoid::regproc::text, evttags::text, evtenabled::text FROM pg_event_trigger ORDER BY 1
+"""
+
+
+@contextmanager
+def package_before(version: int) -> Iterator[None]:
+    """The package as far as it was before this version of core."""
+    every = migrations.migrations
+
+    def older(set_name: str) -> tuple[Migration, ...]:
+        return tuple(m for m in every(set_name) if set_name != "core" or m.version < version)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "migrations", older)
+        yield
+
+
+def upgrade(dsn: str) -> list[int]:
+    with connect(dsn, purpose="test") as session:
+        return migrations.apply(session, "core")
+
+
+def made(dsn: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as conn:
+        return conn.execute(FUNCTIONS.encode()).fetchall() + conn.execute(EVENT_TRIGGERS.encode()).fetchall()
+
+
+@pytest.fixture(params=[16, 18])
+def fresh(request: pytest.FixtureRequest, database: Database) -> Callable[[], str]:
+    return lambda: database(request.getfixturevalue(f"pg{request.param}"))
+
+
+@pytest.mark.parametrize("captures_ddl", [True, False])
+def test_up_and_down_give_what_a_package_of_that_version_makes(fresh: Callable[[], str], captures_ddl: bool) -> None:
+    """Also where event triggers are in use, whose functions have got a setting since they were made."""
+
+    def set_up(source: Source) -> None:
+        if captures_ddl:
+            source.start()
+        else:
+            upgrade(source.dsn)
+
+    old, new = Source(fresh(), "queue"), Source(fresh(), "queue")
+    with package_before(UNDER_LOCK):
+        set_up(old)
+    set_up(new)
+    landed, newest = made(old.dsn), made(new.dsn)
+    assert captures_ddl == any("lc_messages" in str(row) for row in landed)
+    changed = {row[0].split("(")[0] for row in set(landed) ^ set(newest)}
+    assert changed == {
+        f"pgddl.{name}" for name in ("unpublish", "named_in_alter", "is_published", "leave_publications")
+    }
+    for _ in range(2):
+        with old.session() as session:
+            assert migrations.state(session, "core")["changed"] == []
+        assert upgrade(old.dsn) == [UNDER_LOCK]
+        assert made(old.dsn) == newest
+        with old.session() as session:
+            where = "set_name = 'core' AND version = %s"
+            (down,) = session.execute(
+                f"SELECT down FROM pgddl.migrations WHERE {where}".encode(), [UNDER_LOCK]
+            ).fetchone()
+            session.execute(down.encode())
+            session.execute(f"DELETE FROM pgddl.migrations WHERE {where}".encode(), [UNDER_LOCK])
+        assert made(old.dsn) == landed
+
+
+SHOP = """
+    CREATE TABLE items (id bigint PRIMARY KEY, code text UNIQUE, body text);
+    CREATE TABLE pairs (a int, b text, body text, PRIMARY KEY (a, b));
+    INSERT INTO items SELECT n, 'c' || n, 'x' FROM generate_series(1, 200) n;
+    INSERT INTO pairs SELECT n, 'b' || n, 'x' FROM generate_series(1, 50) n;
+"""
+RETYPE = "ALTER TABLE items ALTER id TYPE numeric"
+PUBLISHED = "SELECT array_agg(prrelid::regclass::text ORDER BY prrelid::regclass::text) FROM pg_publication_rel"
+
+
+@pytest.fixture
+def landed(fresh: Callable[[], str], target_dsn: str, lifecycle: Make) -> Lifecycle:
+    """A pipeline under way whose source the older package has set up."""
+    source = fresh()
+    do(source, SHOP)
+    shop = lifecycle(source, target_dsn, tables={"include": ["public.*"]}, capture={"rows": "wal"})
+    with package_before(UNDER_LOCK):
+        shop.run_all(until="replay")
+    return shop
+
+
+def test_c19_a_pipeline_that_was_set_up_before_goes_on(landed: Lifecycle) -> None:
+    """With clients that have been connected all the while, and have run the functions as they were."""
+    with psycopg.connect(landed.source) as client:
+        client.execute("ALTER TABLE pairs ALTER a TYPE bigint")
+        assert client.execute(PUBLISHED.encode()).fetchone() == (["items"],)
+        client.rollback()
+        client.execute("UPDATE items SET body = 'before', id = id + 5000 WHERE id < 9")
+        client.commit()
+        assert upgrade(landed.source) == [UNDER_LOCK]
+        client.execute(RETYPE.encode())
+        assert client.execute(PUBLISHED.encode()).fetchone() == (["pairs"],)
+        client.execute("UPDATE items SET body = 'after' WHERE code > 'c5'")
+        client.commit()
+        do(landed.source, "UPDATE pairs SET body = 'z'")
+        assert not landed.run("replay").blocked
+        assert one(landed.source, PUBLISHED) == ["items", "pairs"]
+        assert differences(landed.source, landed.target) == []
+    landed.run("setup")
+    do(landed.source, "UPDATE items SET body = 'last' WHERE code = 'c1'", "ALTER TABLE pairs ALTER a TYPE numeric")
+    landed.run_all(after="setup")
+    assert differences(landed.source, landed.target) == []
+    assert one(landed.source, "SELECT to_regnamespace('pgddl')::text") is None
+
+
+def test_c19_what_the_older_functions_could_not_do_is_done_after_it(landed: Lifecycle) -> None:
+    publication = one(landed.source, "SELECT pubname FROM pg_publication WHERE pubname LIKE 'pgddl_rows%'")
+
+    @contextmanager
+    def captured_meanwhile() -> Iterator[Underway[None]]:
+        """DDL on the key of a table that is captured while it waits for its lock."""
+        do(landed.source, RETYPE)
+        assert one(landed.source, PUBLISHED) == ["pairs"]
+        with (
+            in_transaction(landed.source, "LOCK items IN SHARE ROW EXCLUSIVE MODE") as capture,
+            Underway(lambda: do(landed.source, "ALTER TABLE items ALTER id TYPE bigint")) as alter,
+        ):
+            wait_for(lambda: waits(landed.source, "AccessExclusiveLock", "items"), alter)
+            capture.execute(f"ALTER PUBLICATION {publication} ADD TABLE ONLY items (id)".encode())
+            capture.commit()
+            yield alter
+
+    with captured_meanwhile() as alter:
+        alter.fails(psycopg.errors.FeatureNotSupported)
+    assert upgrade(landed.source) == [UNDER_LOCK]
+    with captured_meanwhile() as alter:
+        alter.finish()
+    assert one(landed.source, PUBLISHED) == ["pairs"]
+
+
+def test_c19_an_upgrade_waits_for_no_client_and_fails_none(landed: Lifecycle) -> None:
+    """One that is in the function that is replaced finds its table published no more, as it would have."""
+    with (
+        in_transaction(landed.source, "UPDATE items SET body = 'w'") as writer,
+        Underway(lambda: do(landed.source, RETYPE)) as alter,
+    ):
+        wait_for(lambda: waits(landed.source, "AccessExclusiveLock", "items"), alter)
+        with Underway(lambda: upgrade(landed.source)) as upgraded:
+            assert upgraded.finish() == [UNDER_LOCK]
+        assert not alter.over
+        writer.commit()
+        alter.finish()
+    assert one(landed.source, PUBLISHED) == ["pairs"]
+    assert one(landed.source, "SELECT count(*) FROM pgddl.exceptions") == 0
+    assert not landed.run("replay").blocked
+    assert differences(landed.source, landed.target) == []

@@ -1,0 +1,55 @@
+"""The numbered scripts of `sql/` that databases out there have been set up with."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from airflow_provider_pgddl.engine.migrations import SETS, Migration, migrations
+
+# SHA-256 of every up script. A database keeps those that it was set up with, and is refused where one differs.
+LANDED = {
+    "core/001_capture": "39a2094c6ced2f273c932c85bf72e44356fb3053e8b3694ea6d4bb073c84c52f",
+    "core/002_ddl": "bdc7722d470931546aed1b1ad2eacf920edd23bee87e9408d767b6ccf6926fae",
+    "core/003_direct": "05f56c0967106abfd92ee5ec61aab74e3d523baf7a33afdb84dc89970bcd0517",
+    "core/004_slot": "96cdbcfd80c4064a49320ca5db13d46b3e1778268d9861c45af9c9318341209b",
+    "core/005_leave": "1cfe54bfebf15c1c4561fa2d072f3979243c48cf34ae05232934adbe0374476b",
+    "core/008_capture_guard": "c70f4d63cf3ee1695d1301c08def2b678295304b2f6c19363488030c5134652d",
+    "core/009_leave_under_lock": "69ef6ec2418af75f8c6c849558187ff1e6179adc3ab1f53fd95a106e22000cf5",
+    "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
+    "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
+    "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",
+    "journal/002_ddl": "a9279b36a8898d24465094ddb26362c4c286f353f513061665265282f078b6bf",
+    "journal/003_schema": "b94294e31134155e64b3780f7051c74ab3b0fdfd8bea97d45091c1c9d264439c",
+    "journal/004_chunk_snapshot": "12ff56eb63f988958f7917898260258722527202b55860fca326abc9c38d5b46",
+    "journal/005_control": "0677324295e2ffeb274050fe521c39071ad955357a10f77b2a25b283308a6264",
+    "journal/006_lag": "151a2fde6ec92e42c09798d01d308afd47b28daf07054aa40a4dca16b02a2ca0",
+    "journal/007_slot": "bd633a98b859ced37a6f9a1a8249d2fe883f3f453176a564f224f04984b1618f",
+    "journal/008_reverse": "942a9b7e0ce75b78f3c7cddc413c439ab9c44702e263e1ace6c06185bb115006",
+    "journal/009_ordered": "64bd3e229f5c3a97fa9e533d69d456ce4425a7d246b3aee9582f3a6b446f0d71",
+}
+
+
+def script(migration: Migration) -> str:
+    return f"{migration.set_name}/{migration.version:03}_{migration.name}"
+
+
+SCRIPTS = {script(m): m for set_name in SETS for m in migrations(set_name)}
+
+
+@pytest.mark.parametrize("name", LANDED)
+def test_what_has_landed_stays_as_it_is(name: str) -> None:
+    assert name in SCRIPTS, f"{name} is gone: a landed migration is never taken away or renamed"
+    same = SCRIPTS[name].checksum == LANDED[name]
+    assert same, f"{name} was edited: a landed migration is never edited: add a new one"
+
+
+def test_every_migration_is_recorded_here() -> None:
+    new = {name: m.checksum for name, m in SCRIPTS.items() if name not in LANDED}
+    assert not new, f"record them with their sums, to keep them from being edited once they have landed: {new}"
+
+
+def test_no_number_is_given_twice() -> None:
+    numbers = Counter((m.set_name, m.version) for m in SCRIPTS.values())
+    assert set(numbers.values()) == {1}
