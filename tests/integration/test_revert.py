@@ -16,9 +16,12 @@ from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.stages import revert
+from airflow_provider_pgddl.engine.stages.context import Context
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.sessions import Underway, in_transaction, wait_for, waits
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_reset import reset, rows_of, structure
 from tests.integration.test_rewrite import OTHERS, REWRITE, Shop, load, unaccounted
@@ -326,6 +329,31 @@ def test_foreign_keys_made_since_the_swap_go_along(rewrite: Make) -> None:
     move.run_all(until="swap", after="schema_sync")
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         execute(move.source, "INSERT INTO later VALUES (77777)")
+
+
+def test_who_locks_both_tables_of_a_key_goes_through_while_it_is_validated(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We have the one and wait for the other, which the client has: it would be told of a deadlock, or we would."""
+    move = rewrite()
+    move.run_all(until="swap")
+    validate, met = revert.finish, list[str]()
+
+    def finish(context: Context) -> int:
+        with (
+            in_transaction(move.source, "LOCK TABLE kinds") as client,
+            Underway(lambda: validate(context)) as validating,
+        ):
+            wait_for(lambda: waits(move.source, "RowShareLock", "kinds"), validating)
+            client.execute("LOCK TABLE items")
+            client.commit()
+            met.append("both")
+            return validating.finish()
+
+    monkeypatch.setattr(revert, "finish", finish)
+    move.run("revert")
+    assert met == ["both"]
+    assert one(move, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND NOT convalidated") == 0
 
 
 def test_the_foreign_key_of_a_dropped_column_comes_back(rewrite: Make) -> None:

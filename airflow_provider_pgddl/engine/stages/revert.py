@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.dependents import Carried
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -454,13 +455,18 @@ def finish(context: Context) -> int:
     run_no = context.journal.run
     statements = context.journal.follow_ups_left(run_no)
     for statement in statements:
-        with context.fenced():
-            try:
-                with context.source.transaction():
-                    context.source.execute(statement)
+
+        def attempt(statement: str = statement) -> str:
+            with context.fenced():
+                limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
                 said = statement
-            except pg.ForeignKeyViolation as error:
-                said = f"stays NOT VALID: {error.diag.message_primary} ({statement})"
-            context.journal.follow_up_done(run_no, statement)
-        context.say(said)
+                try:
+                    with context.source.transaction():
+                        context.source.execute(statement)
+                except pg.ForeignKeyViolation as error:
+                    said = f"stays NOT VALID: {error.diag.message_primary} ({statement})"
+                context.journal.follow_up_done(run_no, statement)
+            return said
+
+        context.say(with_tries(context.pipeline.swap, "finishing the revert", attempt))
     return len(statements)
