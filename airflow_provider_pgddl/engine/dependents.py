@@ -159,8 +159,7 @@ def left_behind(conn: Session, oids: Sequence[int]) -> list[str]:
 
 def lacking(conn: Session, relations: Collection[int], functions: Collection[int] = ()) -> list[tuple[int, str, str]]:
     """(oid, what, fix) of the rights that we or their owners lack to make these again with owner and grants."""
-    row = conn.execute("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user").fetchone()
-    if (row and row[0]) or not (relations or functions):
+    if not (relations or functions):
         return []
     privilege = "SET" if conn.info.server_version >= 160_000 else "MEMBER"
     args = {"relations": sorted(relations), "functions": sorted(functions), "privilege": privilege}

@@ -342,6 +342,7 @@ SELECT m.oid, pg_catalog.format('role %%s may not create in schema %%s, in which
 FROM made m JOIN pg_catalog.pg_namespace n ON n.oid = m.home
 JOIN pg_catalog.pg_roles r ON r.oid = m.owner OR r.rolname = current_user
 WHERE NOT pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE')
+  AND NOT (SELECT u.rolsuper FROM pg_catalog.pg_roles u WHERE u.rolname = current_user)  -- who gives whatever to anybody
 UNION
 SELECT m.oid, pg_catalog.format('the swap gives again what %%s has granted: role %%s needs to act as that role', r.rolname, current_user),
        pg_catalog.format('GRANT %%I TO %%I;', r.rolname, current_user)
