@@ -129,6 +129,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
                     (Range(*r), sides[table])
                     for r, table in _ranges(left) if table not in done.stopped and r[0] not in known
                 ]  # fmt: skip
+                if not todo:
+                    return
                 if spread and done.snapshot:
                     compared += _compare_over_spark(context, done.snapshot, todo)
                 else:
@@ -167,7 +169,7 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     parts = [
         Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
              tuple(todo[n::workers]), WINDOW_SECONDS)
-        for n in range(workers)
+        for n in range(min(workers, len(todo)))
     ]  # fmt: skip
     shares = spread(compare_part, parts, workers=workers, app=f"pgddl verify {context.name}")
     return [result for share in shares for result in share]
