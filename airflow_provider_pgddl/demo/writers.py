@@ -239,7 +239,9 @@ class Traffic:
             conn.commit()
         except psycopg.Error as error:
             if conn is not None and not conn.closed:
-                conn.rollback()
+                # Lost in between, it is rolled back just the same, and the next operation connects again.
+                with contextlib.suppress(psycopg.OperationalError):
+                    conn.rollback()
             return self._judge(operation, error, result if committing else None)
         self.notes.committed[operation.name] += 1
         if side == 0 and self._fenced.is_set() and not self._switched.is_set():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo import shop
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_sequences, differences
-from airflow_provider_pgddl.demo.writers import OrderState, TableWriters, Writers, broken_invariants
+from airflow_provider_pgddl.demo.writers import Operation, OrderState, TableWriters, Traffic, Writers, broken_invariants
 from tests.conftest import Database, database_name, drop_database
 
 FENCE = """
@@ -180,6 +182,23 @@ def test_an_error_that_no_application_expects_is_a_failure(small_shop: str) -> N
         run(small_shop, "ALTER TABLE shop.carts RENAME TO trolleys")
         wait_until(lambda: writers.notes.failures)
     assert 'relation "shop.carts" does not exist' in writers.notes.failures[0]
+
+
+def test_a_connection_lost_between_an_error_and_its_rollback_is_reconnected(source_dsn: str) -> None:
+    class Refused(Traffic):
+        def prepare(self, conn: psycopg.Connection) -> list[Operation]:
+            return [Operation("refused", 1, self.refused, outcomes=(pg.DivisionByZero,))]
+
+        def refused(self, conn: psycopg.Connection, chance: random.Random) -> None:
+            try:
+                conn.execute("SELECT 1 / 0")
+            finally:
+                with psycopg.connect(source_dsn) as admin:
+                    admin.execute("SELECT pg_terminate_backend(%s, 5000)", [conn.info.backend_pid])
+
+    with Refused([source_dsn], threads=1, rate=200, tolerate_lost=True) as writers:
+        wait_until(lambda: writers.notes.failures or writers.notes.refused["DivisionByZero"] > 5)
+    assert writers.notes.failures == []
 
 
 def test_random_writers_work_on_tables_that_they_have_never_seen(source_dsn: str) -> None:
