@@ -22,18 +22,18 @@ SHAPE = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN label AS text;
 CREATE TABLE t (
-    id int PRIMARY KEY, small smallint, whole int, long bigint, number numeric, half real, float double precision,
+    id int PRIMARY KEY, small smallint, whole int, long bigint, number numeric, half real, float double precision, rate numeric(9, 2),
     flag boolean, code uuid, day date, at timestamp(3), seen timestamptz, span interval, clock timetz, note text,
     short varchar(20), fixed char(8), loose bpchar, raw bytea, doc jsonb, plain json, tags text[], words label,
     feeling mood, bits bit(4), place point, host inet, both_sides int4range, oddly "char", called name);
-INSERT INTO t SELECT i, i, i, i, i / 10.0, i, i, i % 2 = 0, md5(i::text)::uuid, date '2020-01-01' + i,
+INSERT INTO t SELECT i, i, i, i, i / 10.0, i, i, i / 10.0, i % 2 = 0, md5(i::text)::uuid, date '2020-01-01' + i,
     timestamp '2020-01-01' + i * interval '1 hour', timestamptz '2020-01-01 UTC' + i * interval '1 hour',
     i * interval '1 day', '12:00+00', 'note ' || i, 'short ' || i, 'f' || i, 'l' || i, decode(md5(i::text), 'hex'),
     jsonb_build_object('n', i), json_build_object('n', i), ARRAY['a', i::text], 'word ' || i, 'happy', '0101',
     point(i, i), '10.0.0.1', int4range(i, i + 3), 'x', 'n' || i
 FROM generate_series(1, 50) i;
 INSERT INTO t (id) VALUES (51);
-INSERT INTO t SELECT 52, 0, 0, 5, 1.0, 0, 0, false, code, day, at, seen, '1 month', clock, 'a', '', '', 'a', '',
+INSERT INTO t SELECT 52, 0, 0, 5, 1.0, 0, 0, 0, false, code, day, at, seen, '1 month', clock, 'a', '', '', 'a', '',
     '{"n": 1.0}', '{"n":1}', '{}', '', 'sad', '0000', '(0,0)', host, 'empty', '', '' FROM t WHERE id = 1;
 INSERT INTO t (id, long) VALUES (53, -1), (54, 1);
 UPDATE t SET at = '1999-12-31 23:59:59', seen = '1999-12-31 23:59:59.999999 UTC' WHERE id = 53;
@@ -50,7 +50,11 @@ SUBTLE = [
     "whole = whole + 1 WHERE id = 7", "at = at + interval '1 ms' WHERE id = 7", "feeling = 'sad' WHERE id = 7",
     "seen = seen + interval '1 us' WHERE id = 7", "place = '(7,8)' WHERE id = 7", "bits = '1101' WHERE id = 7",
     "whole = 59 - id WHERE id IN (29, 30)", "note = 'note ' || 59 - id WHERE id IN (29, 30)",
-    "number = (59 - id) / 10.0 WHERE id IN (29, 30)",
+    "number = (59 - id) / 10.0 WHERE id IN (29, 30)", "rate = (59 - id) / 10.0 WHERE id IN (29, 30)",
+    "span = (59 - id) * interval '1 day' WHERE id IN (29, 30)", "float = 59 - id WHERE id IN (29, 30)",
+    "half = 59 - id WHERE id IN (29, 30)", "number = 'NaN' WHERE id = 7", "float = 'NaN' WHERE id = 7",
+    "rate = rate + 0.01 WHERE id = 7", "span = '24:00' WHERE id = 1", "number = 0 WHERE id = 51",
+    "float = '5e-324' WHERE id = 52", "number = number + 1e-300 WHERE id = 7",
     "whole = whole + CASE id WHEN 8 THEN 1 ELSE -1 END WHERE id IN (8, 9)",
     "long = long + 4294967296 WHERE id = 53", "long = 4294967295 WHERE id = 53", "long = 4294967296 WHERE id = 54",
     "at = at + interval '4294967.296 s' WHERE id = 53", "at = at - interval '4294967.297 s' WHERE id = 7",

@@ -31,12 +31,16 @@ LISTED = 100  # keys of differing rows that are kept; a person needs examples, n
 RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid", "date", "bytea",
                        "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
 
-# Types of which no two values are equal and not the same: of no others (numeric 1.0 and 1.00, float 0 and -0) a hash
-# says what a row's text says. Text is hashed by its bytes, whatever its collation calls equal.
+# What is hashed of a value in place of its text: of types of which no two values are equal and not the same the value,
+# of others the bytes that it is sent as. Text is hashed by its bytes, whatever its collation calls equal.
 NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date", "bytea"), "{}") | {
     "bigint": "pg_catalog.int8send({})",
+    "numeric": "pg_catalog.numeric_send({})",
+    "real": "pg_catalog.float4send({})",
+    "double precision": "pg_catalog.float8send({})",
     "timestamp without time zone": "pg_catalog.timestamp_send({})",
     "timestamp with time zone": "pg_catalog.timestamptz_send({})",
+    "interval": "pg_catalog.interval_send({})",
     "text": '({}) COLLATE "C"',
     "character varying": '({}) COLLATE "C"',
 }
@@ -95,14 +99,14 @@ class Sides:
         if not self.types:
             return _hash_text(_row(values))
         native, printed = list[sql.Composable](), list[sql.Composable]()
-        for value, type_ in zip(values, (re.sub(r"\(\d+\)", "", t) for t in self.types), strict=True):
+        for value, type_ in zip(values, (re.sub(r"\([\d,-]+\)", "", t) for t in self.types), strict=True):
             if type_ in NATIVE:
                 native.append(sql.SQL(NATIVE[type_]).format(value))
             else:
                 printed.append(value)
         if printed:
             native.append(sql.SQL('({})::text COLLATE "C"').format(_row(printed)))
-        return _hash_text(sql.SQL("pg_catalog.hash_record_extended({}, 0)").format(_row(native)))
+        return sql.SQL("pg_catalog.hashint4extended(0, pg_catalog.hash_record_extended({}, 0))").format(_row(native))
 
 
 def _row(parts: Iterable[sql.Composable]) -> sql.Composed:

@@ -12,11 +12,11 @@ FROM (SELECT {key} AS k, pg_catalog.row_number() OVER (ORDER BY {key}) - 1 AS n 
 WHERE s.n % {step} = 0 AND s.n > 0 GROUP BY s.k ORDER BY s.k
 
 -- name: sum
-SELECT count(*), coalesce(sum({hash}::numeric), 0) FROM {relation}{where}
+SELECT count(*), coalesce(sum({hash}), 0) FROM {relation}{where}
 
 -- name: buckets
 SELECT pg_catalog.hashtextextended(({key})::text COLLATE "C", 0) & {mask}, count(*),
-       sum({hash}::numeric)
+       sum({hash})
 FROM {relation}{where} GROUP BY 1
 
 -- name: rows_of_bucket
