@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.schema import flags
 
 if TYPE_CHECKING:
     from airflow_provider_pgddl.cli_ddl import Answer, Asked
-    from airflow_provider_pgddl.engine.pipeline import Pipeline
+    from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup", "revert")
 EXIT_CODES = (
@@ -530,7 +530,7 @@ def _opened(args: argparse.Namespace) -> tuple[Pipeline, str, str]:
 
 def _pipeline(args: argparse.Namespace) -> Pipeline:
     """The pipeline file, with the flags of a command that takes the policy's."""
-    from airflow_provider_pgddl.engine.pipeline import load_pipeline
+    from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
     pipeline = load_pipeline(Path(args.pipeline))
     return load_pipeline(flags.merged(pipeline.to_json(), args)) if hasattr(args, "force") else pipeline

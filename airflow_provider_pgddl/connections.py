@@ -13,7 +13,8 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.job import SECRETS, Side
-from airflow_provider_pgddl.engine.pipeline import Endpoint, Pipeline
+from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable

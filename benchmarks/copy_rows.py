@@ -45,7 +45,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks import peers
 from benchmarks.report import Measure, Report, alternate
 from benchmarks.rewrite import DEBIAN_15

@@ -30,7 +30,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster, clusters
 from airflow_provider_pgddl.engine import catalog, stages
 from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.stages import schema_commands

@@ -38,7 +38,8 @@ from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import spark, stages
 from airflow_provider_pgddl.engine.class_archive import class_archive
 from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks.report import Measure, Report, alternate
 
 MASTER = "local[2]"

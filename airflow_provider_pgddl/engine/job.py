@@ -33,7 +33,8 @@ from airflow_provider_pgddl.engine.errors import (
     UsageError,
     from_postgres,
 )
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 Side = Literal["source", "target"]
 

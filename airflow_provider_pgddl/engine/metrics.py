@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl_journal import STATUSES
 from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import Reason
 from airflow_provider_pgddl.engine.schema_journal import Result, SchemaJournal

@@ -11,7 +11,8 @@ from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.ddl.partitioned import new_type
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.findings import Finding
-from airflow_provider_pgddl.engine.pipeline import PERIODS, PartitionBy, Rewrite, Table, column_name, written
+from airflow_provider_pgddl.engine.pipeline.model import PERIODS, PartitionBy, Rewrite
+from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, written
 from airflow_provider_pgddl.engine.rows.split import LIST_TYPES, PERIOD_TYPES, WIDTH_TYPES, partition_name
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.partition_checks import partition_findings
-from airflow_provider_pgddl.engine.pipeline import Pipeline, Table, column_name, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows import ties

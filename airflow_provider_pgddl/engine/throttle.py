@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.errors import Retry, StageFailed, from_postgr
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
-    from airflow_provider_pgddl.engine.pipeline import Pipeline
+    from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 _Q = queries("throttle")
 QUERY_TIMEOUT = 5  # seconds for the user's query: it is asked before every chunk

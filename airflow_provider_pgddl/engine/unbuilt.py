@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_pgddl.engine.findings import Finding
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 _LATER: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),

@@ -23,7 +23,8 @@ from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_arch
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -19,7 +19,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_pgddl.connections import secrets
 from airflow_provider_pgddl.engine.connect import AsyncSession, connect_async
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
-from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.sql import queries
 

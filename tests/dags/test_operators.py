@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import conninfo_of
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.spark import application
 from airflow_provider_pgddl.operators.base import small
 from airflow_provider_pgddl.operators.stages import STAGE_OPERATORS, PgddlBackfillOperator

@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
 from tests.conftest import drop_database

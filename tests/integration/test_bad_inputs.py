@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_RETRY, EXIT_USAGE
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import execute, left_behind
 from tests.integration.test_preflight import pgbouncer
 

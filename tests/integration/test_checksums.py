@@ -22,10 +22,11 @@ SHAPE = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN label AS text;
 CREATE TABLE t (
-    id int PRIMARY KEY, small smallint, whole int, long bigint, number numeric, half real, float double precision, rate numeric(9, 2),
-    flag boolean, code uuid, day date, at timestamp(3), seen timestamptz, span interval, clock timetz, note text,
-    short varchar(20), fixed char(8), loose bpchar, raw bytea, doc jsonb, plain json, tags text[], words label,
-    feeling mood, bits bit(4), place point, host inet, both_sides int4range, oddly "char", called name);
+    id int PRIMARY KEY, small smallint, whole int, long bigint, number numeric, half real, float double precision,
+    rate numeric(9, 2), flag boolean, code uuid, day date, at timestamp(3), seen timestamptz, span interval,
+    clock timetz, note text, short varchar(20), fixed char(8), loose bpchar, raw bytea, doc jsonb, plain json,
+    tags text[], words label, feeling mood, bits bit(4), place point, host inet, both_sides int4range, oddly "char",
+    called name);
 INSERT INTO t SELECT i, i, i, i, i / 10.0, i, i, i / 10.0, i % 2 = 0, md5(i::text)::uuid, date '2020-01-01' + i,
     timestamp '2020-01-01' + i * interval '1 hour', timestamptz '2020-01-01 UTC' + i * interval '1 hour',
     i * interval '1 day', '12:00+00', 'note ' || i, 'short ' || i, 'f' || i, 'l' || i, decode(md5(i::text), 'hex'),

@@ -20,14 +20,14 @@ import pytest
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine import control, progress, stages
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import Cancelled, Retry, StageFailed, UsageError
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES, StageResult, cut_over
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.table_writers import TableWriters
 
 TABLE = """
 CREATE TABLE public.t (id int PRIMARY KEY, v text);

@@ -13,7 +13,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot, unready
 from tests.integration.lifecycle import Lifecycle, left_behind

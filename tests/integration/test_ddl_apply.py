@@ -23,7 +23,8 @@ from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -518,7 +519,7 @@ from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.apply import apply_captured
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 dsn, event = sys.argv[1], int(sys.argv[2])
 with Lease(dsn, "shop", "replay", None) as lease:
     lease.take()

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine.errors import PgddlError
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
 from tests.integration.test_ddl_random import seed
+from tests.table_writers import TableWriters
 
 TABLES = """
 CREATE TABLE public.items (

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.capture.direct import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
@@ -19,6 +18,7 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_un
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_rewrite import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
+from tests.table_writers import TableWriters
 
 ITEMS = """
 CREATE TABLE public.items (

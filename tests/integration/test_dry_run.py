@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import groupby
 
 from airflow_provider_pgddl.demo.compare import catalog_lines
-from airflow_provider_pgddl.demo.writers import TableWriters
 from tests.integration.lifecycle import Lifecycle, execute
+from tests.table_writers import TableWriters
 
 Make = Callable[..., Lifecycle]
 SHOP = """

@@ -15,11 +15,11 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rows import transfer
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.table_writers import TableWriters
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
 

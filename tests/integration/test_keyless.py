@@ -11,16 +11,16 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.stages import STAGES, cut_over
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, waits
 from tests.integration.test_faults import Faults, until_done
+from tests.table_writers import TableWriters
 
 Lifecycles = Callable[..., Lifecycle]
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgddl.engine import metrics, stages
 from airflow_provider_pgddl.engine.lag import Lag
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 
 TABLES = """

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine import metrics
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl_journal import STATUSES
 from airflow_provider_pgddl.engine.errors import Unreachable
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Reason, stopped
 from airflow_provider_pgddl.engine.schema_journal import Result, SchemaJournal
 from tests.integration.lifecycle import Lifecycle, execute

@@ -18,11 +18,11 @@ from airflow_provider_pgddl.demo.compare import (
     differences,
     user_tables,
 )
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, load_real, psql, wait_until
 from tests.integration.test_dump import NASTY, make_roles
+from tests.table_writers import TableWriters
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
 SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 300}}

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.compare import catalog_lines
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import plan
 from airflow_provider_pgddl.engine.stages.plan_command import lines
 from tests.integration.lifecycle import Lifecycle, execute

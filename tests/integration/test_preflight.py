@@ -25,7 +25,8 @@ from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, refuse
-from airflow_provider_pgddl.engine.pipeline import load_pipeline, matches
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight import preflight, too_old
 from airflow_provider_pgddl.engine.unbuilt import unsupported

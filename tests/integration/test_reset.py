@@ -16,7 +16,7 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, di
 from airflow_provider_pgddl.engine import migrations, stages
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, UsageError
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
 from tests.integration.test_dump import NASTY, make_roles

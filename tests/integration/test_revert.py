@@ -12,10 +12,9 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
-from airflow_provider_pgddl.demo.writers import TableWriters
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import revert
 from airflow_provider_pgddl.engine.stages.context import Context
 from tests.combinations import matrix
@@ -25,6 +24,7 @@ from tests.integration.sessions import Underway, in_transaction, wait_for, waits
 from tests.integration.test_faults import Faults, until_done
 from tests.integration.test_reset import reset, rows_of, structure
 from tests.integration.test_rewrite import OTHERS, REWRITE, Shop, load, unaccounted
+from tests.table_writers import TableWriters
 
 Make = Callable[..., Lifecycle]
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}

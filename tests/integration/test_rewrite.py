@@ -22,10 +22,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare, diff_catalogs
-from airflow_provider_pgddl.demo.writers import Connection, Operation, TableWriters, Traffic
+from airflow_provider_pgddl.demo.traffic import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PgddlError
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.table_writers import TableWriters
 
 pytestmark = pytest.mark.timeout(900)
 

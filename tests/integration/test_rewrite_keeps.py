@@ -18,7 +18,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import load_pipeline, written
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import exchange, swap
 from airflow_provider_pgddl.engine.stages.check import check
 from tests.combinations import matrix

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
+from airflow_provider_pgddl.demo.traffic import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages.check import check
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind

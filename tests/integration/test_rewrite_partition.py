@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.demo.writers import Connection, Operation, Traffic
+from airflow_provider_pgddl.demo.traffic import Connection, Operation, Traffic
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.split import partition_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.reset import reset

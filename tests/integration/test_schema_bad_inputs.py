@@ -32,7 +32,7 @@ from airflow_provider_pgddl.engine.errors import (
     Retry,
     from_postgres,
 )
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.stages import schema_commands

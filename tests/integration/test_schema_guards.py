@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, one
 

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.compatibility import OR

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import parser
 
 from airflow_provider_pgddl.engine import metrics, stages
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Status
 from airflow_provider_pgddl.engine.stages import ddl_commands, schema_commands
 from tests.integration.lifecycle import Lifecycle, execute

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.capture.stream import SlotLost
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.logs import count_changes
 from airflow_provider_pgddl.engine.rows.windows import logs_of
 from airflow_provider_pgddl.engine.stages.context import Context

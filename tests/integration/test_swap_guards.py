@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine import lease, stages
 from airflow_provider_pgddl.engine.errors import Fenced, PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged, unready

@@ -14,8 +14,10 @@ from psycopg.conninfo import make_conninfo
 from airflow_provider_pgddl.demo import shop
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_sequences, differences
-from airflow_provider_pgddl.demo.writers import Operation, OrderState, TableWriters, Traffic, Writers, broken_invariants
+from airflow_provider_pgddl.demo.traffic import Operation, Traffic
+from airflow_provider_pgddl.demo.writers import OrderState, Writers, broken_invariants
 from tests.conftest import Database, database_name, drop_database
+from tests.table_writers import TableWriters
 
 FENCE = """
     CREATE FUNCTION public.fence() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_pgddl.demo.writers import TableWriters
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.test_control import CHUNKS_DONE, cancel, finish, held, pause, resume, shown
+from tests.table_writers import TableWriters
 
 pytestmark = pytest.mark.spark
 

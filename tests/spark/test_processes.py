@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.job import Job, Watched
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark

@@ -19,9 +19,12 @@ import yaml
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.engine import errors, job
-from airflow_provider_pgddl.engine import pipeline as files
 from airflow_provider_pgddl.engine.ddl_journal import STATUSES
-from airflow_provider_pgddl.engine.pipeline import Pipeline, Section, changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.pipeline import model as files
+from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
+from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, model_of
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
 from airflow_provider_pgddl.engine.stages.ddl_commands import HELD
@@ -218,7 +221,7 @@ def leaves_of(model: type[Section], path: str = "") -> Iterator[tuple[str, Any]]
     """(dotted key, its field) of all that a file may say, `<table>` for a table's name."""
     for name, field in model.model_fields.items():
         key = f"{path}{field.alias or name}"
-        inner, named = files._model_of(field.annotation)
+        inner, named = model_of(field.annotation)
         if inner is None:
             yield key, field
         else:
@@ -368,7 +371,7 @@ def test_every_line_has_its_default() -> None:
         else:
             said = with_key(key, yaml.safe_load(row.default.strip("`")))
             assert changed_keys(without_key(key).to_json(), said.to_json()) == [], key
-            assert said.to_json() == without_key(key).to_json() | {files.ORIGIN: said.to_json()[files.ORIGIN]}, key
+            assert said.to_json() == without_key(key).to_json() | {ORIGIN: said.to_json()[ORIGIN]}, key
 
 
 def test_every_line_has_the_words_that_its_key_takes() -> None:

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.job import Job, Outcome, Watched
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 SHOP = {
     "pipeline": "shop",

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import parser
 
 from airflow_provider_pgddl.engine import metrics
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Kind, Reason
 from airflow_provider_pgddl.engine.schema_journal import Result
 from tests.conftest import REPOSITORY

@@ -13,26 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgddl.engine import pipeline as pipeline_module
+from airflow_provider_pgddl.engine import pipeline
 from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PipelineFileError, UsageError
-from airflow_provider_pgddl.engine.pipeline import (
+from airflow_provider_pgddl.engine.pipeline.fields import seconds, size_bytes
+from airflow_provider_pgddl.engine.pipeline.model import (
     BLOCKED_TAGS,
     COMMON_ALTER_TABLE_SUBCOMMANDS,
     CREATE_TAGS,
     DROP_TAGS,
     Pipeline,
-    changed_keys,
-    check_columns,
-    column_name,
-    load_pipeline,
-    matches,
-    seconds,
-    size_bytes,
-    sql_type,
-    table_name,
-    table_pattern,
-    written,
 )
+from airflow_provider_pgddl.engine.pipeline.names import column_name, sql_type, table_name, table_pattern, written
+from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 
 MIGRATE = """\
 pipeline: shop
@@ -738,7 +731,8 @@ def test_the_lines_of_the_file_are_no_change() -> None:
     assert changed_keys(load_pipeline(MIGRATE).to_json(), load_pipeline("# moved\n\n" + MIGRATE).to_json()) == []
 
 
-def test_the_module_imports_no_airflow_and_no_pyspark() -> None:
-    source = Path(pipeline_module.__file__).read_text()
-    assert "import pyspark" not in source
-    assert "import airflow\n" not in source
+def test_its_modules_import_no_airflow_and_no_pyspark() -> None:
+    for module in Path(pipeline.__path__[0]).glob("*.py"):
+        source = module.read_text()
+        assert "import pyspark" not in source, module
+        assert "import airflow\n" not in source, module

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.engine.errors import EXIT_USAGE, UsageError
-from airflow_provider_pgddl.engine.pipeline import Pipeline, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.flags import DRIFT, OPTIONS, merged
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy
 

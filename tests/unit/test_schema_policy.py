@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine.pipeline import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
 from airflow_provider_pgddl.engine.schema.compatibility import Difference, compare
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel, TypeModel

@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.ddl_journal import Attempt, DdlJournal, DdlRo
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.pipeline import Ddl, Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")

@@ -10,7 +10,8 @@ from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
 from airflow_provider_pgddl.engine.ddl.subcommands import meant
-from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 
 # pgl_ddl_deploy.exclude_regex() of seed 002, and our own.
 _EXCLUDED = re.compile(

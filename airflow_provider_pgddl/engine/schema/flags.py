@@ -125,7 +125,7 @@ def _drift(given: Iterable[str]) -> list[str]:
 
 
 def _add_columns(listed: dict[str, list[str]], flag: str, given: Iterable[str]) -> None:
-    from airflow_provider_pgddl.engine.pipeline import column_name, table_name, written
+    from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name, written
 
     for name in (name for text in given for name in _split(text)):
         table, column = _table_column(flag, name)
@@ -138,7 +138,13 @@ def _add_columns(listed: dict[str, list[str]], flag: str, given: Iterable[str]) 
 
 def _add_casts(schema: dict[str, Any], given: Iterable[str]) -> None:
     from airflow_provider_pgddl.engine.errors import UsageError
-    from airflow_provider_pgddl.engine.pipeline import column_name, sql_type, table_column_name, table_name, written
+    from airflow_provider_pgddl.engine.pipeline.names import (
+        column_name,
+        sql_type,
+        table_column_name,
+        table_name,
+        written,
+    )
 
     for cast in (cast for text in given for cast in _split(text)):
         name, *types = _split(cast, ":")
@@ -161,7 +167,7 @@ def _add_casts(schema: dict[str, Any], given: Iterable[str]) -> None:
 def _table_column(flag: str, text: str) -> tuple[tuple[str, str], str]:
     """`schema.table.column`, or `table.column` of schema public."""
     from airflow_provider_pgddl.engine.errors import UsageError
-    from airflow_provider_pgddl.engine.pipeline import table_column_name
+    from airflow_provider_pgddl.engine.pipeline.names import table_column_name
 
     full = f"public.{text}" if len(_split(text, ".")) == 2 else text
     try:

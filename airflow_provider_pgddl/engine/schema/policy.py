@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_pgddl.engine.pipeline import (
+from airflow_provider_pgddl.engine.pipeline.model import (
     Overrides,
     Pipeline,
     SourceAdded,
@@ -18,6 +18,8 @@ from airflow_provider_pgddl.engine.pipeline import (
     TargetConstraints,
     TypeMismatches,
     Validation,
+)
+from airflow_provider_pgddl.engine.pipeline.names import (
     column_name,
     exact_columns,
     sql_type,

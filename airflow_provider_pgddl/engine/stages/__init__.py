@@ -12,7 +12,8 @@ from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume

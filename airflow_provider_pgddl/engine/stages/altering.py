@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.ddl.apply import lock_timeout
 from airflow_provider_pgddl.engine.ddl.blockers import Blockers
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.sql import queries

@@ -7,7 +7,8 @@ from typing import Any
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 
 
 def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.windows import drop_pending, forget_keys

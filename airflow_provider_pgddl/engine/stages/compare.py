@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import alter_actions
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.compatibility import Difference, compare, written
 from airflow_provider_pgddl.engine.schema.model import Name, Schemas, TableModel

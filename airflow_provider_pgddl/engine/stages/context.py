@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWa
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.lease import Fence, Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.windows import Replica
@@ -210,7 +211,7 @@ def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
 def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
     """Once setup has recorded the file, only workers, throttle and timeouts may change."""
     from airflow_provider_pgddl.engine.findings import refuse
-    from airflow_provider_pgddl.engine.pipeline import changed_keys
+    from airflow_provider_pgddl.engine.pipeline.reading import changed_keys
     from airflow_provider_pgddl.engine.unbuilt import unsupported
 
     refuse(unsupported(pipeline))  # a key that may change can still ask for what is not built

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.control import Control, shown
 from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 
 def pause(pipeline: Pipeline, target_dsn: str, why: str | None) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
-from airflow_provider_pgddl.engine.pipeline import Pipeline, matches
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all

@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
-from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED, clear_changed
 from airflow_provider_pgddl.engine.schema import reading

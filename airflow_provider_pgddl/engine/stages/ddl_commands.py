@@ -20,7 +20,9 @@ from airflow_provider_pgddl.engine.ddl_journal import STATUSES, DdlDetails, DdlJ
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, matches, written
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.versions import diff
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
-from airflow_provider_pgddl.engine.pipeline import Pipeline
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all

@@ -14,7 +14,8 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating
 from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.windows import count_pending

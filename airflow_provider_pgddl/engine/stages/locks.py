@@ -16,7 +16,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
-from airflow_provider_pgddl.engine.pipeline import Swap
+from airflow_provider_pgddl.engine.pipeline.model import Swap
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import Overrides, Pipeline, SchemaPolicy
+from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy
 from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.stages.altering import Alterations, Step, TablePlan
 from airflow_provider_pgddl.engine.stages.compare import Evaluated, evaluate, is_as_described

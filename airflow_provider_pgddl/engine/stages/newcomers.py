@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, recorded

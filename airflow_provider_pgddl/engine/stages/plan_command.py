@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import exchange

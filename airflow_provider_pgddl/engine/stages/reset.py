@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.journal import exists as journal_exists
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.logs import logs_now
 from airflow_provider_pgddl.engine.rows.windows import forget_keys
 from airflow_provider_pgddl.engine.stages.cleanup import (

@@ -15,7 +15,10 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
 from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.pipeline import Pipeline, column_name, load_pipeline, matches, table_name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.model import Name

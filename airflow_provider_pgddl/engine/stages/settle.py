@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.pipeline import table_name
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import lost_tracks
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload

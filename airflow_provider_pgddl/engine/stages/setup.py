@@ -14,7 +14,8 @@ from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.pipeline import Pipeline, check_columns, matches
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP, KEYLESS

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import matches
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import (

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.partitioned import constraint_of_comment, foreign_keys, partitioned
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.pipeline import PartitionBy
+from airflow_provider_pgddl.engine.pipeline.model import PartitionBy
 from airflow_provider_pgddl.engine.rows import split
 from airflow_provider_pgddl.engine.rows.split import Cell
 from airflow_provider_pgddl.engine.sql import queries

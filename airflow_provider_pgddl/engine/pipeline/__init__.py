@@ -1,0 +1,1 @@
+"""The pipeline file: what it may say, and how it is read."""

@@ -1,0 +1,103 @@
+"""A database of the pipeline file, and how its dsn is resolved. No message repeats a dsn: it may hold a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import (
+    AfterValidator,
+    Field,
+)
+
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.pipeline.fields import Section
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+
+def _dsn_values(dsn: str) -> dict[str, str]:
+    """A dsn's keywords; each `${VAR}` stands as `${VAR}` in its value, however the dsn quotes or escapes."""
+    names = list(_VARIABLE.finditer(dsn))
+    marked, end = "", 0
+    for number, found in enumerate(names):
+        marked += dsn[end : found.start()] + f"pgddlvariable{number}x"
+        end = found.end()
+    marked += dsn[end:]
+    try:
+        values = conninfo_to_dict(marked)
+    except psycopg.Error:
+        # The server library's message repeats parts of the string.
+        raise ValueError(
+            "not a Postgres conninfo or URI; let ${VAR} stand for all of it, or for single values in it"
+        ) from None
+    return {
+        keyword: re.sub(r"pgddlvariable(\d+)x", lambda mark: names[int(mark[1])][0], str(value))
+        for keyword, value in values.items()
+        if value is not None
+    }
+
+
+def _dsn(text: str) -> str:
+    text = text.strip()
+    if _VARIABLE.fullmatch(text):
+        return text
+    if re.fullmatch(r"\$[A-Za-z_]\w*", text):
+        raise ValueError("write the variable with braces, ${VAR}")
+    for keyword, value in _dsn_values(text).items():
+        if keyword in _SECRET_KEYWORDS and not _VARIABLE.fullmatch(value):
+            raise ValueError(
+                f"a literal {keyword} in the file is refused; take it from the environment (dsn: ${{SHOP_DSN}}, or "
+                f"{keyword}=${{SHOP_PASSWORD}} in it), from ~/.pgpass, or use conn_id"
+            )
+    return text
+
+
+def _conn_id(text: str) -> str:
+    if not re.fullmatch(r"[\w.\-]+", text):
+        raise ValueError("expected the id of an Airflow connection; a conninfo or URI goes under dsn")
+    return text
+
+
+ConnId = Annotated[str, Field(strict=True), AfterValidator(_conn_id)]
+
+
+class Endpoint(Section):
+    """A database: an Airflow connection's id, or a dsn without a literal password."""
+
+    conn_id: ConnId | None = None
+    dsn: Annotated[str, Field(strict=True), AfterValidator(_dsn)] | None = None
+
+    def resolve(self, env: Mapping[str, str]) -> str:
+        """The dsn as a conninfo with its `${VAR}` taken from `env`. UsageError where it cannot be."""
+        if self.dsn is None:
+            raise UsageError(
+                f"connection {self.conn_id} is known to Airflow only",
+                todo="run it through Airflow, or give the pipeline file a dsn",
+            )
+
+        def value(name: str) -> str:
+            if not env.get(name):
+                raise UsageError(f"the environment variable {name} is not set", todo=f"export {name}=...")
+            return env[name]
+
+        if whole := _VARIABLE.fullmatch(self.dsn):
+            conninfo = value(whole[1])
+            try:
+                conninfo_to_dict(conninfo)
+            except psycopg.Error:
+                raise UsageError(
+                    f"the environment variable {whole[1]} holds no Postgres conninfo or URI",
+                    todo=f"export {whole[1]}=postgresql://user@host:port/database",
+                ) from None
+            return conninfo
+        # Value by value, so that a password with spaces or @ in it needs no escaping.
+        values = {
+            keyword: _VARIABLE.sub(lambda found: value(found[1]), text)
+            for keyword, text in _dsn_values(self.dsn).items()
+        }
+        return make_conninfo("", **values)
