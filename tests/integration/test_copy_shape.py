@@ -16,12 +16,13 @@ from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence, Lease
-from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests, hold_copies
-from airflow_provider_pgddl.engine.rows.windows import FillPart, Replica, Window, fill_part, window
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.throttle import Limits
 from tests.integration.lifecycle import Lifecycle, execute
@@ -186,7 +187,7 @@ def test_a_window_gives_way_to_who_is_altering_a_copy(replaying: ByHand) -> None
 def test_nobody_can_alter_a_copy_while_a_window_writes_to_it(
     replaying: ByHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prices, fill = replaying.pipeline, windows.fill_across
+    prices, fill = replaying.pipeline, fill_rows.fill_across
     write(prices)
     held: list[bool] = []
 
@@ -198,7 +199,7 @@ def test_nobody_can_alter_a_copy_while_a_window_writes_to_it(
         held.append(one(prices.target, query))
         return fill(*args, **options)
 
-    monkeypatch.setattr(windows, "fill_across", look_and_fill)
+    monkeypatch.setattr(fill_rows, "fill_across", look_and_fill)
     replaying.window()
     assert held == [True, True]
 
@@ -207,7 +208,7 @@ def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(r
     prices, table = replaying.pipeline, replaying.table("prices")
     write(prices)
 
-    def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> windows.Filled:
+    def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
         do(prices.target, SAME_WIDTH)
         shares = tuple((t.id, t.plan) for t in tables)
         fence = replaying.replica.fence

@@ -19,10 +19,12 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.rows import kept, windows
+from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.clearing import clear_changed
+from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.reload import reload
-from airflow_provider_pgddl.engine.rows.windows import FillPart, clear_changed, fill_part, wait_for_kept
 from airflow_provider_pgddl.engine.throttle import Limits
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
@@ -180,7 +182,7 @@ def test_c05_parts_of_a_fill_take_what_is_theirs(noted: ByHand) -> None:
     """In transactions of their own, few keys at a time, while keys go on changing."""
     pipeline = noted.pipeline
 
-    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> windows.Filled:
+    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
         shares = tuple((t.id, t.plan) for t in tables)
         part = FillPart(pipeline.source, pipeline.target, pipeline.name, snapshot, noted.replica.fence, shares, limit)
         return fill_part(part)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, compare
-from airflow_provider_pgddl.engine.rows.windows import at_snapshot
+from airflow_provider_pgddl.engine.rows.fill import at_snapshot
 
 Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
 

@@ -17,21 +17,18 @@ from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rows.pending_keys import (
+    create_pending,
+    drop_pending,
+    ingest_keys,
+    pending_table,
+    staging_table,
+)
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
-from airflow_provider_pgddl.engine.rows.windows import (
-    Replica,
-    create_pending,
-    drop_pending,
-    ingest_keys,
-    lock_tables,
-    logs_of,
-    pending_table,
-    read_moves,
-    staging_table,
-)
+from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves
 from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.schema.drift import drift
 

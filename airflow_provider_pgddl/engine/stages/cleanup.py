@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
-from airflow_provider_pgddl.engine.rows.windows import drop_pending, forget_keys
+from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait

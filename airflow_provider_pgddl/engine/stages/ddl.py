@@ -27,8 +27,9 @@ from airflow_provider_pgddl.engine.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rows.clearing import clear_changed
 from airflow_provider_pgddl.engine.rows.flush import flush
-from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED, clear_changed
+from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
 from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.versions import mask

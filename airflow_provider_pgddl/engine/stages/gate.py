@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating
 from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
-from airflow_provider_pgddl.engine.rows.windows import count_pending
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped

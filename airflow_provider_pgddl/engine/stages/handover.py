@@ -16,10 +16,12 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
+from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
-from airflow_provider_pgddl.engine.rows.windows import LostTrack, count_pending, drain, stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait

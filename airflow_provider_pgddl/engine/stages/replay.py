@@ -11,17 +11,9 @@ from airflow_provider_pgddl.engine.control import Border
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.lag import behind
-from airflow_provider_pgddl.engine.rows.windows import (
-    FILL,
-    Filled,
-    FillElsewhere,
-    FillPart,
-    Replica,
-    Window,
-    count_pending,
-    fill_part,
-    window,
-)
+from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.logs import logs_now
-from airflow_provider_pgddl.engine.rows.windows import forget_keys
+from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
     forget_capture,

@@ -25,21 +25,12 @@ from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows.drain import NAMED, LostTrack, Unproven, drain
 from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys, pending_table
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
-from airflow_provider_pgddl.engine.rows.windows import (
-    NAMED,
-    LostTrack,
-    Unproven,
-    Window,
-    create_pending,
-    drain,
-    forget_keys,
-    pending_table,
-    stopped_by_drift,
-    window,
-)
+from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
 from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import refuse_late_changes

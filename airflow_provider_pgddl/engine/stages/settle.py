@@ -24,9 +24,9 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.logs import lost_tracks
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
-from airflow_provider_pgddl.engine.rows.windows import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift

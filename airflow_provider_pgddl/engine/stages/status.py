@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.journal import Journal, PipelineRow
 from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes, logs_now
-from airflow_provider_pgddl.engine.rows.windows import count_pending
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.stages.gate import STUCK
 
 

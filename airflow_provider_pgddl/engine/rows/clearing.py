@@ -1,0 +1,152 @@
+"""Ingest alone, which makes room for DDL: what has changed leaves the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.rows import kept, ties, windows
+from airflow_provider_pgddl.engine.rows.drain import (
+    LostTrack,
+    drain,
+)
+from airflow_provider_pgddl.engine.rows.flush import flush
+from airflow_provider_pgddl.engine.rows.logs import summaries
+from airflow_provider_pgddl.engine.rows.pending_keys import (
+    delete_from_copy,
+    pending_table,
+    stage_keys,
+    staging_table,
+)
+from airflow_provider_pgddl.engine.rows.shape import hold_copies
+from airflow_provider_pgddl.engine.rows.windows import (
+    Replica,
+    Window,
+    ingest_across,
+    leave_pending,
+    logs_of,
+    logs_on_source,
+    note_window,
+    untied,
+)
+from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("windows")
+
+
+def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
+    """Ingest alone, before DDL is applied: every row that has changed leaves its copy and becomes pending.
+
+    What is left has not changed since the last window, so it was there when the source ran the statement and checked
+    it: SET NOT NULL, ADD UNIQUE, ATTACH succeed on it as they did there. Also of tables that DDL has changed by now,
+    since log and copy still are what the plan says. One whose log does not know its keys is emptied: it is read again.
+
+    Where blocks are still being copied the keys stay in the log: a block can bring such a row once more.
+    """
+    others = () if replica.in_place else (replica.target,)
+    with replica.source.transaction():
+        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with Watch(replica.source, replica.watcher, *others) as watch:
+            windows.lock_tables(replica, tables)
+            tables = _emptied_where_captured_anew(replica, tables)
+            _forget_changed(replica, [t for t in tables if t.state == "created"])
+            tables = [t for t in tables if t.state != "created"]
+            if replica.in_place:
+                for table in tables:
+                    try:
+                        with replica.source.transaction():
+                            drain(replica.source, table, 0)
+                    except LostTrack:
+                        _empty(replica, table)
+            else:
+                _clear_across(replica, tables)
+        watch.check()
+        if replica.in_place:
+            lease.check(replica.source, replica.fence)
+
+
+def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
+    """The tables without those that are gone, and those whose log is no longer the one that the plan was made for:
+    these are going to be read as a whole."""
+    now = catalog.describe(replica.source, [t.oid for t in tables], change_log.capture_names(replica.pipeline))
+    left = []
+    for table in tables:
+        leaves = now[table.oid].leaves if table.oid in now else ()
+        if any(x.triggers != table.physical[str(x.oid)][2] for x in leaves if str(x.oid) in table.physical):
+            with replica.target.transaction():
+                if _keepable(replica.target, [table]):
+                    _empty(replica, table)
+                lease.check(replica.target, replica.fence)
+        elif leaves:
+            left.append(table)
+    return left
+
+
+def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
+    if not tables:
+        return
+    logs = logs_of(replica)
+    with replica.target.transaction():
+        tables = _keepable(replica.target, tables)
+        with ties.quiet(replica.target, ties.by_id(tables)) as tied:
+            for table in (t for t in tables if t.id not in tied.triggers):
+                count, lost_track, _ = summaries(logs, [table])[table.id]
+                if lost_track:
+                    _empty(replica, table)
+                elif count:
+                    staging = staging_table(replica.target, "ingest", table.plan, table.id)
+                    stage_keys(logs, replica.target, table, staging)
+                    delete_from_copy(replica.target, table, staging)
+                    replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
+        lease.check(replica.target, replica.fence)
+
+
+def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
+    source, target = replica.source, replica.target
+    row = source.execute(_Q["take_snapshot"]).fetchone()
+    assert row is not None
+    _, lsn, taken_at = row
+    acknowledged = change_log.window_no(source, replica.pipeline) or 0
+    done = Window(taken_at, lsn)
+    logs = logs_of(replica)
+    with target.transaction():
+        tables = _keepable(target, tables)
+        with ties.quiet(target, ties.by_id(tables)) as firing:
+            tables, tied, _ = untied(target, tables, firing, Window(taken_at, lsn))
+            changed, staged = ingest_across(replica, logs, tables, done, tied)
+            leave_pending(target, tables, staged)
+            for table in tables:
+                if table.id in done.stopped:
+                    _empty(replica, table)
+        logs.forget(changed)
+        flush(replica.watcher, lsn)
+        journal = Journal(target, replica.pipeline)
+        done.pending = done.keys
+        done.number = note_window(journal, replica, done, acknowledged, False)
+        lease.check(target, replica.fence)
+    change_log.acknowledge(source, replica.pipeline, done.number, logs_on_source(replica, changed))
+
+
+def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Without those whose copy was altered and has values to keep, which might not fit any more. Of others rows are
+    only deleted by key, whatever became of their copies: a run that died between an event and the plan that follows
+    from it has left such, and DDL still wants room."""
+    altered = hold_copies(target, {t.id: t.plan for t in tables if t.plan.keep})
+    return [t for t in tables if t.id not in altered]
+
+
+def _empty(replica: Replica, table: TableRow) -> None:
+    """Not where foreign keys or triggers would fire: what wants room is tried again, and the table is read again."""
+    target, plan = replica.target, table.plan
+    with ties.quiet(target, {table.id: plan}) as tied:
+        if tied.tied or tied.triggers:
+            return
+        kept.save_all(target, table)
+        ties.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)])
+        target.execute(sql.SQL("TRUNCATE {}").format(pending_table(table.id)))

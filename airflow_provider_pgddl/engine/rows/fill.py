@@ -1,0 +1,186 @@
+"""Fill, across databases: the rows that a window's snapshot shows for pending keys are inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rows import kept, ties
+from airflow_provider_pgddl.engine.rows.pending_keys import (
+    add_pending,
+    count_pending,
+    rows_of_keys,
+    staging_table,
+    take_pending,
+)
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
+from airflow_provider_pgddl.engine.rows.ties import Ties
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
+from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("windows")
+FILL = "fill"  # the purpose of a worker's session on the target
+# What a fill did: rows, and why tables whose copy refused one have to stop.
+Filled = tuple[int, dict[int, list[str]]]
+# Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere.
+FillElsewhere = Callable[[str, Sequence[TableRow], int], Filled]
+
+
+def fill_across(
+    source: Session,
+    target: Session,
+    plan: Plan,
+    table_id: int,
+    limit: int,
+    *,
+    staged: int = 0,
+    into: sql.Identifier | None = None,
+) -> tuple[int, int]:
+    """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them, or leaves them
+    in the table `into`; returns (keys, rows). Where keys were `staged` by this transaction's ingest, together with
+    those.
+
+    In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
+    """
+    taken = staging_table(target, "ingest" if staged else "fill", plan, table_id)
+    keys = staged + take_pending(target, plan, table_id, taken, limit - staged)
+    if keys == 0:
+        return 0, 0
+    wanted = staging_table(source, "fill", plan, table_id)
+    copy_between(
+        target, source,
+        read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key_list(), taken), plan.key_binary),
+        write_statement(wanted, plan.key_list(), plan.key_binary),
+    )  # fmt: skip
+    source.execute(sql.SQL("ANALYZE {}").format(wanted))
+    keeping = plan.keep and into is None
+    arrivals = kept.create_arrivals(target, plan, table_id) if keeping else into or plan.copy
+    rows = copy_between(
+        source, target,
+        read_statement(rows_of_keys(plan, wanted), plan.binary),
+        write_statement(arrivals, plan.column_list, plan.binary),
+    ).rows  # fmt: skip
+    if keeping:
+        kept.put_back(target, plan, table_id, taken)
+    for conn, staging in ((source, wanted), (target, taken)):
+        conn.execute(sql.SQL("TRUNCATE {}").format(staging))
+    return keys, rows
+
+
+def fill_tables(
+    source: Session,
+    target: Session,
+    pipeline: str,
+    tables: Sequence[tuple[int, Plan]],
+    limit: int,
+    fence: Fence | None = None,
+    *,
+    staged: Mapping[int, int] | None = None,
+) -> Filled:
+    """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each, without one
+    in the caller's, which holds the copies and has perhaps `staged` keys.
+
+    A table whose copy refuses a row, or was altered, keeps its keys, which are pending then, and the others go on.
+    """
+    filled: int = 0
+    refused: dict[int, list[str]] = {}
+    for table_id, plan in tables:
+        if limit <= 0:
+            break
+        try:
+            with source.transaction(), lease.fenced(target, fence) if fence else target.transaction():
+                if fence and hold_copies(target, {table_id: plan}):
+                    refused[table_id] = [COPY_ALTERED]
+                    continue
+                with ties.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied:
+                    if tied.tied or tied.triggers:
+                        continue  # they came just now: the next window sees to it
+                    here = (staged or {}).get(table_id, 0)
+                    keys, rows = fill_across(source, target, plan, table_id, limit, staged=here)
+                count_partial(target, pipeline, plan, rows)
+        except REFUSALS as error:
+            refused[table_id] = [refusal(error)]
+            if staged and table_id in staged:
+                add_pending(target, table_id, plan, staging_table(target, "ingest", plan, table_id))
+            count_refusal(target, pipeline, plan, error)
+            continue
+        limit -= keys
+        filled += rows
+    return filled, refused
+
+
+def fill_together(source: Session, target: Session, pipeline: str, tables: Sequence[TableRow]) -> Filled:
+    """All pending keys of tables that foreign keys tie to one another, in one statement; none where one is refused."""
+    waiting = count_pending(target, tables)
+    todo = [t for t in tables if waiting.get(t.id)]
+    arrived: list[tuple[Plan, sql.Identifier]] = []
+    counts: list[int] = []
+    try:
+        with source.transaction(), target.transaction():
+            for table in todo:
+                arrivals = kept.create_arrivals(target, table.plan, table.id)
+                counts.append(fill_across(source, target, table.plan, table.id, waiting[table.id], into=arrivals)[1])
+                arrived.append((table.plan, arrivals))
+            if arrived:
+                ties.insert_together(target, arrived)
+            for (plan, arrivals), rows in zip(arrived, counts, strict=True):
+                count_partial(target, pipeline, plan, rows)
+                target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
+    except REFUSALS as error:
+        at = {(t.plan.copy_schema, t.plan.copy_name): t for t in todo}
+        name = (error.diag.schema_name or "", error.diag.table_name or "")
+        refused = [at[name]] if name in at else todo
+        for table in refused:
+            count_refusal(target, pipeline, table.plan, error)
+        return 0, {t.id: [refusal(error)] for t in refused}
+    return sum(counts), {}
+
+
+@dataclass(frozen=True, slots=True)
+class FillPart:
+    """One worker's share of a fill at an exported snapshot."""
+
+    source_dsn: str
+    target_dsn: str
+    pipeline: str
+    snapshot: str
+    fence: Fence
+    tables: tuple[tuple[int, Plan], ...]
+    limit: int
+
+
+def fill_part(part: FillPart) -> Filled:
+    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills."""
+    token = part.fence.token
+    source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
+    target = connect(part.target_dsn, purpose=FILL, pipeline=part.pipeline, token=token)
+    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
+    plans = [plan for _, plan in part.tables]
+    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):
+        return fill_tables(source, target, part.pipeline, part.tables, part.limit, part.fence)
+
+
+@contextmanager
+def at_snapshot(
+    source: Session, watcher: Session, target: Session, snapshot: str, plans: Sequence[Plan]
+) -> Iterator[None]:
+    """A transaction at a window's exported snapshot, in which the tables are locked without waiting, and let go of as
+    soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
+    out."""
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        with Watch(source, watcher, target) as watch:
+            lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for plan in plans])
+            yield
+        watch.check()

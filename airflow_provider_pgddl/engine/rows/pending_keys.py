@@ -1,0 +1,143 @@
+"""Keys that wait to be read again: pending keys, keys that a session stages, and the rows that leave the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rows import kept, ties
+from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("windows")
+
+
+def pending_table(table_id: int) -> sql.Identifier:
+    return sql.Identifier("pgddl", f"pending_{table_id}")
+
+
+def create_pending(target: Session, table: TableRow) -> None:
+    """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our
+    deletes."""
+    parts = {"pending": pending_table(table.id), "keys": table.plan.key_list()}
+    definitions = table.plan.key_definitions("k", not_null=True)
+    statements = [
+        sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts),
+        sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]),
+    ]
+    target.execute(sql.SQL(";\n").join(statements))
+
+
+def drop_pending(target: Session, table: TableRow) -> None:
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(pending_table(table.id)))
+
+
+def forget_keys(target: Session, table: TableRow) -> None:
+    """All that the target keeps of a table by key: pending keys, values of columns that its copy alone has, and the
+    log that a slot fills."""
+    drop_pending(target, table)
+    kept.drop(target, table)
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
+
+
+def add_pending(target: Session, table_id: int, plan: Plan, staging: sql.Identifier) -> None:
+    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
+
+
+def take_pending(conn: Session, plan: Plan, table_id: int, staging: sql.Identifier, limit: int) -> int:
+    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    return conn.execute(sql.SQL(_Q["take_pending"]).format(limit=sql.Literal(limit), **parts)).rowcount
+
+
+def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
+    """Pending keys a table; tables without any are left out."""
+    found: dict[int, int] = {}
+    for batch in batches([t for t in tables if not t.keyless]):
+        query = sql.SQL(" UNION ALL ").join(
+            sql.SQL(_Q["count_pending"]).format(id=sql.Literal(t.id), pending=pending_table(t.id)) for t in batch
+        )
+        found |= {table_id: n for table_id, n in conn.execute(query) if n}
+    return found
+
+
+def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
+    """A session's temporary table of keys, empty at the start of each transaction."""
+    # A session outlives a change of the key, and IF NOT EXISTS would find the one for its old types.
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{plan.key_digest}")
+    conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))
+    return staging
+
+
+def stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> int:
+    """The keys that the log shows, and how many; in place, and where a slot fills it, it is where the copy is."""
+    keys, names = log_keys(logs, table), table.plan.key_list()
+    if logs.session is target:
+        return target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys)).rowcount
+    read = read_statement(keys, table.plan.key_binary)
+    return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary)).rows
+
+
+def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
+    """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
+    truncate_leaves(target, table, truncated)
+    delete_from_copy(target, table, staging)
+    add_pending(target, table.id, table.plan, staging)
+    row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, moves: kept.Moves) -> int:
+    """With the values of columns that the copy alone has: they follow their rows, to which they wait by pending key."""
+    if table.state == "indexed":
+        kept.forget_strays(target, table, staging, pending_table(table.id))
+    kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
+    kept.forget_truncated(target, table, moves.truncated)
+    keys = ingest_keys(target, table, staging, moves.leaves)
+    kept.follow(target, table, moves)
+    return keys
+
+
+def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
+    """The rows of the staged keys."""
+    plan = table.plan
+    target.execute(sql.SQL("ANALYZE {}").format(staging))
+    if plan.keep:
+        kept.delete_from_copy(target, table, staging)
+        return
+    target.execute(
+        sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
+    )
+
+
+def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int]) -> None:
+    plan = table.plan
+    # A partition that has gone since, which its table's version says: its rows went with it.
+    there = [plan.copies[str(leaf)] for leaf in truncated if str(leaf) in plan.copies]
+    if there:
+        # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
+        # known.
+        only = sql.SQL("" if plan.split else "ONLY ")
+        ties.empty(target, [only + sql.Identifier(*name) for name in there], there)
+
+
+def wait_for_kept(target: Session, table: TableRow) -> None:
+    """Rows that values are kept for leave the copy, and come back with them by windows: once blocks have brought all
+    rows to a copy that started over. Which row a value belongs to, the next window tells. In the caller's
+    transaction."""
+    staging = staging_table(target, "ingest", table.plan, table.id)
+    kept.stage_keys(target, table, staging)
+    ingest_keys(target, table, staging, ())
+    target.execute(sql.SQL("TRUNCATE {}").format(staging))
+
+
+def rows_of_keys(plan: Plan, staging: sql.Identifier) -> sql.Composed:
+    return sql.SQL(_Q["rows_of_keys"]).format(
+        expressions=plan.select_list, source=plan.source, staging=staging, join=plan.key_join("t", "k")
+    )
