@@ -1,0 +1,78 @@
+"""What would end in loss or failure, found before anything is touched; each finding has its fix as SQL. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.findings import Finding, Where
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import Table
+from airflow_provider_pgddl.engine.preflight import rewriting, servers, source_tables, target_side
+from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
+from airflow_provider_pgddl.engine.unbuilt import unsupported
+
+OLDEST = 14
+
+
+def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Table]) -> list[Finding]:
+    """Every finding, errors first. The sessions are idle ones of `connect`; in place both lead to one database.
+
+    `tables` are those that the pipeline takes on the source, schema_only ones included or not.
+    """
+    found = list(unsupported(pipeline))
+    sides = [Side("source", source), *([] if pipeline.in_place else [Side("target", target)])]
+    old = [finding for side in sides for finding in too_old(side.version, side.where)]
+    if old:
+        return [*found, *old]  # their catalogs lack what the checks below ask for
+    facts = Facts(pipeline, sides, tables)
+    for step in _steps(facts):
+        found.extend(step(facts))
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
+
+
+def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
+    """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
+    facts = Facts(pipeline, [Side("source", conn)], tables)
+    checks = (rewriting.unmovable, rewriting.unkept, rewriting.children, rewriting.published, rewriting.replicated,
+              rewriting.partitions)  # fmt: skip
+    return lambda: [finding for check in checks for finding in check(facts)]
+
+
+def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+    """What would go on writing to the source behind the fence of a cut-over."""
+    return list(source_tables.subscribed(Facts(pipeline, [Side("source", conn)], tables), "error"))
+
+
+def too_old(version: int, where: Where) -> Iterator[Finding]:
+    """A finding for a server_version_num below 14."""
+    if version < OLDEST * 10_000:
+        number = f"{version // 10_000}" if version >= 100_000 else f"{version // 10_000}.{version // 100 % 100}"
+        what = f"Postgres {number} is too old: {OLDEST} or newer is needed"
+        yield Finding("error", "version", where, None, what, "upgrade this server first")
+
+
+def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
+    """In the order in which people should read them."""
+    both = [
+        servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
+        servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
+    ]  # fmt: skip
+    first = [
+        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security, source_tables.keys,
+        source_tables.foreign_tables,
+    ]  # fmt: skip
+    last = [source_tables.partitioned_foreign_keys, servers.prepared]
+    if facts.target is None:
+        in_place = [
+            rewriting.alterations, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
+            rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
+            rewriting.published, rewriting.replicated,
+        ]  # fmt: skip
+        return [*both, *first, *in_place, *last]
+    created = [
+        target_side.target_rights, target_side.firing, target_side.existing, target_side.existing_objects,
+        target_side.extensions, target_side.roles, target_side.encodings, target_side.left_behind,
+        source_tables.subscribed,
+    ]  # fmt: skip
+    return [servers.same_database, *both, *first, *created, *last]

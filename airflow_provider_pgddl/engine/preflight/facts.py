@@ -1,0 +1,148 @@
+"""What the checks know: both sides, the tables, and what the journal has recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, LiteralString, NamedTuple
+
+from psycopg.rows import dict_row
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import Table, table_pattern, written
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("preflight")
+
+
+class Relation(NamedTuple):
+    """One row of the query `relations`: a table or a partition of it, and our rights on it."""
+
+    root: int
+    oid: int
+    schema: str
+    name: str
+    quoted: str
+    kind: str
+    is_partition: bool
+    owner: str
+    owned: bool
+    can_use_schema: bool
+    can_create_in_schema: bool
+    can_select: bool
+    row_security: bool
+    forced: bool
+    hides_rows: bool
+
+    @property
+    def written(self) -> str:
+        return written(self.schema, self.name)
+
+
+class Side:
+    """One server as the checks see it."""
+
+    def __init__(self, where: Literal["source", "target"], conn: Session):
+        self.where, self.conn = where, conn
+        self.version = conn.info.server_version
+
+    @cached_property
+    def server(self) -> dict[str, Any]:
+        """The row of the query `server`."""
+        with self.conn.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(_Q["server"]).fetchone()
+        if row is None:
+            raise PreflightRefused("the role of this session is gone")
+        return row
+
+    @property
+    def role(self) -> str:
+        """Our role, quoted for SQL."""
+        return self.name(str(self.server["role"]))
+
+    @cached_property
+    def _keywords(self) -> set[str]:
+        return {word for (word,) in self.conn.execute(_Q["keywords"])}
+
+    def name(self, *names: str) -> str:
+        """A name for SQL, quoted where it must be."""
+        return ".".join(f'"{name}"' if name in self._keywords else written(name) for name in names)
+
+    def rows(self, query: str, **args: Any) -> list[tuple[Any, ...]]:
+        text: LiteralString = _Q[query]
+        return self.conn.execute(text, args or None).fetchall()
+
+
+class Facts:
+    """What is known of one pipeline; every check yields findings from it, independent of the others."""
+
+    def __init__(self, pipeline: Pipeline, sides: Sequence[Side], tables: Sequence[Table]):
+        self.pipeline = pipeline
+        self.source = sides[0]
+        self.target = sides[1] if len(sides) > 1 else None
+        self.sides = sides
+        self.tables = list(dict.fromkeys(tables))
+        structure = [table_pattern(pattern) for pattern in pipeline.tables.schema_only]
+        self.rows = [
+            (schema, name)
+            for schema, name in self.tables
+            if not any(s.fullmatch(schema) and t.fullmatch(name) for s, t in structure)
+        ]
+        named = self.source.rows("named", schemas=[s for s, _ in self.tables], names=[t for _, t in self.tables])
+        self.kinds: dict[Table, str] = {(schema, name): kind for schema, name, oid, kind in named if oid is not None}
+        self.oids: dict[Table, int] = {(schema, name): oid for schema, name, oid, _ in named if oid is not None}
+        self.names = {oid: table for table, oid in self.oids.items()}
+        self.row_oids = [self.oids[table] for table in self.rows if self.kinds.get(table) in ("r", "p")]
+        found = [Relation(*row) for row in self.source.rows("relations", oids=list(self.names))]
+        self.relations = [relation for relation in found if relation.kind in "rpf"]
+
+    def written(self, oid: int) -> str:
+        return written(*self.names[oid])
+
+
+def foreign_keys(facts: Facts) -> list[dict[str, Any]]:
+    """The rows of the query `foreign_keys`: keys in which one of the tables takes part."""
+    with facts.source.conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_Q["foreign_keys"], {"oids": list(facts.names)}).fetchall()
+
+
+def running(facts: Facts, side: Side) -> bool:
+    """Whether the journal on that side has a run of this pipeline."""
+    if side.rows("journal_exists") != [(True,)]:
+        return False
+    return side.conn.execute(_Q["running"], [facts.pipeline.pipeline]).fetchall() == [(True,)]
+
+
+def recorded(facts: Facts, side: Side) -> dict[Table, str]:
+    """The tables that this pipeline's present run has made already, with their states."""
+    if side.rows("journal_exists") != [(True,)]:
+        return {}
+    rows = side.conn.execute(_Q["recorded"], [facts.pipeline.pipeline]).fetchall()
+    return {(schema, name): state for schema, name, state in rows}
+
+
+def actions(facts: Facts, table: Table) -> list[AlterAction]:
+    """Those of `rewrite.alter` that can be read; about the others `alterations` tells."""
+    rewrite = facts.pipeline.rewrites.get(table)
+    try:
+        return alter_actions(rewrite.alter) if rewrite else []
+    except PgddlError:
+        return []
+
+
+def cannot_create(side: Side) -> Iterator[Finding]:
+    """The finding that our role may not create schemas there."""
+    what = f"role {side.server['role']} may not create schemas in database {side.server['database']}"
+    fix = f"GRANT CREATE ON DATABASE {side.name(side.server['database'])} TO {side.role};"
+    yield Finding("error", "rights", side.where, None, what, fix)
+
+
+def memberships(facts: Facts, roles: Iterable[str]) -> dict[str, bool]:
+    """Which roles the target has, and whether we may hand objects over to each."""
+    assert facts.target is not None
+    privilege = "SET" if facts.target.version >= 160_000 else "MEMBER"
+    return dict(facts.target.rows("memberships", roles=list(roles), privilege=privilege))

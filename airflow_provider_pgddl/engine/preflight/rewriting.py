@@ -1,0 +1,229 @@
+"""What a rewrite in place asks for, and what its swap could not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog, dependents
+from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.partition_checks import partition_findings
+from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
+from airflow_provider_pgddl.engine.preflight.facts import (
+    Facts,
+    actions,
+    foreign_keys,
+    recorded,
+)
+from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
+from airflow_provider_pgddl.engine.sql import queries
+
+
+def alterations(facts: Facts) -> Iterator[Finding]:
+    """`rewrite.alter` names columns that there are, and drops none that something else needs."""
+    columns: dict[int, set[str]] = {}
+    for oid, column in facts.source.rows("columns", oids=list(facts.names)):
+        columns.setdefault(oid, set()).add(column)
+    for key, rewrite in facts.pipeline.rewrite.items():
+        table = table_name(key)
+        if table not in facts.oids:
+            continue
+        dropped: list[str] = []
+        for number, text in enumerate(rewrite.alter):
+            place = facts.pipeline.where("rewrite", key, "alter", number)
+            try:
+                named = [action.column for action in alter_actions([text]) if action.column]
+                dropped += dropped_columns([text])
+            except PgddlError as error:
+                yield Finding("error", "alter", "pipeline", written(*table), f"{place}: {error.what}", error.todo)
+                continue
+            for column in named:
+                if column not in columns.get(facts.oids[table], ()):
+                    what = f"{place}: there is no column {written(column)}"
+                    yield Finding("error", "alter", "pipeline", written(*table), what)
+        place = facts.pipeline.where("rewrite", key, "alter")
+        retyped = [action.column for action in actions(facts, table) if action.kind == "TYPE"]
+        for column, made in facts.source.rows("generated_from", oid=facts.oids[table], columns=retyped):
+            what = f"{place}: column {written(column)} gets no other type, {written(made)} is generated from it"
+            fix = f"ALTER TABLE {facts.source.name(*table)} ALTER COLUMN {facts.source.name(made)} DROP EXPRESSION;"
+            yield Finding("error", "alter", "pipeline", written(*table), what, fix)
+        for column, user in facts.source.rows("column_users", oid=facts.oids[table], columns=dropped):
+            what = f"{place}: column {written(column)} cannot be dropped, {user} needs it"
+            fix = "drop that first, or leave the column"
+            yield Finding("error", "alter", "pipeline", written(*table), what, fix)
+
+
+def partitions(facts: Facts) -> Iterator[Finding]:
+    """`rewrite.partition_by` (C23)."""
+    for key, rewrite in facts.pipeline.rewrite.items():
+        table = table_name(key)
+        if facts.kinds.get(table) == "r":
+            side = facts.source
+            yield from partition_findings(side.conn, table, facts.oids[table], rewrite, side.name)
+
+
+def orders(facts: Facts) -> Iterator[Finding]:
+    """`rewrite.order_by`: columns that have an order, and an index that finds the rows in it."""
+    side = facts.source
+    for key, rewrite in facts.pipeline.rewrite.items():
+        table, names = table_name(key), [column_name(column) for column in rewrite.order_by]
+        if facts.kinds.get(table) != "r" or not names:
+            continue
+        described = catalog.describe(side.conn, [facts.oids[table]])[facts.oids[table]]
+        first = next((c for c in described.columns if c.name == names[0]), None)
+        if first is None:
+            continue  # told of the file's columns
+        probe = sql.SQL(queries("order")["probe"]).format(
+            source=sql.Identifier(*table), first=sql.Identifier(first.name), type=sql.SQL(first.type),
+            columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
+        )  # fmt: skip
+        try:
+            side.conn.execute(probe)
+        except pg.UndefinedFunction as error:
+            place = facts.pipeline.where("rewrite", key, "order_by")
+            what = f"{place}: these columns have no order: {error.diag.message_primary}"
+            yield Finding("error", "order_by", "pipeline", written(*table), what, "order by other columns")
+            continue
+        if not side.conn.execute(queries("order")["leading_index"], [described.oid, first.attnum]).fetchone():
+            what = (
+                f"no index begins with {written(first.name)}: backfill reads all of the table for each of up to "
+                f"{UNINDEXED_RANGES} ranges of it, and a range is one transaction"
+            )
+            fix = f"CREATE INDEX CONCURRENTLY ON {side.name(*table)} ({side.name(first.name)});"
+            yield Finding("warning", "order_by", "source", written(*table), what, fix)
+
+
+def swap_rights(facts: Facts) -> Iterator[Finding]:
+    """The swap moves tables within their schemas and makes foreign keys of both directions anew."""
+    side = facts.source
+    if side.server["superuser"]:
+        return
+    role = side.server["role"]
+    for schema in sorted({relation.schema for relation in facts.relations if not relation.can_create_in_schema}):
+        what = f"role {role} may not create in schema {written(schema)}, where the new table goes"
+        yield Finding(
+            "error", "rights", "source", None, what, f"GRANT CREATE ON SCHEMA {side.name(schema)} TO {side.role};"
+        )
+    for oid, what, fix in dependents.lacking(side.conn, list(facts.names)):
+        if not fix.endswith(f" TO {side.role};") or not fix.startswith("GRANT CREATE"):  # that was said just now
+            yield Finding("error", "rights", "source", facts.written(oid), what, fix)
+    for key in foreign_keys(facts):
+        for end, other in (("referencing", "referred to by"), ("referenced", "refers to")):
+            if not key[f"owns_{end}"] and key[f"{end}_oid"] not in facts.names:
+                table = key["referenced_oid"] if end == "referencing" else key["referencing_oid"]
+                far = written(key[f"{end}_schema"], key[f"{end}_name"])
+                owner = key[f"{end}_owner"]
+                what = f"is {other} {far}" if end == "referencing" else f"{other} {far}"
+                what += f", whose foreign key the swap makes anew: role {role} needs the rights of its owner, {owner}"
+                fix = f"GRANT {side.name(owner)} TO {side.role};"
+                yield Finding("error", "rights", "source", facts.written(table), what, fix)
+
+
+def earlier_copies(facts: Facts) -> Iterator[Finding]:
+    """A table of that name in the copy's or the old table's schema that this run has not made itfacts."""
+    side, made = facts.source, recorded(facts, facts.source)
+    for made_in, what in ((copy_schema, "a copy"), (old_schema, "what an earlier rewrite replaced")):
+        names = {(made_in(schema), name): (schema, name) for schema, name in facts.rows}
+        present = side.rows("named", schemas=[s for s, _ in names], names=[t for _, t in names])
+        for schema, name, oid, _ in present:
+            live = names[(schema, name)]
+            if oid is None or made.get(live):
+                continue
+            text = f"{written(schema, name)} exists: {what} that belongs to no run of this pipeline"
+            fix = f"DROP TABLE {side.name(schema, name)};  -- once nothing in it is needed"
+            yield Finding("error", "earlier_copy", "source", written(*live), text, fix)
+
+
+def unmovable(facts: Facts) -> Iterator[Finding]:
+    """Partitioning, inheritance, labels, extensions: kinds of tables that the swap does not take yet."""
+    side = facts.source
+    for oid, (schema, name) in facts.names.items():
+        own = next((r for r in facts.relations if r.oid == oid and r.root == oid), None)
+        if own is not None and own.kind == "p":
+            what = "is partitioned; rewriting it in place is not built yet"
+            yield Finding("error", "partitioned", "source", written(schema, name), what, "leave it out")
+        elif own is not None and own.is_partition:
+            what = "is a partition; rewriting one in place is not built yet"
+            yield Finding("error", "partitioned", "source", written(schema, name), what, "leave it out")
+    for child_oid, *_, child, ps, pn, parent in side.rows("inheritance", oids=list(facts.names)):
+        if child_oid in facts.names:
+            what = f"inherits from {written(ps, pn)}; rewriting a child in place is not built yet"
+            fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+            yield Finding("error", "inheritance", "source", facts.written(child_oid), what, fix)
+    for oid, provider in side.rows("security_labels", oids=list(facts.names)):
+        what = f"has a security label of {provider}, which would stay with the old table"
+        label = f"SECURITY LABEL FOR {side.name(provider)} ON TABLE {side.name(*facts.names[oid])}"
+        fix = f"{label} IS NULL;  -- and again after the swap"
+        yield Finding("error", "security_label", "source", facts.written(oid), what, fix)
+    for oid, extension in side.rows("extension_members", oids=list(facts.names)):
+        what = f"belongs to extension {written(extension)}"
+        fix = f"ALTER EXTENSION {side.name(extension)} DROP TABLE {side.name(*facts.names[oid])};"
+        yield Finding("error", "extension_member", "source", facts.written(oid), what, fix)
+    for oid, sequence, own, identity, other, column in side.rows("shared_sequences", oids=list(facts.names)):
+        dropped = [a.column for a in actions(facts, facts.names[oid]) if a.kind == "DROP COLUMN"]
+        if not identity and own not in dropped:
+            continue  # a serial's goes on under the new table, the same for all
+        what = f"shares sequence {sequence} with {other}.{column}, which would go on with the old table's"
+        fix = f"ALTER TABLE {other} ALTER COLUMN {column} DROP DEFAULT;  -- and give it a sequence of its own"
+        yield Finding("error", "shared_sequence", "source", facts.written(oid), what, fix)
+
+
+def unkept(facts: Facts) -> Iterator[Finding]:
+    """What would be lost in silence, as it is of a table that is dumped and restored."""
+    for oid, what, fix in facts.source.rows("unkept", oids=list(facts.names)):
+        yield Finding("error", "unkept", "source", facts.written(oid), what, fix)
+
+
+def referring(facts: Facts) -> Iterator[Finding]:
+    """What refers to the table by oid goes over with the swap; not what cannot be told anew (C21)."""
+    if not facts.names:
+        return
+    changed = {
+        oid: [action.column for action in actions(facts, table) if action.kind == "TYPE" and action.column]
+        for table, oid in facts.oids.items()
+    }
+    asked = facts.pipeline.swap.recreate_materialized_views
+    for refused in dependents.read(facts.source.conn, list(facts.names), changed, materialized=asked).refused:
+        yield Finding("error", refused.code, "source", facts.written(refused.table), refused.what, refused.fix)
+
+
+def children(facts: Facts) -> Iterator[Finding]:
+    """Children go on under the new table, which must have the columns that they have."""
+    for oid, _, _, schema, name, *_ in facts.source.rows("children", oids=list(facts.names)):
+        kinds = {action.kind for action in actions(facts, facts.names[oid])}
+        wrong = sorted(kinds & {"TYPE", "DROP COLUMN", "SET NOT NULL", "DROP NOT NULL"})
+        if _is_split(facts, facts.names[oid]):
+            wrong.append("partition_by")
+        if wrong:
+            what = f"{written(schema, name)} inherits from it, and would not have the same columns: {wrong[0]}"
+            child, parent = facts.source.name(schema, name), facts.source.name(*facts.names[oid])
+            fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+            yield Finding("error", "inheritance", "source", facts.written(oid), what, fix)
+
+
+def published(facts: Facts) -> Iterator[Finding]:
+    """Subscribers know a table by its name, and of a partitioned one they would be told the leaves'."""
+    split = [oid for oid, table in facts.names.items() if _is_split(facts, table)]
+    for oid, publication in facts.source.rows("published_by_leaf", oids=split):
+        what = f"publication {written(publication)} would tell subscribers of its partitions, not of it"
+        fix = f"ALTER PUBLICATION {facts.source.name(publication)} SET (publish_via_partition_root = true);"
+        yield Finding("error", "publication", "source", facts.written(oid), what, fix)
+
+
+def _is_split(facts: Facts, table: Table) -> bool:
+    rewrite = facts.pipeline.rewrites.get(table)
+    return rewrite is not None and rewrite.partition_by is not None
+
+
+def replicated(facts: Facts) -> Iterator[Finding]:
+    """An apply worker knows its tables by oid, and leaves out what comes for one that it does not know."""
+    for oid, subscription in facts.source.rows("written_by", oids=list(facts.names)):
+        what = f"subscription {written(subscription)} writes into it, and would write nothing into the new table"
+        fix = "rewrite it while it is published elsewhere: leave it out of that publication, and\n"
+        fix += f"ALTER SUBSCRIPTION {facts.source.name(subscription)} REFRESH PUBLICATION;"
+        yield Finding("error", "subscription", "source", facts.written(oid), what, fix)

@@ -1,0 +1,159 @@
+"""Both servers, and what the run needs of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.capture import slot_log
+from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pooler import shares_sessions
+from airflow_provider_pgddl.engine.preflight.facts import (
+    Facts,
+    cannot_create,
+)
+from airflow_provider_pgddl.engine.sql import queries
+
+# Sessions of a run beside its workers': lease, stage, window, watch, journal.
+OWN_SESSIONS = 6
+_Q = queries("preflight")
+
+
+def standby(facts: Facts) -> Iterator[Finding]:
+    for side in facts.sides:
+        if side.server["standby"]:
+            what = "this server is a standby, and pgddl writes on both sides"
+            yield Finding("error", "standby", side.where, None, what, "point the connection at the primary")
+
+
+def event_triggers(facts: Facts) -> Iterator[Finding]:
+    """Only a superuser makes event triggers (C25)."""
+    if facts.pipeline.capture.ddl != "off" and not facts.source.server["superuser"]:
+        what = f"capture.ddl: {facts.pipeline.capture.ddl} needs event triggers, which only a superuser can make"
+        fix = f"ALTER ROLE {facts.source.role} SUPERUSER;  -- or set capture.ddl: off: DDL then stops its table"
+        yield Finding("error", "event_triggers", "source", None, what, fix)
+
+
+def slots(facts: Facts) -> Iterator[Finding]:
+    capture, server = facts.pipeline.capture, facts.source.server
+    keys = [key for key in ("rows", "ddl") if getattr(capture, key) == "wal"]
+    if not keys:
+        return
+    asked = " and ".join(f"capture.{key}: wal" for key in keys)
+    if server["wal_level"] != "logical":
+        what = f"{asked} needs wal_level logical, and it is {server['wal_level']}"
+        instead = " and ".join({"rows": "capture.rows: change_log", "ddl": "capture.ddl: queue"}[key] for key in keys)
+        fix = f"ALTER SYSTEM SET wal_level = 'logical';  -- and restart the server; or set {instead}"
+        yield Finding("error", "wal_level", "source", None, what, fix)
+    elif server["free_slots"] < len(keys):
+        fix = "ALTER SYSTEM SET max_replication_slots = 20;  -- and restart the server; or drop a slot"
+        what = "every replication slot is taken" if server["free_slots"] < 1 else f"{asked} need two slots, one is free"
+        yield Finding("error", "slots", "source", None, what, fix)
+    if not server["replication"]:
+        fix = f"ALTER ROLE {facts.source.role} REPLICATION;"
+        yield Finding("error", "replication", "source", None, f"{asked} needs the right to replicate", fix)
+    if capture.failover and facts.source.version < 170_000:
+        what = f"capture.failover needs Postgres 17 or newer, the source is {facts.source.version // 10_000}"
+        yield Finding("error", "failover", "source", None, what, "leave capture.failover out")
+
+
+def replica_identities(facts: Facts) -> Iterator[Finding]:
+    """What our publication would break for applications (C19)."""
+    if not facts.pipeline.by_slot:
+        return
+    for table in catalog.describe(facts.source.conn, facts.row_oids).values():
+        if table.key is None and facts.pipeline.tables.keyless == "copy_at_swap":
+            continue  # never published
+        for relation, what, fix in slot_log.unfit(facts.source.conn, table):
+            yield Finding("error", "replica_identity", "source", relation, what, fix)
+
+
+def same_database(facts: Facts) -> Iterator[Finding]:
+    """Names and system identifiers are no proof (a standby that was promoted has both); a lock that collides is."""
+    assert facts.target is not None
+    source, target = facts.source.server, facts.target.server
+    if (source["system"], source["database"]) != (target["system"], target["database"]):
+        return
+    probe = secrets.randbits(62)
+    if facts.source.conn.execute(_Q["lock_probe"], [probe]).fetchone() != (True,):
+        return
+    try:
+        if facts.target.conn.execute(_Q["lock_probe"], [probe]).fetchone() == (True,):
+            facts.target.conn.execute(_Q["unlock_probe"], [probe])
+            return
+    finally:
+        facts.source.conn.execute(_Q["unlock_probe"], [probe])
+    what = f"source and target are the same database, {target['database']}"
+    fix = "leave target out and name the tables under rewrite: then they are rewritten in place"
+    yield Finding("error", "same_database", "target", None, what, fix)
+
+
+def pooler(facts: Facts) -> Iterator[Finding]:
+    for side in facts.sides:
+        if shares_sessions(side.conn):
+            what = "a connection pooler in transaction mode stands in between: locks and settings do not last there"
+            fix = "connect to the server directly, or to a pool with pool_mode = session"
+            yield Finding("error", "pooler", side.where, None, what, fix)
+
+
+def pg_dump(facts: Facts) -> Iterator[Finding]:
+    try:
+        find_pg_dump(facts.source.version // 10_000)
+    except PgddlError as error:
+        yield Finding("error", "pg_dump", "source", None, error.what, error.todo)
+
+
+def connections(facts: Facts) -> Iterator[Finding]:
+    needed = facts.pipeline.backfill.workers + OWN_SESSIONS
+    for side in facts.sides:
+        free = side.server["free_connections"]
+        if free < needed:
+            what = f"{free} connections are free, and up to {needed} are needed ({OWN_SESSIONS} and one a worker)"
+            fix = "lower backfill.workers, or raise max_connections:\nALTER SYSTEM SET max_connections = ...;"
+            yield Finding("warning", "connections", side.where, None, what, fix)
+
+
+def prepared(facts: Facts) -> Iterator[Finding]:
+    for gid, owner, since in facts.source.rows("prepared_transactions"):
+        what = f"prepared transaction {gid} of {owner} is open since {since}; setup waits until it has ended"
+        fix = f"ROLLBACK PREPARED {sql.Literal(gid).as_string(facts.source.conn)};  -- or COMMIT PREPARED"
+        yield Finding("warning", "prepared_transaction", "source", None, what, fix)
+
+
+def our_schemas(facts: Facts) -> Iterator[Finding]:
+    """`pgddl` and, in place, the schemas of copies and of what they replace: absent, or ours by their comment."""
+    live = sorted({schema for schema, _ in facts.rows}) if facts.target is None else []
+    for side in facts.sides:
+        wanted = ["pgddl", *(made(schema) for schema in live for made in (copy_schema, old_schema))]
+        present = {row[0]: row[1:] for row in side.rows("schemas", schemas=wanted)}
+        for schema, (comment, usable, owner, ledger) in present.items():
+            ours = (comment or "").startswith("pgddl") and (schema != "pgddl" or ledger)
+            if not ours:
+                quoted = side.name(schema)
+                what = f"schema {written(schema)} (owner {owner}) exists and is not pgddl's"
+                fix = f"ALTER SCHEMA {quoted} RENAME TO ...;\n-- or, if unneeded: DROP SCHEMA {quoted} CASCADE;"
+                yield Finding("error", "foreign_schema", side.where, None, what, fix)
+            elif not usable:
+                what = f"role {side.server['role']} may not create in schema {written(schema)}"
+                fix = f"GRANT USAGE, CREATE ON SCHEMA {side.name(schema)} TO {side.role};"
+                yield Finding("error", "rights", side.where, None, what, fix)
+        if not side.server["can_create"] and not all(schema in present for schema in wanted):
+            yield from cannot_create(side)
+
+
+def publications(facts: Facts) -> Iterator[Finding]:
+    """A subscriber to everything stops at the first row of a table of ours (C20)."""
+    for side in facts.sides:
+        for name, schemas in side.rows("for_all_tables"):
+            quoted = side.name(name)
+            what = f"publication {written(name)} is FOR ALL TABLES: its subscribers would stop at pgddl's own tables"
+            scope = f"FOR TABLES IN SCHEMA {schemas}" if side.version >= 150_000 and schemas else "FOR TABLE ..."
+            fix = f"DROP PUBLICATION {quoted};\nCREATE PUBLICATION {quoted} {scope};"
+            yield Finding("error", "publication", side.where, None, what, fix)

@@ -1,0 +1,166 @@
+"""The tables on the source: rights, keys, and what hides rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.preflight.facts import (
+    Facts,
+    foreign_keys,
+    memberships,
+)
+from airflow_provider_pgddl.engine.progress import amount
+
+_KINDS = {
+    "r": "a table",
+    "p": "a partitioned table",
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a composite type",
+}
+
+
+def missing_tables(facts: Facts) -> Iterator[Finding]:
+    for schema, name in facts.tables:
+        kind = facts.kinds.get((schema, name))
+        if kind is None:
+            yield Finding("error", "no_table", "source", written(schema, name), "there is no such table")
+        elif kind not in "rp":
+            what = f"is {_KINDS.get(kind, 'not a table')}, not a table that pgddl can move"
+            yield Finding("error", "no_table", "source", written(schema, name), what)
+
+
+def source_rights(facts: Facts) -> Iterator[Finding]:
+    """Triggers that fire always are the owner's to make; rows and sequences are read."""
+    side = facts.source
+    if side.server["superuser"]:
+        return
+    role = side.server["role"]
+    for owner in sorted({relation.owner for relation in facts.relations if not relation.owned}):
+        of_owner = [relation for relation in facts.relations if relation.owner == owner]
+        others = f" and {len(of_owner) - 1} more" if len(of_owner) > 1 else ""
+        what = f"role {role} needs the rights of the owner, {owner}, to make triggers on {of_owner[0].written}{others}"
+        fix = f"GRANT {side.name(owner)} TO {side.role};"
+        yield Finding("error", "rights", "source", of_owner[0].written, what, fix)
+    for schema in sorted({relation.schema for relation in facts.relations if not relation.can_use_schema}):
+        what = f"role {role} may not use schema {written(schema)}"
+        yield Finding(
+            "error", "rights", "source", None, what, f"GRANT USAGE ON SCHEMA {side.name(schema)} TO {side.role};"
+        )
+    for relation in facts.relations:
+        if not relation.can_select:
+            what, fix = f"role {role} may not read it", f"GRANT SELECT ON {relation.quoted} TO {side.role};"
+            yield Finding("error", "rights", "source", relation.written, what, fix)
+    for (sequence,) in side.rows("sequences") if facts.target is not None else []:
+        what = f"role {role} may not read sequence {sequence}"
+        fix = f"GRANT SELECT ON SEQUENCE {sequence} TO {side.role};"
+        yield Finding("error", "rights", "source", None, what, fix)
+
+
+def row_security(facts: Facts) -> Iterator[Finding]:
+    """Policies would hide rows from the copy, and from the checksum by the same role as well (C7)."""
+    for relation in facts.relations:
+        if relation.hides_rows:
+            what = f"row security would hide rows from role {facts.source.server['role']}"
+            fix = f"ALTER ROLE {facts.source.role} BYPASSRLS;"
+            yield Finding("error", "row_security", "source", relation.written, what, fix)
+    if facts.target is None or facts.target.server["bypasses_row_security"]:
+        return
+    secured = [relation for relation in facts.relations if relation.row_security]
+    members = memberships(facts, {relation.owner for relation in secured})
+    for relation in secured:
+        if relation.forced or not members.get(relation.owner):
+            what = f"its row security would hide rows on the target from role {facts.target.server['role']}"
+            fix = f"ALTER ROLE {facts.target.role} BYPASSRLS;"
+            yield Finding("error", "row_security", "target", relation.written, what, fix)
+
+
+def keys(facts: Facts) -> Iterator[Finding]:
+    """Every row needs a key: unique, not null, whole, checked at once, and equal only to itfacts."""
+    if facts.pipeline.capture.rows == "none":
+        return
+    side = facts.source
+    at_swap = facts.pipeline.tables.keyless == "copy_at_swap"
+    sizes: dict[int, int] = dict(side.rows("table_sizes", oids=facts.row_oids)) if at_swap else {}
+    described = catalog.describe(side.conn, facts.row_oids)
+    nullable = dict(side.rows("not_null_candidates", oids=facts.row_oids))
+    collations: dict[int, dict[str, str]] = {}
+    for oid, column, collation in side.rows("key_collations", oids=facts.row_oids):
+        collations.setdefault(oid, {})[column] = collation
+    for oid, table in described.items():
+        quoted = side.name(table.schema, table.name)
+        if table.key is None and at_swap:
+            what = (
+                f"has no key: its {amount(sizes.get(oid, 0))}B are copied whole and compared at the swap, and its"
+                " writers wait for that; a pipeline that never swaps never copies it"
+            )
+            yield Finding("warning", "keyless", "source", facts.written(oid), what)
+            continue
+        if table.key is None:
+            what = "has no key: no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"
+            if candidate := nullable.get(oid):
+                actions = ", ".join(f"ALTER COLUMN {side.name(column)} SET NOT NULL" for column in candidate)
+                fix = f"ALTER TABLE {quoted} {actions};"
+            else:
+                columns = [column.name for column in table.columns]
+                key = side.name("id") if "id" in columns else "..."
+                fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY ({key});"
+            fix += "\n-- or leave the table out under tables.exclude, or set tables.keyless: copy_at_swap"
+            yield Finding("error", "key", "source", facts.written(oid), what, fix)
+            continue
+        for column in table.key.columns:
+            if column in facts.pipeline.skipped_columns.get((table.schema, table.name), ()):
+                what = f"column {written(column)} is in skip_columns and part of the key"
+                yield Finding(
+                    "error", "key", "pipeline", facts.written(oid), what, "leave it out of tables.skip_columns"
+                )
+            if collation := collations.get(oid, {}).get(column):
+                what = f"key column {written(column)} is under {collation}, by which different texts are equal"
+                fix = f'ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text COLLATE pg_catalog."C";'
+                yield Finding("error", "key", "source", facts.written(oid), what, fix)
+
+
+def foreign_tables(facts: Facts) -> Iterator[Finding]:
+    for relation in facts.relations:
+        if relation.kind == "f" and relation.oid != relation.root:
+            what = f"its partition {relation.written} is a foreign table, whose changes no trigger of ours sees"
+            fix = f"ALTER TABLE {facts.source.name(*facts.names[relation.root])} DETACH PARTITION {relation.quoted};"
+            yield Finding("error", "foreign_table", "source", facts.written(relation.root), what, fix)
+
+
+def partitioned_foreign_keys(facts: Facts) -> Iterator[Finding]:
+    """Before 18, a partitioned table takes no foreign key NOT VALID: validation would lock both tables (C23)."""
+    side = facts.target or facts.source
+    if side.version >= 180_000:
+        return
+    for key in foreign_keys(facts):
+        if key["referencing_kind"] != "p":
+            continue
+        referencing = (key["referencing_schema"], key["referencing_name"])
+        table, name = written(*referencing), written(key["name"])
+        what = f"partitioned, its foreign key {name} cannot be added NOT VALID before Postgres 18"
+        if facts.target is None:
+            fix = f"ALTER TABLE {side.name(*referencing)} DROP CONSTRAINT {side.name(key['name'])};"
+            yield Finding("error", "partitioned_foreign_key", side.where, table, what, fix)
+        elif referencing in facts.oids:
+            what += ": it is checked while both tables are locked on the target"
+            yield Finding("warning", "partitioned_foreign_key", side.where, table, what)
+
+
+def subscribed(facts: Facts, severity: Literal["error", "warning"] = "warning") -> Iterator[Finding]:
+    """A fence is a statement trigger, and apply workers fire none: what they write would be left behind."""
+    if facts.pipeline.swap.fence != "read_only" and facts.pipeline.tables.keyless != "copy_at_swap":
+        return
+    side, by_oid = facts.source, {relation.oid: relation for relation in facts.relations}
+    for oid, subscription in side.rows("subscribed", oids=list(by_oid)):
+        what = f"subscription {written(subscription)} writes into it, and the fence does not stop that"
+        fix = f"ALTER SUBSCRIPTION {side.name(subscription)} DISABLE;  -- before stage swap, which refuses otherwise"
+        yield Finding(severity, "subscription", "source", by_oid[oid].written, what, fix)
