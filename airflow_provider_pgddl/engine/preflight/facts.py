@@ -105,13 +105,13 @@ class Facts:
 
 
 def foreign_keys(facts: Facts) -> list[dict[str, Any]]:
-    """The rows of the query `foreign_keys`: keys in which one of the tables takes part."""
+    """Foreign keys at either end of the tables: the rows of the query of that name."""
     with facts.source.conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(_Q["foreign_keys"], {"oids": list(facts.names)}).fetchall()
 
 
 def running(facts: Facts, side: Side) -> bool:
-    """Whether the journal on that side has a run of this pipeline."""
+    """Whether a run of this pipeline is under way: then what it made is on that side already."""
     if side.rows("journal_exists") != [(True,)]:
         return False
     return side.conn.execute(_Q["running"], [facts.pipeline.pipeline]).fetchall() == [(True,)]
