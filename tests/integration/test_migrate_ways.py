@@ -26,6 +26,32 @@ from tests.integration.sessions import Underway
 Lifecycles = Callable[..., Lifecycle]
 
 
+# Two of the indexes are built only once both have been begun, whatever is said of one of them in between.
+MEETING = """
+CREATE SEQUENCE public.met;
+CREATE FUNCTION public.meet(i integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF i = 1 AND current_setting('application_name') LIKE 'pgddl:%' THEN
+        PERFORM nextval('public.met');
+        FOR n IN 1..1000 LOOP
+            EXIT WHEN pg_sequence_last_value('public.met') >= 2;
+            PERFORM pg_sleep(0.02);
+        END LOOP;
+        ASSERT pg_sequence_last_value('public.met') >= 2, 'nobody came';
+    END IF;
+    RETURN i;
+END $$;
+CREATE TABLE public.t (id integer NOT NULL, x integer, v text);
+INSERT INTO public.t SELECT i, i, repeat('v', 90) FROM generate_series(1, 20000) i;
+CREATE INDEX first ON public.t (public.meet(id));
+CREATE INDEX second ON public.t (public.meet(id), x);
+ALTER TABLE public.t ADD PRIMARY KEY (id);
+ALTER TABLE public.t ADD UNIQUE (x);
+CREATE UNIQUE INDEX identity ON public.t (id, x);
+ALTER TABLE public.t ALTER x SET NOT NULL, REPLICA IDENTITY USING INDEX identity, CLUSTER ON first;
+"""
+
+
 def test_an_ordinary_role_can_do_it(
     pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Lifecycles
 ) -> None:
@@ -90,6 +116,17 @@ def test_tables_go_one_by_one_and_beside_each_other(source_dsn: str, target_dsn:
     move.run_all(after="verify")
     assert differences(source_dsn, target_dsn) == []
     assert left_behind(source_dsn) == []
+
+
+def test_indexes_of_one_table_are_built_beside_each_other(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(source_dsn, MEETING)
+    structure = catalog_lines(source_dsn)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, backfill={"workers": 2})
+    move.run_all()
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
+    execute(target_dsn, "SELECT 1 / count(*) FROM pg_stats WHERE tablename = 'first'")  # those of an expression
 
 
 def test_what_refers_to_a_table_that_stays_behind_is_noted_not_lost_track_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -14,7 +15,9 @@ from airflow_provider_pgddl.engine.lease import Fence
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Indexes and constraints in their order, of one table, or of several `quick` ones; travels to an executor."""
+    """Indexes and constraints in their order, of one table, or of several `quick` ones; travels to an executor.
+
+    `copies` are analyzed afterwards."""
 
     dsn: str
     pipeline: str
@@ -23,6 +26,15 @@ class Build:
     copies_only: bool
     copies: tuple[sql.Identifier, ...]
     quick: bool
+
+
+def steps(events: Sequence[EventRow]) -> tuple[list[EventRow], list[EventRow]]:
+    """A table's indexes, which may be built beside each other, and what comes behind them in its order.
+
+    CREATE INDEX takes SHARE, which lets another one in, and waits for no constraint; what adds a constraint, or says
+    something of an index, wants the table for itself."""
+    indexes = [e for e in events if e.event["tag"] == "CREATE INDEX"]
+    return indexes, [e for e in events if e.event["tag"] != "CREATE INDEX"]
 
 
 def build(part: Build) -> int:

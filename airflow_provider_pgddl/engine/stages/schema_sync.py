@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.ddl.apply import GROUP, apply_events
-from airflow_provider_pgddl.engine.ddl.build import Build, build
+from airflow_provider_pgddl.engine.ddl.build import Build, build, steps
 from airflow_provider_pgddl.engine.journal import EventRow, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
@@ -71,53 +71,60 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
 
 
 def _build(context: Context, tables: Sequence[TableRow]) -> int:
-    """A table's statements one after the other, tables beside each other where there is enough to build; small tables
-    share a session."""
+    """The indexes of large tables first, all beside each other; then table beside table what wants one for itself.
+    Small tables share a session."""
     events = context.journal.events(context.journal.run, ["index"])
     own: dict[int | None, list[EventRow]] = {}
     for event in events:
         own.setdefault(event.table_id, []).append(event)
     sizes = context.journal.chunk_bytes([t.id for t in tables])
     small = [t for t in tables if sizes.get(t.id, 0) < SMALL]
-    groups = [[t] for t in tables if sizes.get(t.id, 0) >= SMALL]
-    groups += [small[first : first + GROUP] for first in range(0, len(small), GROUP)]
-    parts = [
-        Build(
-            context.target_dsn, context.name, context.fence(group[0]) if len(group) == 1 else context.fence(),
-            tuple(event for t in group for event in own.get(t.id, ())), context.in_place,
-            tuple(t.plan.copy for t in group), quick=len(group) > 1,
-        )
-        for group in groups
-    ]  # fmt: skip
-    done: list[int] = []
-    total = sum(len(p.events) for p in parts)
+    first, last = list[Build](), list[Build]()
+    for table in (t for t in tables if sizes.get(t.id, 0) >= SMALL):
+        indexes, rest = steps(own.get(table.id, ()))
+        first += [_part(context, [table], [index]) for index in indexes]
+        last.append(_part(context, [table], rest, analyze=True))
+    for group in (small[n : n + GROUP] for n in range(0, len(small), GROUP)):
+        last.append(_part(context, group, [e for t in group for e in own.get(t.id, ())], analyze=True))
+    total = sum(len(part.events) for part in (*first, *last))
     context.say(f"{total} indexes and constraints on {len(tables)} tables")
+    over_spark = worth_spreading(context.pipeline, len(last), sum(sizes.values()))
+    built = sum(_build_parts(context, parts, len(tables), over_spark) for parts in (first, last) if parts)
+    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []))
 
-    def line(_: float) -> str:
-        return f"{sum(done)}/{len(tables)} tables indexed"
 
+def _part(context: Context, tables: Sequence[TableRow], events: Sequence[EventRow], *, analyze: bool = False) -> Build:
+    return Build(
+        context.target_dsn, context.name, context.fence(tables[0]) if len(tables) == 1 else context.fence(),
+        tuple(events), context.in_place, tuple(t.plan.copy for t in tables if analyze), quick=len(tables) > 1,
+    )  # fmt: skip
+
+
+def _build_parts(context: Context, parts: Sequence[Build], tables: int, over_spark: bool) -> int:
+    """As many at a time as there are workers; returns how many statements ran."""
     workers = min(context.pipeline.backfill.workers, len(parts))
-    if worth_spreading(context.pipeline, len(parts), sum(sizes.values())):
+    if over_spark:
         from airflow_provider_pgddl.engine.spark import spread
 
-        built = sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
-    else:
-        left = SimpleQueue[Build]()
-        for part in parts:
-            left.put(part)
+        return sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
+    done, left = list[Build](), SimpleQueue[Build]()
+    for part in parts:
+        left.put(part)
 
-        def build_some(_: int) -> int:
-            built = 0
-            with suppress(Empty):
-                while True:
-                    part = left.get_nowait()
-                    built += build(part)
-                    done.append(len(part.copies))
-            return built
+    def line(_: float) -> str:
+        finished = sum(len(part.copies) for part in done)
+        return f"{sum(len(part.events) for part in done)} statements done, {finished}/{tables} tables indexed"
 
-        with reporting("schema_sync", line):
-            if workers > 1:
-                built = sum(beside_each_other(build_some, range(workers), doing="running schema_sync"))
-            else:
-                built = build_some(0)
-    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []))
+    def build_some(_: int) -> int:
+        built = 0
+        with suppress(Empty):
+            while True:
+                part = left.get_nowait()
+                built += build(part)
+                done.append(part)
+        return built
+
+    with reporting("schema_sync", line):
+        if workers == 1:
+            return build_some(0)
+        return sum(beside_each_other(build_some, range(workers), doing="running schema_sync"))
