@@ -47,8 +47,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks import peers
-from benchmarks.report import Measure, Report, alternate
-from benchmarks.rewrite import DEBIAN_15
+from benchmarks.report import DEBIAN_15, Measure, Report, alternate
 
 PGCOPYDB_GOAL, PSQL_GOAL, JDBC_GOAL, MANY_GOAL = 0.9, 1.15, 0.25, 1.5
 CHUNK_BYTES = 64 * 1024 * 1024  # backfill's default

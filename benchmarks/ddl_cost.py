@@ -23,9 +23,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.connect import connect
-from benchmarks.report import Measure, Report
+from benchmarks.report import DEBIAN_15, Measure, Report
 
-DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 BUDGET = 5.0  # milliseconds that a warm session's command may take longer; of processor time where it is told
 PLAIN, OTHER = "without", "pgl_ddl_deploy"
 

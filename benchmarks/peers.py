@@ -17,9 +17,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import spark
-from benchmarks.rewrite import DEBIAN_15
+from benchmarks.report import DEBIAN_15, PGCOPYDB
 
-PGCOPYDB = Path("/usr/bin/pgcopydb")
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 QUIET = ("-X", "-q", "-v", "ON_ERROR_STOP=1")
 

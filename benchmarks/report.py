@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_pgddl.demo.clusters import embedded_binaries
+
 RESULTS = Path(__file__).parent / "results"
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+PGCOPYDB = Path("/usr/bin/pgcopydb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,22 @@ def machine() -> dict[str, Any]:
     memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     return {
         "cores": os.cpu_count(), "processor": model or platform.processor(), "memory_gib": round(memory / 1024**2, 1),
-        "system": platform.system(), "python": platform.python_version(),
+        "system": platform.system(), **versions(),
     }  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Of everything that takes part and is there."""
+    found = {"Python": platform.python_version()}
+    found |= {name: metadata.version(name) for name in ("psycopg", "pyspark", "apache-airflow")}
+    programs = {f"Postgres {n}, embedded": embedded_binaries(n) / "postgres" for n in (16, 18)}
+    programs |= {"Postgres 15, Debian": DEBIAN_15 / "postgres", "pg_repack": DEBIAN_15 / "pg_repack"}
+    for name, program in {**programs, "pgcopydb": PGCOPYDB}.items():
+        if program.exists():
+            said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+            number = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+            found[name] = number[0] if number else ""
+    return found
 
 
 def _lines(path: str) -> list[str]:
@@ -92,7 +113,8 @@ def markdown(measures: Sequence[Mapping[str, Any]], notes: Iterable[str], on: Ma
 
 
 def record(found: Mapping[str, Report], folder: Path = RESULTS) -> Path:
-    """Writes latest.json and latest.md; what other benchmarks found the last time stays in both."""
+    """Writes latest.json and latest.md, and the notes of the latter into notes.json; what other benchmarks found the
+    last time stays in all of them."""
     folder.mkdir(exist_ok=True)
     path, before = folder / "latest.json", list[dict[str, Any]]()
     if path.exists():
@@ -101,6 +123,9 @@ def record(found: Mapping[str, Report], folder: Path = RESULTS) -> Path:
     now = [{"benchmark": name, **m.to_json(), "machine": on} for name, report in found.items() for m in report.measures]
     measures = sorted([*before, *now], key=lambda m: m["benchmark"])
     path.write_text(json.dumps(measures, indent=1, ensure_ascii=False) + "\n")
-    notes = [note for report in found.values() for note in report.notes]
-    path.with_suffix(".md").write_text(markdown(measures, notes, on))
+    kept = folder / "notes.json"
+    notes = json.loads(kept.read_text()) if kept.exists() else {}
+    notes |= {name: report.notes for name, report in found.items()}
+    kept.write_text(json.dumps(notes, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    path.with_suffix(".md").write_text(markdown(measures, [n for name in sorted(notes) for n in notes[name]], on))
     return path

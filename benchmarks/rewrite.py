@@ -40,9 +40,8 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
-from benchmarks.report import Measure, Report
+from benchmarks.report import DEBIAN_15, Measure, Report
 
-DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 OURS = ("ours", "submitted")
 GOALS = {"repack": 1.0, "psycopack": 1 / 3}
 STALL_LIMIT = 100.0  # milliseconds

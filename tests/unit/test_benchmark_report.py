@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from benchmarks.report import Measure, Report, alternate, markdown, record
@@ -49,6 +51,12 @@ def test_what_other_benchmarks_found_the_last_time_stays(tmp_path: Path) -> None
     table = path.with_suffix(".md").read_text()
     assert "| copy | 3 s | 2 s | psql | 1.50 | ≤ 1.15 | **missed** |" in table
     assert "left out" not in table
+    record({"rewrite": Report([Measure("rewrite", 4, 2, "pg_repack", 1.0)], ["left out: psycopack"])}, tmp_path)
+    record({"copy": Report([Measure("copy", 3, 2, "psql", 1.15)])}, tmp_path)
+    table = path.with_suffix(".md").read_text()
+    assert "- left out: psycopack" in table
+    assert f"psycopg {psycopg.__version__}" in table
+    assert re.search(r"Postgres 18, embedded 18\.\d+", table)
 
 
 def test_a_line_without_a_goal_is_not_judged() -> None:
