@@ -204,8 +204,23 @@ class Bench:
             self.took[name] = time.monotonic() - began
         self.compare(indexed="schema_sync" in names)
         with psycopg.connect(self.old.conninfo(self.subject.database), autocommit=True) as conn:
-            conn.execute("SET client_min_messages = error")
-            conn.execute("DROP SCHEMA IF EXISTS pgddl CASCADE")
+            drop_pgddl(conn)
+
+
+def drop_pgddl(conn: psycopg.Connection[Any]) -> None:
+    """What setup has made on the source; not in one transaction, whose locks a server may not have."""
+    conn.execute("SET client_min_messages = error")
+    ours = "pronamespace = to_regnamespace('pgddl')::oid AND prorettype = 'trigger'::regtype"
+    triggers = conn.execute(f"SELECT proname FROM pg_proc WHERE {ours}").fetchall()
+    for first in range(0, len(triggers), 200):
+        names = sql.SQL(", ").join(sql.Identifier("pgddl", name) for (name,) in triggers[first : first + 200])
+        conn.execute(sql.SQL("DROP FUNCTION {} CASCADE").format(names))
+    ours = "relnamespace = to_regnamespace('pgddl')::oid AND relkind = 'r'"
+    tables = conn.execute(f"SELECT relname FROM pg_class WHERE {ours}").fetchall()
+    for first in range(0, len(tables), 200):
+        names = sql.SQL(", ").join(sql.Identifier("pgddl", name) for (name,) in tables[first : first + 200])
+        conn.execute(sql.SQL("DROP TABLE {} CASCADE").format(names))
+    conn.execute("DROP SCHEMA IF EXISTS pgddl CASCADE")
 
 
 def run_here(name: str, file: dict[str, Any]) -> None:
@@ -350,7 +365,7 @@ def run(*, small: bool) -> Report:
         report.notes.append("Left out: Spark JDBC (apt-get install libpostgresql-jdbc-java).")
     peers.start_spark(workers)
     with servers((DEBIAN_15 / "postgres").exists()) as (old, new):
-        for subject in (big(rows), *([plain(rows)] if jdbc else []), *([] if missing else [many(tables)])):
+        for subject in (*([] if missing else [many(tables)]), *([plain(rows)] if jdbc else []), big(rows)):
             print(f"copy_rows: {subject.database} …", file=sys.stderr, flush=True)
             bench = Bench(old, new, subject)
             bench.load()

@@ -1,11 +1,13 @@
 """Chunks: block ranges of the source (or ranges of values, where the copy is to be in an order), claimed one by one by
-workers, each copied exactly once.
+workers, each copied exactly once. One of blocks is cut by whoever claims it where the last one of its table says that
+it would take long: no snapshot on the source is old, however slow the way from there is.
 
 A chunk and the mark that it is done commit in one transaction on the target, so a worker can die anywhere. Across
 databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on the server."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +29,7 @@ from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
-from airflow_provider_pgddl.engine.rows.yielding import Patience, Watch, lock_nowait
+from airflow_provider_pgddl.engine.rows.yielding import Patience, TookTooLong, Watch, lock_nowait
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
@@ -36,6 +38,7 @@ _Q = queries("journal")
 _ORDER = queries("order")
 UNINDEXED_RANGES = 32  # of an ordered table: without an index each of them reads all of it
 SAMPLED_BLOCKS = 1000
+LONGEST = 20.0  # seconds that a chunk may take, where it can be cut; half of that is aimed at
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ class _Worker:
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
         self._without_partition: set[tuple[int, str]] = set()
+        self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
         self._rows = self._bytes = self._chunks = 0
 
     def run(self) -> Done:
@@ -176,6 +180,8 @@ class _Worker:
                 patience.succeeded()  # nobody kept us from the tables meanwhile
             try:
                 claimed = self._one_chunk(avoid)
+            except TookTooLong:
+                continue  # in parts, the next time
             except GaveWay as error:
                 if isinstance(error, _ChunkGaveWay):
                     avoid.append(error.chunk)
@@ -207,15 +213,20 @@ class _Worker:
             row = self._target.execute(_Q["claim_chunk"], [ids, list(avoid)]).fetchone()
             if row is None:
                 return False
-            chunk_id, table_id, leaf_oid, schema, name, filenode, *place = row
+            chunk_id, table_id, leaf_oid, schema, name, filenode, first, end, *place = row
             table = self._tables[table_id]
             leaf = sql.Identifier(schema, name)
-            rows_of = _rows_of(table, leaf, *place)
+            end = self._cut(chunk_id, leaf_oid, first, end)
+            rows_of = _rows_of(table, leaf, first, end, *place)
             others = () if self._work.in_place else (self._target,)
+            began = time.monotonic()
             try:
-                with Watch(self._source, self._watcher, *others) as watch:
+                with Watch(self._source, self._watcher, *others, limit=LONGEST if end - first > 1 else None) as watch:
                     rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, rows_of)
                 watch.check()
+            except TookTooLong:
+                self._pace[leaf_oid] = 2 * LONGEST / (end - first)  # a quarter of it, the next time
+                raise
             except REFUSALS as error:
                 if isinstance(error, pg.CheckViolation) and split.has_no_partition(table.plan, error):
                     raise _NoPartition(table, rows_of, error) from None
@@ -225,10 +236,21 @@ class _Worker:
             self._target.execute(_Q["chunk_done"], [rows, snapshot, chunk_id])
             count_partial(self._target, self._work.pipeline, table.plan, rows)
             lease.check(self._target, table.fence)
+        if end > first:
+            self._pace[leaf_oid] = (time.monotonic() - began) / (end - first)
         self._chunks += 1
         self._rows += rows
         self._bytes += size
         return True
+
+    def _cut(self, chunk: int, leaf: int, first: int, end: int) -> int:
+        """How far of a chunk's blocks can be read in time; the rest becomes chunks of as many blocks."""
+        blocks = end - first
+        fitting = max(1, int(LONGEST / 2 / self._pace[leaf])) if leaf in self._pace else blocks
+        if fitting >= blocks:
+            return end
+        self._target.execute(_Q["cut_chunk"], {"id": chunk, "blocks": fitting})
+        return first + fitting
 
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
         """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""

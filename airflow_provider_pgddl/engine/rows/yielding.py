@@ -25,19 +25,25 @@ from airflow_provider_pgddl.engine.sql import queries
 LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond the cancellation itself
 
 
+class TookTooLong(GaveWay):
+    """Work under a `Watch` had not ended by its limit, and was cancelled."""
+
+
 class Watch:
-    """While active, cancels what we do when somebody waits behind `holder` for a table, a leaf or an index.
+    """While active, cancels what we do when somebody waits behind `holder` for a table, a leaf or an index, and where
+    it takes longer than `limit` seconds: TookTooLong then.
 
     `with Watch(holder, watcher, target) as watch: …`; a QueryCanceled inside becomes GaveWay if it was ours. `others`
     are sessions that the holder waits for: a server that sends rows nobody takes does not listen to a cancellation,
     and one that is idle while the target works has nothing to cancel.
     """
 
-    def __init__(self, holder: Session, watcher: Session, *others: Session):
+    def __init__(self, holder: Session, watcher: Session, *others: Session, limit: float | None = None):
         self._holder, self._watcher, self._others = holder, watcher, others
+        self._until = time.monotonic() + limit if limit else float("inf")
         self._pid = holder.info.backend_pid
         self._over = threading.Event()
-        self.gave_way = False
+        self.gave_way = self._too_long = False
         self._thread = threading.Thread(target=self._look, name="pgddl-watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -47,11 +53,10 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._over.set()
         self._thread.join()
-        if self.gave_way and isinstance(error, pg.QueryCanceled):
+        if isinstance(error, pg.QueryCanceled) and (self.gave_way or self._too_long):
             self._leave_no_transaction()
-            raise GaveWay(
-                "gave way to a session that waits for the table", todo="nothing: this part is tried again"
-            ) from None
+            self.check()
+            raise TookTooLong("was under way for too long", todo="nothing: smaller parts are tried") from None
 
     def check(self) -> None:
         """Between statements, where there is nothing to cancel."""
@@ -65,11 +70,13 @@ class Watch:
                 row = self._watcher.execute(query, [self._pid]).fetchone()
             except psycopg.Error:
                 return  # the watcher's session is gone; the holder's next statement meets the same trouble
-            if row and row[0]:
+            waiting, late = bool(row and row[0]), time.monotonic() > self._until
+            if waiting or late:
                 # First the holder, where it works; if that has not helped by the next look, whom it waits for as well.
-                for session in (self._holder, *(self._others if self.gave_way else ())):
+                for session in (self._holder, *(self._others if self.gave_way or self._too_long else ())):
                     session.cancel_safe()
-                self.gave_way = True
+                self.gave_way |= waiting
+                self._too_long |= late
 
     def _leave_no_transaction(self) -> None:
         """A cancellation that met the ROLLBACK itself has left the transaction open."""

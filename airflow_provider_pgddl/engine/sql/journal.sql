@@ -206,6 +206,19 @@ WHERE c.table_id = ANY(%s) AND c.done_at IS NULL AND c.id <> ALL(%s)
                   WHERE t.id = c.table_id AND s.status = 'mismatch')
 ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 
+-- name: cut_chunk
+-- Its first blocks stay its own, so many of them; the others become chunks of as many.
+WITH rest AS (
+    INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes)
+    SELECT c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, s, least(s + %(blocks)s::bigint, c.end_block),
+           c.bytes * (least(s + %(blocks)s::bigint, c.end_block) - s) / (c.end_block - c.first_block)
+    FROM pgddl.chunks c
+    CROSS JOIN LATERAL pg_catalog.generate_series(c.first_block + %(blocks)s, c.end_block - 1, %(blocks)s::bigint) s
+    WHERE c.id = %(id)s
+)
+UPDATE pgddl.chunks SET end_block = first_block + %(blocks)s, bytes = bytes * %(blocks)s / (end_block - first_block)
+WHERE id = %(id)s
+
 -- name: chunk_done
 UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s, xid = pg_catalog.pg_current_xact_id(), snapshot = %s
 WHERE id = %s

@@ -1,0 +1,94 @@
+"""Chunks take no longer than they may: one that does is cancelled, cut, and still each row is copied exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.rows import chunks
+from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.sessions import one
+
+WIDE = """
+CREATE TABLE public.t (id integer PRIMARY KEY, v text NOT NULL);
+INSERT INTO public.t SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, 2500) i;
+"""
+SLOW = """
+CREATE FUNCTION public.slow(v text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN PERFORM pg_sleep(0.001); RETURN 'n' || v; END $$;
+"""
+# Whether the chunks are all of the table's blocks, each once; and how many there are.
+LEDGER = """
+SELECT count(*), bool_and(done_at IS NOT NULL), sum(end_block - first_block), count(DISTINCT first_block),
+       max(end_block)
+FROM pgddl.chunks
+"""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "LONGEST", 0.6)
+
+
+def check_ledger(move: Lifecycle) -> None:
+    ((count, done, blocks, begins, end),) = move.journal(LEDGER)
+    assert done
+    assert count > 3
+    assert (blocks, begins) == (end, count)
+
+
+def test_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    execute(source_dsn, WIDE + SLOW)
+    alter = ["ALTER v TYPE text USING public.slow(v)"]
+    move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill={"workers": 1})
+    move.run_all(until="backfill")
+    check_ledger(move)
+    differ = "SELECT count(*) FROM t FULL JOIN pgddl_copy_public.t c USING (id) WHERE c.v IS DISTINCT FROM 'n' || t.v"
+    assert one(source_dsn, differ) == 0
+    assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.t") == 2500
+
+
+def test_over_a_slow_line(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    execute(source_dsn, WIDE)
+    with slow_line(source_dsn, 1_500_000) as through:
+        move = lifecycle(through, target_dsn, tables={"include": ["public.*"]}, backfill={"workers": 1})
+        move.run_all(until="backfill")
+        check_ledger(move)
+    assert differences(source_dsn, target_dsn, [("public", "t")]) == []
+
+
+@contextlib.contextmanager
+def slow_line(dsn: str, rate: int) -> Iterator[str]:
+    """The same server by a way that lets so many bytes a second through."""
+    there = conninfo_to_dict(dsn)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def forward(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(8192):
+                time.sleep(len(data) / rate)
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection((str(there["host"]), int(str(there["port"]))))
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield make_conninfo(dsn, host="127.0.0.1", port=listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
