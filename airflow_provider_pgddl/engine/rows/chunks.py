@@ -246,9 +246,9 @@ class _Worker:
     def _cut(self, chunk: int, leaf: int, first: int, end: int) -> int:
         """How far of a chunk's blocks can be read in time; the rest becomes chunks of as many blocks."""
         blocks = end - first
-        fitting = max(1, int(LONGEST / 2 / self._pace[leaf])) if leaf in self._pace else blocks
-        if fitting >= blocks:
+        if blocks * self._pace.get(leaf, 0.0) <= LONGEST / 2:
             return end
+        fitting = max(1, int(LONGEST / 2 / self._pace[leaf]))
         self._target.execute(_Q["cut_chunk"], {"id": chunk, "blocks": fitting})
         return first + fitting
 
