@@ -262,7 +262,7 @@ def test_a_kill_while_paused_leaves_a_pause_that_the_next_run_obeys(move: Lifecy
         "import json, sys\n"
         "from airflow_provider_pgddl.engine import stages\n"
         "from airflow_provider_pgddl.engine.job import Job\n"
-        "from airflow_provider_pgddl.engine.pipeline import load_pipeline\n"
+        "from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline\n"
         "stages.run(Job('backfill', load_pipeline(json.load(open(sys.argv[1]))), None))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(job)], env=os.environ) as process:
