@@ -22,6 +22,7 @@ from tests.integration.lifecycle import Lifecycle, execute
 
 Make = Callable[..., Lifecycle]
 # Of one more table with a row, a key and an index, with some room for what is asked for every so many tables.
+TABLES_OF_FEW_LOCKS = 120
 STATEMENTS = {"setup": 36, "snapshot": 11, "backfill": 42, "schema_sync": 6}
 
 
@@ -165,3 +166,23 @@ def test_a_cancellation_at_the_end_leaves_no_plans_kept(source_dsn: str, monkeyp
         assert met
         assert conn.prepare_threshold is None
         assert execute("SHOW plan_cache_mode").fetchone() == ("auto",)
+
+
+def test_verify_needs_no_lock_for_every_index(pg18: Cluster, database: Callable[..., str], lifecycle: Make) -> None:
+    """Of so many tables and indexes that the source has locks for the tables alone."""
+    few = {"max_locks_per_transaction": "10", "max_connections": "25", "max_wal_senders": "2"}
+    with Cluster(16, settings=few) as source:
+        columns = range(12)
+        definitions = ", ".join(f"c{n} int DEFAULT {n}" for n in columns)
+        indexes = "; ".join(f"CREATE INDEX ON public.t_%(t)s (c{n})" for n in columns)
+        for n in range(TABLES_OF_FEW_LOCKS):
+            execute(source.conninfo(), f"CREATE TABLE public.t_{n} (id int PRIMARY KEY, {definitions})")
+            execute(source.conninfo(), f"INSERT INTO public.t_{n} VALUES (1); " + indexes % {"t": n})
+        with psycopg.connect(source.conninfo()) as conn, pytest.raises(psycopg.errors.OutOfMemory):
+            for n in range(TABLES_OF_FEW_LOCKS):
+                conn.execute(f"SELECT FROM public.t_{n}")
+        move = lifecycle(
+            source.conninfo(), database(pg18), tables={"include": ["public.*"]}, capture={"ddl": "off"},
+            backfill={"workers": 1},
+        )  # fmt: skip
+        move.run_all(until="verify")

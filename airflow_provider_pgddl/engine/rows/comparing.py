@@ -15,6 +15,9 @@ from airflow_provider_pgddl.engine.rows.fill import at_snapshot
 Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
 
 
+GROUP = 10  # ranges between which the source's locks on indexes are given up: a server has few for thousands of tables
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One worker's share of the ranges, at a window's exported snapshot; it ends after `seconds`, done or not."""
@@ -47,8 +50,11 @@ def compare_ranges(
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
     compared until then, under the locks that are given up, stands."""
     deadline = time.monotonic() + seconds
-    for within, sides in todo:
-        found = compare(source, copy, sides, within)
-        compared.append((within.id, found.rows, found.differ))
-        if time.monotonic() > deadline:
-            break
+    for first in range(0, len(todo), GROUP):
+        # Each query locks its table's indexes until the end of the transaction, unless what it was in is rolled back.
+        with source.transaction(force_rollback=True):
+            for within, sides in todo[first : first + GROUP]:
+                found = compare(source, copy, sides, within)
+                compared.append((within.id, found.rows, found.differ))
+                if time.monotonic() > deadline:
+                    return
