@@ -63,12 +63,11 @@ def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, 
 def _cannot_apply(event: EventRow, error: psycopg.Error) -> StageFailed:
     message = from_postgres(error, doing=f"applying {event.event['tag']}")
     table = event.event.get("table")
-    return StageFailed(
-        message.what,
-        table=".".join(table) if table else None,
-        todo="make the statement possible on the target (or drop what stands in its way), then run the stage again",
-        sql=event.statement,
-    )
+    todo = "make the statement possible on the target (or drop what stands in its way), then run the stage again"
+    if event.event["kind"] == "rewrite":
+        # Setup has found it possible: the table has changed since, and what is asked of it is fixed now.
+        todo = "`pgddl reset` the pipeline, then start again with a rewrite.alter for the table as it is now"
+    return StageFailed(message.what, table=".".join(table) if table else None, todo=todo, sql=event.statement)
 
 
 def _refuse_locks_outside(conn: Session, statement: str) -> None:
