@@ -44,12 +44,13 @@ def check_ledger(move: Lifecycle) -> None:
     assert (blocks, begins) == (end, count)
 
 
-def test_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+def test_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle], capsys: pytest.CaptureFixture[str]) -> None:
     execute(source_dsn, WIDE + SLOW)
     alter = ["ALTER v TYPE text USING public.slow(v)"]
     move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill={"workers": 1})
     move.run_all(until="backfill")
     check_ledger(move)
+    assert "and were read in parts" in capsys.readouterr().out
     differ = "SELECT count(*) FROM t FULL JOIN pgddl_copy_public.t c USING (id) WHERE c.v IS DISTINCT FROM 'n' || t.v"
     assert one(source_dsn, differ) == 0
     assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.t") == 2500

@@ -69,10 +69,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one worker did; `stopped` maps table id → findings, `rewritten` lists tables whose file is not the planned
-    one."""
+    """What one worker did; `cut` counts chunks that were left in part to others, `stopped` maps table id → findings,
+    `rewritten` lists tables whose file is not the planned one."""
 
     chunks: int
+    cut: int
     rows: int
     bytes: int
     stopped: dict[int, list[str]]
@@ -170,7 +171,7 @@ class _Worker:
         self._rewritten: set[int] = set()
         self._without_partition: set[tuple[int, str]] = set()
         self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
-        self._rows = self._bytes = self._chunks = 0
+        self._rows = self._bytes = self._chunks = self._cut_chunks = 0
 
     def run(self) -> Done:
         patience = Patience(self._work.patience)
@@ -204,7 +205,8 @@ class _Worker:
             elif avoid:
                 avoid = []
             else:
-                return Done(self._chunks, self._rows, self._bytes, self._stopped, tuple(sorted(self._rewritten)))
+                return Done(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
+                            tuple(sorted(self._rewritten)))  # fmt: skip
 
     def _one_chunk(self, avoid: Sequence[int]) -> bool:
         """Claims and copies one chunk in one transaction on the target; False when there is none to claim."""
@@ -250,6 +252,7 @@ class _Worker:
             return end
         fitting = max(1, int(LONGEST / 2 / self._pace[leaf]))
         self._target.execute(_Q["cut_chunk"], {"id": chunk, "blocks": fitting})
+        self._cut_chunks += 1
         return first + fitting
 
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows import kept
-from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
@@ -122,6 +122,8 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
         progress = progress or Journal(context.session("target", "progress"), context.name)
         done = _one_round(context, progress, todo, chunks, size)
         finished += done
+        if cut := sum(d.cut for d in done):
+            context.say(f"{cut} chunks would have taken more than {LONGEST / 2:.0f} s each, and were read in parts")
         over = {table for d in done for table in (*d.stopped, *d.rewritten)}
         todo = [t for t in todo if t.id not in over]
         if any(d.chunks for d in done):
