@@ -25,14 +25,7 @@ from typing import Any, ClassVar, Literal, TextIO
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgddl.engine.errors import (
-    EXIT_FAILED,
-    EXIT_RETRY,
-    PgddlError,
-    Retry,
-    UsageError,
-    from_postgres,
-)
+from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_RETRY, PgddlError, Retry, UsageError, from_postgres
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 

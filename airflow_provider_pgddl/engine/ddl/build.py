@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -28,13 +27,12 @@ class Build:
     quick: bool
 
 
-def steps(events: Sequence[EventRow]) -> tuple[list[EventRow], list[EventRow]]:
-    """A table's indexes, which may be built beside each other, and what comes behind them in its order.
+def is_shared(event: EventRow) -> bool:
+    """Whether its table can have others of the kind made at the same time.
 
     CREATE INDEX takes SHARE, which lets another one in, and waits for no constraint; what adds a constraint, or says
     something of an index, wants the table for itself."""
-    indexes = [e for e in events if e.event["tag"] == "CREATE INDEX"]
-    return indexes, [e for e in events if e.event["tag"] != "CREATE INDEX"]
+    return event.event["tag"] == "CREATE INDEX"
 
 
 def build(part: Build) -> int:

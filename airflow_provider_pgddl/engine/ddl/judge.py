@@ -22,9 +22,7 @@ from airflow_provider_pgddl.engine.ddl.dropping import (
 from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
-from airflow_provider_pgddl.engine.ddl.references import (
-    likeness_outside,
-)
+from airflow_provider_pgddl.engine.ddl.references import likeness_outside
 from airflow_provider_pgddl.engine.ddl.rules import Rules, is_drop
 from airflow_provider_pgddl.engine.ddl.statements import Statement, unsafe
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, dropped_schema, kind, rename_schema, touched

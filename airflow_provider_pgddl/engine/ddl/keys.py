@@ -6,15 +6,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured import ConstraintMeta, IndexMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, parse, statement_node
-from airflow_provider_pgddl.engine.ddl.spelling import (
-    AlterTable,
-    Statements,
-    ident,
-    joined,
-    raw,
-    raw_statement,
-    spell,
-)
+from airflow_provider_pgddl.engine.ddl.spelling import AlterTable, Statements, ident, joined, raw, raw_statement, spell
 from airflow_provider_pgddl.engine.ddl.tables import World, constraint_clause, options
 from airflow_provider_pgddl.engine.schema.definitions import constraint_columns, flags, index_columns, index_options
 from airflow_provider_pgddl.engine.schema.versions import TableDiff

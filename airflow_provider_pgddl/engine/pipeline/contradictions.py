@@ -11,13 +11,7 @@ from airflow_provider_pgddl.engine.pipeline.model import (
     SchemaPolicy,
     column_lists,
 )
-from airflow_provider_pgddl.engine.pipeline.names import (
-    Table,
-    column_name,
-    exact_columns,
-    fits,
-    table_name,
-)
+from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, exact_columns, fits, table_name
 from airflow_provider_pgddl.engine.pipeline.origin import KeyPath
 
 

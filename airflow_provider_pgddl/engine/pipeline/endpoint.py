@@ -8,10 +8,7 @@ from typing import Annotated
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import (
-    AfterValidator,
-    Field,
-)
+from pydantic import AfterValidator, Field
 
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import Section

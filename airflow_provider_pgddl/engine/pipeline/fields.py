@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 # As in postgresql.conf: kB is 1024 bytes.

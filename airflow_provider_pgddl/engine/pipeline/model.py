@@ -8,12 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.endpoint import ConnId, Endpoint
@@ -299,7 +294,12 @@ class Pipeline(Section):
     swap: Swap = Field(default_factory=Swap)
     spark: Spark = Field(default_factory=Spark)
 
-    _origin: Origin | None = PrivateAttr(default=None)
+    _origin: Origin = PrivateAttr(default=Origin("pipeline", {}))
+
+    @property
+    def origin(self) -> Origin:
+        """The file that it was read from; none where it was given as a dict."""
+        return self._origin
 
     @property
     def in_place(self) -> bool:
@@ -333,8 +333,7 @@ class Pipeline(Section):
 
     def where(self, *path: str | int) -> str:
         """Where a key stands, for messages: `pipeline.yaml, line 7: tables.include`."""
-        origin = self._origin or Origin("pipeline", {})
-        return origin.where(path)
+        return self.origin.where(path)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, defaults included, as JSON that `load_pipeline` takes back; no secret is in it."""
@@ -343,8 +342,7 @@ class Pipeline(Section):
             # An override that is not given must not come back as the value `null`.
             for key in [key for key, value in overrides.items() if value in (None, "inherit")]:
                 del overrides[key]
-        if self._origin is not None:
-            tree[ORIGIN] = self._origin.to_json()
+        tree[ORIGIN] = self._origin.to_json()
         return tree
 
 

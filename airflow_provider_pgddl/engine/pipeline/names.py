@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    Field,
-)
+from pydantic import AfterValidator, Field
 
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, without_locations
 from airflow_provider_pgddl.engine.errors import PgddlError

@@ -15,17 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from airflow_provider_pgddl.engine.errors import PipelineFileError
 from airflow_provider_pgddl.engine.pipeline.contradictions import contradictions
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
 from airflow_provider_pgddl.engine.pipeline.fields import Section
-from airflow_provider_pgddl.engine.pipeline.model import (
-    Pipeline,
-)
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN, KeyPath, Origin, dotted, refused
 
 if TYPE_CHECKING:

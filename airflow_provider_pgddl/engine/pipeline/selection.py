@@ -7,10 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from airflow_provider_pgddl.engine.pipeline.model import (
-    Pipeline,
-    column_lists,
-)
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline, column_lists
 from airflow_provider_pgddl.engine.pipeline.names import (
     Table,
     column_name,
@@ -19,7 +16,7 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     table_name,
     written,
 )
-from airflow_provider_pgddl.engine.pipeline.origin import KeyPath, Origin, refused
+from airflow_provider_pgddl.engine.pipeline.origin import KeyPath, refused
 
 # Never part of a pipeline, whatever the patterns say.
 _SYSTEM_SCHEMA = re.compile(r"pg_.*|information_schema|pgddl|pgddl_.*", re.DOTALL)
@@ -68,9 +65,9 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
         elif table not in selected:
             problems.append((path, f"{written(*table)} is not among the tables of this pipeline"))
     if strict and problems:
-        raise refused(problems, pipeline._origin or Origin("pipeline", {}))
+        raise refused(problems, pipeline.origin)
     if strict and not selected:
-        raise refused([(("tables", "exclude"), "no table is left")], pipeline._origin or Origin("pipeline", {}))
+        raise refused([(("tables", "exclude"), "no table is left")], pipeline.origin)
     return Selection(rows=sorted(selected - structure), schema_only=sorted(structure))
 
 
@@ -129,4 +126,4 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) 
             column = column_name(rewrite.partition_by.column)
             need(("rewrite", name, "partition_by", "column"), table_name(name), column)
     if problems:
-        raise refused(problems, pipeline._origin or Origin("pipeline", {}))
+        raise refused(problems, pipeline.origin)

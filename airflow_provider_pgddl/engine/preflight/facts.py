@@ -18,6 +18,18 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("preflight")
 
+KINDS = {  # pg_class.relkind
+    "r": "a table",
+    "p": "a partitioned table",
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a composite type",
+}
+
 
 class Relation(NamedTuple):
     """One row of the query `relations`: a table or a partition of it, and our rights on it."""

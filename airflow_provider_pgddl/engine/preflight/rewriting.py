@@ -14,12 +14,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.partition_checks import partition_findings
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
-from airflow_provider_pgddl.engine.preflight.facts import (
-    Facts,
-    actions,
-    foreign_keys,
-    recorded,
-)
+from airflow_provider_pgddl.engine.preflight.facts import Facts, actions, foreign_keys, recorded
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -125,7 +120,7 @@ def swap_rights(facts: Facts) -> Iterator[Finding]:
 
 
 def earlier_copies(facts: Facts) -> Iterator[Finding]:
-    """A table of that name in the copy's or the old table's schema that this run has not made itfacts."""
+    """A table of that name in the copy's or the old table's schema that this run has not made itself."""
     side, made = facts.source, recorded(facts, facts.source)
     for made_in, what in ((copy_schema, "a copy"), (old_schema, "what an earlier rewrite replaced")):
         names = {(made_in(schema), name): (schema, name) for schema, name in facts.rows}

@@ -15,10 +15,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pooler import shares_sessions
-from airflow_provider_pgddl.engine.preflight.facts import (
-    Facts,
-    cannot_create,
-)
+from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create
 from airflow_provider_pgddl.engine.sql import queries
 
 # Sessions of a run beside its workers': lease, stage, window, watch, journal.

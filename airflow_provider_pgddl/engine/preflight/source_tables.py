@@ -8,24 +8,8 @@ from typing import Literal
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.preflight.facts import (
-    Facts,
-    foreign_keys,
-    memberships,
-)
+from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, foreign_keys, memberships
 from airflow_provider_pgddl.engine.progress import amount
-
-_KINDS = {
-    "r": "a table",
-    "p": "a partitioned table",
-    "v": "a view",
-    "m": "a materialized view",
-    "f": "a foreign table",
-    "S": "a sequence",
-    "i": "an index",
-    "I": "an index",
-    "c": "a composite type",
-}
 
 
 def missing_tables(facts: Facts) -> Iterator[Finding]:
@@ -34,7 +18,7 @@ def missing_tables(facts: Facts) -> Iterator[Finding]:
         if kind is None:
             yield Finding("error", "no_table", "source", written(schema, name), "there is no such table")
         elif kind not in "rp":
-            what = f"is {_KINDS.get(kind, 'not a table')}, not a table that pgddl can move"
+            what = f"is {KINDS.get(kind, 'not a table')}, not a table that pgddl can move"
             yield Finding("error", "no_table", "source", written(schema, name), what)
 
 
@@ -84,7 +68,7 @@ def row_security(facts: Facts) -> Iterator[Finding]:
 
 
 def keys(facts: Facts) -> Iterator[Finding]:
-    """Every row needs a key: unique, not null, whole, checked at once, and equal only to itfacts."""
+    """Every row needs a key: unique, not null, whole, checked at once, and equal only to itself."""
     if facts.pipeline.capture.rows == "none":
         return
     side = facts.source

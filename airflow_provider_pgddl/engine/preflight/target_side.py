@@ -8,6 +8,7 @@ from typing import Literal
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import (
+    KINDS,
     Facts,
     cannot_create,
     foreign_keys,
@@ -16,18 +17,6 @@ from airflow_provider_pgddl.engine.preflight.facts import (
     running,
 )
 from airflow_provider_pgddl.engine.rows import ties
-
-_KINDS = {
-    "r": "a table",
-    "p": "a partitioned table",
-    "v": "a view",
-    "m": "a materialized view",
-    "f": "a foreign table",
-    "S": "a sequence",
-    "i": "an index",
-    "I": "an index",
-    "c": "a composite type",
-}
 
 
 def target_rights(facts: Facts) -> Iterator[Finding]:
@@ -57,7 +46,7 @@ def firing(facts: Facts) -> Iterator[Finding]:
 
 
 def existing(facts: Facts) -> Iterator[Finding]:
-    """Live tables that the target has already, and that this run has not made itfacts."""
+    """Live tables that the target has already, and that this run has not made itself."""
     assert facts.target is not None
     if facts.pipeline.tables.existing != "refuse":
         return
@@ -65,7 +54,7 @@ def existing(facts: Facts) -> Iterator[Finding]:
     present = facts.target.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
     for schema, name, oid, kind in present:
         if oid is not None and not made.get((schema, name)):
-            what = f"{_KINDS.get(kind, 'something')} of that name is on the target already"
+            what = f"{KINDS.get(kind, 'something')} of that name is on the target already"
             drop = {"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "i": "INDEX", "f": "FOREIGN TABLE"}
             fix = f"DROP {drop.get(kind, 'TABLE')} {facts.target.name(schema, name)};  -- once nothing in it is needed"
             yield Finding("error", "existing", "target", written(schema, name), what, fix)

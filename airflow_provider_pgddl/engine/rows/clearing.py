@@ -11,18 +11,10 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.rows import kept, ties, windows
-from airflow_provider_pgddl.engine.rows.drain import (
-    LostTrack,
-    drain,
-)
+from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.logs import summaries
-from airflow_provider_pgddl.engine.rows.pending_keys import (
-    delete_from_copy,
-    pending_table,
-    stage_keys,
-    staging_table,
-)
+from airflow_provider_pgddl.engine.rows.pending_keys import delete_from_copy, pending_table, stage_keys, staging_table
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import (
     Replica,

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, compare
-from airflow_provider_pgddl.engine.rows.fill import at_snapshot
+from airflow_provider_pgddl.engine.rows.yielding import at_snapshot
 
 Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
 
-
-GROUP = 10  # ranges between which the source's locks on indexes are given up: a server has few for thousands of tables
+GROUP = 10  # ranges after which the source's locks on their indexes are given up: a server has few, of tables thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ def compare_part(part: Part) -> list[Result]:
     source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
-    plans = list({s.plan.oid: s.plan for _, s in part.ranges}.values())
+    plans = {s.plan.oid: s.plan for _, s in part.ranges}.values()
+    tables = [sql.Identifier(plan.schema, plan.name) for plan in plans]
     compared = list[Result]()
     # Who waits for one of the tables waits behind the window, too, which gives way by itself.
-    with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, plans):
+    with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, tables):
         compare_ranges(source, copy, part.ranges, part.seconds, compared)
     return compared
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
-from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
+from airflow_provider_pgddl.engine.rows.yielding import at_snapshot
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
@@ -165,22 +165,6 @@ def fill_part(part: FillPart) -> Filled:
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose=FILL, pipeline=part.pipeline, token=token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
-    plans = [plan for _, plan in part.tables]
-    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, plans):
+    tables = [sql.Identifier(plan.schema, plan.name) for _, plan in part.tables]
+    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, tables):
         return fill_tables(source, target, part.pipeline, part.tables, part.limit, part.fence)
-
-
-@contextmanager
-def at_snapshot(
-    source: Session, watcher: Session, target: Session, snapshot: str, plans: Sequence[Plan]
-) -> Iterator[None]:
-    """A transaction at a window's exported snapshot, in which the tables are locked without waiting, and let go of as
-    soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
-    out."""
-    with source.transaction():
-        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        with Watch(source, watcher, target) as watch:
-            lock_nowait(source, [sql.Identifier(plan.schema, plan.name) for plan in plans])
-            yield
-        watch.check()

@@ -22,16 +22,8 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rows import kept, ties
-from airflow_provider_pgddl.engine.rows.drain import (
-    LostTrack,
-    drain_into_partitions,
-)
-from airflow_provider_pgddl.engine.rows.fill import (
-    Filled,
-    FillElsewhere,
-    fill_tables,
-    fill_together,
-)
+from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain_into_partitions
+from airflow_provider_pgddl.engine.rows.fill import Filled, FillElsewhere, fill_tables, fill_together
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.logs import Logs, summaries
 from airflow_provider_pgddl.engine.rows.pending_keys import (

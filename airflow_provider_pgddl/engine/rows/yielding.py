@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import psycopg
@@ -92,6 +92,22 @@ def lock_nowait(conn: Session, relations: Sequence[sql.Composable]) -> None:
         conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.SQL(", ").join(relations)))
     except pg.LockNotAvailable:
         raise GaveWay("is locked by another session", todo="nothing: this part is tried again") from None
+
+
+@contextmanager
+def at_snapshot(
+    source: Session, watcher: Session, target: Session, snapshot: str, tables: Sequence[sql.Identifier]
+) -> Iterator[None]:
+    """A transaction at a window's exported snapshot, in which `tables` are locked without waiting, and let go of as
+    soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
+    out."""
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        with Watch(source, watcher, target) as watch:
+            lock_nowait(source, tables)
+            yield
+        watch.check()
 
 
 class Patience:

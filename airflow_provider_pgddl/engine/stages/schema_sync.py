@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.ddl.apply import GROUP, apply_events
-from airflow_provider_pgddl.engine.ddl.build import Build, build, steps
+from airflow_provider_pgddl.engine.ddl.build import Build, build, is_shared
 from airflow_provider_pgddl.engine.journal import EventRow, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
@@ -81,9 +81,9 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     small = [t for t in tables if sizes.get(t.id, 0) < SMALL]
     first, last = list[Build](), list[Build]()
     for table in (t for t in tables if sizes.get(t.id, 0) >= SMALL):
-        indexes, rest = steps(own.get(table.id, ()))
-        first += [_part(context, [table], [index]) for index in indexes]
-        last.append(_part(context, [table], rest, analyze=True))
+        ours = own.get(table.id, [])
+        first += [_part(context, [table], [event]) for event in ours if is_shared(event)]
+        last.append(_part(context, [table], [e for e in ours if not is_shared(e)], analyze=True))
     for group in (small[n : n + GROUP] for n in range(0, len(small), GROUP)):
         last.append(_part(context, group, [e for t in group for e in own.get(t.id, ())], analyze=True))
     total = sum(len(part.events) for part in (*first, *last))
