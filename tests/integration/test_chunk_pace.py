@@ -7,13 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.rows import chunks
-from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import one
 
 WIDE = """
@@ -30,6 +31,8 @@ SELECT count(*), bool_and(done_at IS NOT NULL), sum(end_block - first_block), co
        max(end_block)
 FROM pgddl.chunks
 """
+CHUNKS_DONE = "SELECT count(done_at) FROM pgddl.chunks"
+END_COPY = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '{}'"
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,25 @@ def test_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle], capsys: 
     differ = "SELECT count(*) FROM t FULL JOIN pgddl_copy_public.t c USING (id) WHERE c.v IS DISTINCT FROM 'n' || t.v"
     assert one(source_dsn, differ) == 0
     assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.t") == 2500
+
+
+def test_a_worker_that_is_lost_meanwhile_leaves_each_block_in_one_chunk(
+    source_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    execute(source_dsn, WIDE + SLOW)
+    alter = ["ALTER v TYPE text USING public.slow(v)"]
+    move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill={"workers": 1})
+    move.run_all(until="snapshot")
+    with ThreadPoolExecutor() as pool:
+        for done in (1, 4, 9):  # the first of them while the only chunk has just been cut
+            running = pool.submit(move.refused, "backfill")
+            wait_until(lambda least=done: one(source_dsn, CHUNKS_DONE) >= least)  # type: ignore[misc]
+            execute(source_dsn, END_COPY.format(f"pgddl:{move.name}:%:copy"))
+            assert running.result(60).retryable
+    move.run("backfill")
+    check_ledger(move)
+    assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.t") == 2500
+    assert one(source_dsn, "SELECT count(DISTINCT id) FROM pgddl_copy_public.t") == 2500
 
 
 def test_over_a_slow_line(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:

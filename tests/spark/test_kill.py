@@ -263,6 +263,33 @@ def test_a_rewrite_ends_the_same_whatever_is_killed(
     drop_database(pg18, name)
 
 
+# Indexes that take their time, each by a row of its own.
+SLOW_INDEXES = """
+CREATE FUNCTION public.slow(id int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN IF id % 10000 = 0 THEN PERFORM pg_catalog.pg_sleep(0.1); END IF; RETURN -id; END $$;
+CREATE TABLE public.t (id int PRIMARY KEY, v text NOT NULL);
+INSERT INTO public.t SELECT n, md5(n::text) FROM generate_series(1, 100000) n;
+CREATE INDEX one ON public.t (public.slow(id));
+CREATE INDEX two ON public.t (public.slow(id), v);
+"""
+INDEXES_UNDER_WAY = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'CREATE INDEX%slow%'"
+
+
+def test_indexes_of_which_two_were_being_built_are_there_once(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], tmp_path: Path, chance: random.Random
+) -> None:
+    execute(source_dsn, SLOW_INDEXES)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill={"workers": 2})
+    move.run_all(until="backfill")
+    with Killed(move, tmp_path, chance) as killed:
+        killed.kill("schema_sync", "driver", INDEXES_UNDER_WAY, range(2, 3))
+        move.run("schema_sync")  # at once: the server may not have noticed yet that nobody waits for its indexes
+        move.run_all(after="schema_sync")
+        killed.assert_nothing_runs()
+    assert compare.diff_catalogs(compare.catalog_lines(source_dsn), compare.catalog_lines(target_dsn)) == []
+    assert [str(d) for d in compare.compare(source_dsn, target_dsn, [("public", "t")]) if d.differs] == []
+
+
 def test_a_chunk_that_a_dead_worker_still_holds_is_waited_for(
     source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
 ) -> None:
