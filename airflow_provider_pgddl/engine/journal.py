@@ -27,6 +27,7 @@ REPLACED = "a later dump took its place"
 SHOWN = "the snapshot shows it already"
 WAITS = "the dump that is taken when its time has come shows it"
 WAS_THERE = "IF NOT EXISTS has added nothing"
+STAGE_RUNS_KEPT = 1000  # of each stage, at least
 # Commands for what a swap takes from its own dump, in scope or not.
 _DUMPED = [
     *(
@@ -195,8 +196,11 @@ class Journal:
     def start_stage(self, job_id: str, run: int, stage: str, token: int) -> None:
         self.conn.execute(_Q["start_stage"], [job_id, self.pipeline, run, stage, token])
 
-    def finish_stage(self, job_id: str, result: Mapping[str, Any]) -> None:
+    def finish_stage(self, job_id: str, stage: str, result: Mapping[str, Any]) -> None:
+        """Also forgets what a pipeline that follows for months would only pile up."""
         self.conn.execute(_Q["finish_stage"], [Jsonb(result), job_id])
+        args = {"pipeline": self.pipeline, "run": self.run, "stage": stage, "kept": STAGE_RUNS_KEPT}
+        self.conn.execute(_Q["forget_stages"], args)
 
     def stage_done(self, run: int, stage: str) -> bool:
         row = self.conn.execute(_Q["stage_done"], [self.pipeline, run, stage]).fetchone()

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine import journal, stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
@@ -55,6 +55,31 @@ def test_the_first_run_copies_and_a_quiet_one_has_nothing_to_do(shop: Lifecycle)
     assert set(one_run(shop).values()) == {"nothing_to_do"}
     execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3; DELETE FROM shop.savings WHERE id = 4")
     assert one_run(shop) == dict.fromkeys(BEFORE_THE_GATE, "nothing_to_do") | {"replay": "done"}
+    assert differences(shop.source, shop.target) == []
+
+
+# As many runs of one stage as some days of @continuous leave.
+RUNS_OF_DAYS = """
+INSERT INTO pgddl.stage_runs (job_id, pipeline, run, stage, token, started_at, finished_at, result)
+SELECT r.stage || n, r.pipeline, r.run, r.stage, r.token, r.started_at + n * interval '1 ms',
+       r.finished_at + n * interval '1 ms', r.result || '{"state": "nothing_to_do", "figures": {}}'
+FROM pgddl.stage_runs r CROSS JOIN generate_series(1, 1500) n WHERE r.stage IN ('snapshot', 'replay')
+"""
+
+
+def test_runs_of_days_do_not_pile_up_and_what_they_say_stays(shop: Lifecycle) -> None:
+    one_run(shop)
+    waited = "UPDATE pgddl.stage_runs SET result = jsonb_set(result, '{figures,longest_wait_ms}', '77')"
+    execute(shop.target, waited + " WHERE stage = 'replay'")
+    execute(shop.target, RUNS_OF_DAYS)
+    assert set(one_run(shop).values()) == {"nothing_to_do"}
+    counts = shop.journal(
+        "SELECT stage, count(*) FROM pgddl.stage_runs GROUP BY stage HAVING count(*) > 10 ORDER BY stage"
+    )
+    assert counts == [("replay", journal.STAGE_RUNS_KEPT + 1), ("snapshot", journal.STAGE_RUNS_KEPT + 1)]
+    assert stages.status(load_pipeline(shop.content), shop.source, shop.target)["longest_wait"]["ms"] == 77
+    execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3")
+    assert one_run(shop)["replay"] == "done"  # though the snapshot that was done is the oldest run of its stage
     assert differences(shop.source, shop.target) == []
 
 

@@ -83,6 +83,23 @@ ON CONFLICT (job_id) DO UPDATE SET token = excluded.token, started_at = pg_catal
 -- name: finish_stage
 UPDATE pgddl.stage_runs SET finished_at = pg_catalog.clock_timestamp(), result = %s WHERE job_id = %s
 
+-- name: forget_stages
+-- Of a stage that runs again and again, the newest ones, what it did last, and what writers waited for longest are
+-- enough. A hundred at a time: most runs only look at an index.
+WITH old AS MATERIALIZED (
+    SELECT job_id FROM pgddl.stage_runs WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s
+    ORDER BY started_at DESC OFFSET %(kept)s
+)
+DELETE FROM pgddl.stage_runs r USING old WHERE r.job_id = old.job_id AND (SELECT count(*) FROM old) >= 100
+  AND r.job_id IS DISTINCT FROM (
+      SELECT job_id FROM pgddl.stage_runs
+      WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s AND result ->> 'state' = 'done'
+      ORDER BY finished_at DESC LIMIT 1)
+  AND r.job_id IS DISTINCT FROM (
+      SELECT job_id FROM pgddl.stage_runs
+      WHERE pipeline = %(pipeline)s AND run = %(run)s AND stage = %(stage)s AND result -> 'figures' ? 'longest_wait_ms'
+      ORDER BY (result -> 'figures' ->> 'longest_wait_ms')::int DESC LIMIT 1)
+
 -- name: stage_result
 SELECT result FROM pgddl.stage_runs WHERE job_id = %s
 

@@ -68,7 +68,7 @@ def run(job: Job) -> StageResult:
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
         with context.fenced():
-            journal.finish_stage(job.id, result.to_json())
+            journal.finish_stage(job.id, job.stage, result.to_json())
     return result
 
 
