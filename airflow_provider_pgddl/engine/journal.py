@@ -484,8 +484,11 @@ class Journal:
 
     # --- verification -------------------------------------------------------------------------------------------
 
-    def add_range(self, table_id: int, job: str, number: int, low: str | None, high: str | None) -> None:
-        self.conn.execute(_Q["insert_range"], [table_id, job, number, low, high])
+    def add_ranges(self, job: str, ranges: Iterable[tuple[int, int, str | None, str | None]]) -> None:
+        """(table id, number, low, high)"""
+        with self.conn.cursor() as cursor:
+            rows = [[table_id, job, number, low, high] for table_id, number, low, high in ranges]
+            cursor.executemany(_Q["insert_range"], rows)
 
     def ranges_left(self, ids: Sequence[int], job: str) -> list[tuple[int, int, str | None, str | None]]:
         """(range id, table id, low, high)"""
@@ -494,8 +497,11 @@ class Journal:
     def tables_with_ranges(self, job: str) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_ranges"], [job])}
 
-    def range_done(self, range_id: int, rows: int, differ: Sequence[str]) -> None:
-        self.conn.execute(_Q["range_done"], [rows, Jsonb(list(differ)), range_id])
+    def ranges_done(self, results: Iterable[tuple[int, int, Sequence[str]]]) -> None:
+        """(range id, rows, keys that differ)"""
+        with self.conn.cursor() as cursor:
+            rows = [[rows, Jsonb(list(differ)), range_id] for range_id, rows, differ in results]
+            cursor.executemany(_Q["range_done"], rows)
 
     def verification(self, ids: Sequence[int]) -> dict[int, tuple[int, int, int]]:
         """Per table, of its last verification: ranges not compared yet, rows compared, keys that differ."""

@@ -108,7 +108,7 @@ def unnoticed(job: Lifecycle) -> list[str]:
     found = []
     with connect(job.source, purpose="test") as source, connect(job.target, purpose="test") as target:
         (table,) = Journal(target, job.name).tables(1)
-        sides = sides_of(target, table, in_place=job.source == job.target)
+        sides = sides_of(target, [table], in_place=job.source == job.target)[table.id]
         assert not compare(source, target, sides, WHOLE).differ
         for change in SUBTLE:
             with target.transaction(force_rollback=True):

@@ -17,13 +17,14 @@ from airflow_provider_pgddl.engine.connect import connect, plans_kept
 from airflow_provider_pgddl.engine.ddl.build import Build, build
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.rows.chunks import Done, Work, copy_chunks
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import backfill, schema_sync
 from tests.integration.lifecycle import Lifecycle, execute
 
 Make = Callable[..., Lifecycle]
-# Of one more table with a row, a key and an index, with some room for what is asked for every so many tables.
 TABLES_OF_FEW_LOCKS = 120
-STATEMENTS = {"setup": 36, "snapshot": 11, "backfill": 42, "schema_sync": 6}
+# Of one more table with a row, a key and an index, with some room for what is asked for every so many tables.
+STATEMENTS = {"setup": 36, "snapshot": 11, "backfill": 42, "schema_sync": 6, "replay": 1, "verify": 4}
 
 
 def make_tables(dsn: str, first: int, last: int) -> None:
@@ -186,3 +187,25 @@ def test_verify_needs_no_lock_for_every_index(pg18: Cluster, database: Callable[
             backfill={"workers": 1},
         )  # fmt: skip
         move.run_all(until="verify")
+
+
+MANY_CHUNKS = """
+INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes)
+SELECT table_id, leaf, leaf_schema, leaf_name, filenode, n, n + 1, 8192 FROM pgddl.chunks, generate_series(1, 20000) n;
+UPDATE pgddl.chunks SET done_at = now() WHERE first_block < 10000
+"""
+
+
+def test_a_claim_passes_over_no_chunk_that_is_done(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    execute(source_dsn, "CREATE TABLE public.t (id int PRIMARY KEY); INSERT INTO public.t VALUES (1)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="backfill")
+    execute(target_dsn, MANY_CHUNKS)
+    execute(target_dsn, "ANALYZE pgddl.chunks")
+    with psycopg.connect(target_dsn) as conn:
+        ids = [table for (table,) in conn.execute("SELECT id FROM pgddl.tables")]
+        claim = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queries("journal")["claim_chunk"]
+        for _ in range(2):  # the first one marks what the update has left in the index
+            ((plan,),) = conn.execute(claim.encode(), ["{" + ",".join(map(str, ids)) + "}", []]).fetchall()
+    assert plan[0]["Plan"]["Actual Rows"] == 1
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 100

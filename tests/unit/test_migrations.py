@@ -28,6 +28,7 @@ LANDED = {
     "journal/007_slot": "bd633a98b859ced37a6f9a1a8249d2fe883f3f453176a564f224f04984b1618f",
     "journal/008_reverse": "942a9b7e0ce75b78f3c7cddc413c439ab9c44702e263e1ace6c06185bb115006",
     "journal/009_ordered": "64bd3e229f5c3a97fa9e533d69d456ce4425a7d246b3aee9582f3a6b446f0d71",
+    "journal/010_claim": "692f835140f506a99ea036600b8f7e9829927e1563ff2bbe4ed49ef9cfeb1c0a",
 }
 
 

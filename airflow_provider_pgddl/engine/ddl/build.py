@@ -32,7 +32,7 @@ def is_shared(event: EventRow) -> bool:
 
     CREATE INDEX takes SHARE, which lets another one in, and waits for no constraint; what adds a constraint, or says
     something of an index, wants the table for itself."""
-    return event.event["tag"] == "CREATE INDEX"
+    return bool(event.event["tag"] == "CREATE INDEX")
 
 
 def build(part: Build) -> int:

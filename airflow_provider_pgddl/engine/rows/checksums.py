@@ -24,6 +24,7 @@ _Q = queries("checksums")
 BUCKETS = 4096
 SAMPLED = 200_000  # rows, at least, by which ranges are cut
 SAMPLED_OF_A_RANGE = 100
+SHORTEST_ROW = 28  # bytes: its header, and where its page says that it is
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
 # Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not
@@ -117,13 +118,26 @@ def _hash_text(value: sql.Composable) -> sql.Composed:
     return sql.SQL('pg_catalog.hashtextextended(({})::text COLLATE "C", 0)').format(value)
 
 
-def boundaries(copy: Session, plan: Plan, rows: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a copy: `rows` as ANALYZE has found them, at most 0 where it has not, and bytes but for TOAST."""
+
+    rows: int
+    bytes: int
+
+
+def sizes(copy: Session, plans: Sequence[Plan]) -> list[Size]:
+    """Of each plan's copy; all by one question, as there may be thousands."""
+    names = [plan.copy.as_string(copy) for plan in plans]
+    return [Size(*row) for row in copy.execute(_Q["sizes"], [names])]
+
+
+def boundaries(copy: Session, plan: Plan, size: Size, rows: int) -> list[str]:
     """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range.
     Of a large copy by a sample: what the ranges are, not where they end, decides what is compared."""
-    if plan.key_types[0] not in RANGEABLE:
+    if plan.key_types[0] not in RANGEABLE or size.bytes // SHORTEST_ROW < rows:
         return []
-    found = copy.execute(_Q["estimated_rows"], [plan.copy.as_string(copy)]).fetchone()
-    estimated = max(1, found[0] if found else 1)
+    estimated = max(1, size.rows)
     percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
     query = sql.SQL(_Q["boundaries"]).format(
         key=sql.Identifier(plan.key[0]), copy=plan.copy_only, percent=sql.Literal(percent),

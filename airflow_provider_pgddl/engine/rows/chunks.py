@@ -169,6 +169,7 @@ class _Worker:
         self._border = Border(Control(target, work.pipeline), work.token, Throttle(watcher, work.limits))
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
+        self._going_on = self._tables_going_on()
         self._without_partition: set[tuple[int, str]] = set()
         self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
         self._rows = self._bytes = self._chunks = self._cut_chunks = 0
@@ -190,6 +191,7 @@ class _Worker:
                 continue
             except _NoPartition as none:
                 self._make_partitions(none.table, none.rows, none.error)
+                self._going_on = self._tables_going_on()
                 continue
             except _Changed as changed:
                 if changed.refused:
@@ -199,6 +201,7 @@ class _Worker:
                     self._rewritten.add(changed.table_id)
                 else:
                     self._stopped[changed.table_id] = changed.findings
+                self._going_on = self._tables_going_on()
                 continue
             if claimed:
                 patience.succeeded()
@@ -208,11 +211,15 @@ class _Worker:
                 return Done(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
                             tuple(sorted(self._rewritten)))  # fmt: skip
 
+    def _tables_going_on(self) -> str:
+        """As an array of Postgres; made once, as each claim says it."""
+        ids = (str(i) for i in self._tables if i not in self._stopped and i not in self._rewritten)
+        return "{" + ",".join(ids) + "}"
+
     def _one_chunk(self, avoid: Sequence[int]) -> bool:
         """Claims and copies one chunk in one transaction on the target; False when there is none to claim."""
-        ids = [i for i in self._tables if i not in self._stopped and i not in self._rewritten]
         with self._target.transaction():
-            row = self._target.execute(_Q["claim_chunk"], [ids, list(avoid)]).fetchone()
+            row = self._target.execute(_Q["claim_chunk"], [self._going_on, list(avoid)]).fetchone()
             if row is None:
                 return False
             chunk_id, table_id, leaf_oid, schema, name, filenode, first, end, *place = row

@@ -1,9 +1,12 @@
--- name: estimated_rows
--- As ANALYZE has found them; at most 0 where it has not.
-WITH copy AS (SELECT pg_catalog.to_regclass(%s) AS relid)
-SELECT coalesce(sum(c.reltuples), 0)::bigint
-FROM (SELECT relid FROM copy UNION SELECT t.relid FROM copy, pg_catalog.pg_partition_tree(copy.relid) t) leaf
-JOIN pg_catalog.pg_class c ON c.oid = leaf.relid AND c.relkind <> 'p'
+-- name: sizes
+-- Of each copy, with its partitions: rows as ANALYZE has found them, at most 0 where it has not, and bytes but for TOAST.
+SELECT coalesce(sum(c.reltuples), 0)::bigint, coalesce(sum(pg_catalog.pg_relation_size(c.oid)), 0)::bigint
+FROM unnest(%s::text[]) WITH ORDINALITY AS copy (name, number)
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.to_regclass(copy.name) AS relid
+    UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass(copy.name)) t) leaf
+LEFT JOIN pg_catalog.pg_class c ON c.oid = leaf.relid AND c.relkind <> 'p'
+GROUP BY copy.number ORDER BY copy.number
 
 -- name: boundaries
 -- Every so manieth value of the first key column, of a sample in percent.

@@ -76,7 +76,8 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     as GROUP in each. One that is put in another order is sampled for that, and so locked: it has its own."""
     healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
-    healthy = context.healthy([t for t in context.tables() if t.id in {h.id for h in healthy}], "created")
+    ids = {t.id for t in healthy}
+    healthy = context.healthy([t for t in context.tables() if t.id in ids], "created")
     block_size = catalog.server(context.source).block_size
     fresh = [t for t in healthy if not t.planned]
     unordered = [t for t in fresh if not t.plan.order]

@@ -106,7 +106,8 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     _, stopped = stopped_by_drift(held, context.journal, tables)
     if stopped:
         raise _NotYet("a table without a key changed just now")
-    figures = copy_all(held, context.target, [(t, sides_of(context.target, t, in_place=False)) for t in tables])
+    sides = sides_of(context.target, tables, in_place=False)
+    figures = copy_all(held, context.target, [(t, sides[t.id]) for t in tables])
     lsn = insert_lsn(held)
     with context.brief_session("source", "flush") as session:
         flush(session, lsn)

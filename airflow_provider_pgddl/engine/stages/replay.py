@@ -123,6 +123,8 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
 
 def no_shorter(windows: Sequence[Window]) -> bool:
     """Whether more windows would not bring the lag down: one over many tables takes its time, changes or not."""
+    if not (windows[-1].keys or windows[-1].rows):
+        return True  # all that it took was looking
     last = windows[-WINDOWS_TO_SEE_A_TREND:]
     even = len(last) == WINDOWS_TO_SEE_A_TREND and not any(w.pending for w in last)
     return even and last[-1].seconds > 0.9 * last[0].seconds

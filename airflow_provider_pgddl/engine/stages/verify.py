@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries
+from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, sizes
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.windows import Window
@@ -81,13 +81,18 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
     """Ranges for the tables that have none in this job."""
     cut = context.journal.tables_with_ranges(context.job.id)
     tables = [t for t in tables if t.id not in cut]
+    if not tables:
+        return
     rows = max(10_000, context.pipeline.backfill.chunk_bytes // BYTES_A_ROW)
-    for table in tables:
-        cuts = boundaries(context.target, table.plan, rows)
-        edges = [None, *cuts, None]
-        with context.fenced(table):
-            for number, (low, high) in enumerate(pairwise(edges)):
-                context.journal.add_range(table.id, context.job.id, number, low, high)
+    found = sizes(context.target, [t.plan for t in tables])
+    cuts = [boundaries(context.target, t.plan, size, rows) for t, size in zip(tables, found, strict=True)]
+    ranges = [
+        (table.id, number, low, high)
+        for table, of_table in zip(tables, cuts, strict=True)
+        for number, (low, high) in enumerate(pairwise([None, *of_table, None]))
+    ]
+    with context.fenced():
+        context.journal.add_ranges(context.job.id, ranges)
 
 
 def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None:
@@ -98,7 +103,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     _cut_missing(context, chosen())
     total = len(journal.ranges_left([t.id for t in chosen()], job))
     spread = _spread(context, chosen(), total)
-    planned: dict[int, tuple[Plan, Sides]] = {}
+    planned: dict[int, Plan] = {}
+    sides: dict[int, Sides] = {}
     border = context.border()
     seen = 0
     while True:
@@ -109,18 +115,12 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         left = journal.ranges_left([t.id for t in tables], job)
         if not left:
             return
-        for table in tables:
-            if table.id not in planned or planned[table.id][0] != table.plan:
-                planned[table.id] = (table.plan, sides_of(context.target, table, in_place=context.in_place))
-        sides = {table_id: side for table_id, (_, side) in planned.items()}
+        if changed := [t for t in tables if planned.get(t.id) != t.plan]:
+            sides.update(sides_of(context.target, changed, in_place=context.in_place))
+            planned.update({t.id: t.plan for t in changed})
         compared: list[Result] = []
 
-        def inside(
-            done: Window,
-            left: Sequence[Left] = left,
-            compared: list[Result] = compared,
-            sides: Mapping[int, Sides] = sides,
-        ) -> None:
+        def inside(done: Window, left: Sequence[Left] = left, compared: list[Result] = compared) -> None:
             if context.in_place:
                 compared.clear()  # a window that gave way was taken back; across databases it had committed before
             known = {range_id for range_id, _, _ in compared}
@@ -139,8 +139,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         # A window is over all tables, as foreign keys of the target may tie them together.
         one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
         with context.fenced():
-            for range_id, rows, differ in compared:
-                journal.range_done(range_id, rows, differ)
+            journal.ranges_done(compared)
         seen += len(compared)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
@@ -175,16 +174,20 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     return [result for share in shares for result in share]
 
 
-def sides_of(target: Session, table: TableRow, *, in_place: bool) -> Sides:
-    """How source and copy are read to be compared; StageFailed where the copy is gone."""
-    plan = table.plan
-    oid = catalog.oid_of(target, plan.copy_schema, plan.copy_name)
-    copy = catalog.describe(target, [oid]).get(oid) if oid else None
-    if copy is None:
-        raise StageFailed("its copy is gone", table=table.qualified, todo="`pgddl reset` the pipeline and start again")
-    if not in_place:
-        return Sides.across(plan)
-    return Sides.in_place(plan, {c.name: c.type for c in copy.columns})
+def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:
+    """By table id, how source and copy are read to be compared; StageFailed where a copy is gone."""
+    names = {t.id: (t.plan.copy_schema, t.plan.copy_name) for t in tables}
+    oids = catalog.oids_of(target, names.values())
+    copies = catalog.describe(target, oids.values())
+    sides = {}
+    for table in tables:
+        copy = copies.get(oids.get(names[table.id], 0))
+        if copy is None:
+            todo = "`pgddl reset` the pipeline and start again"
+            raise StageFailed("its copy is gone", table=table.qualified, todo=todo)
+        types = {c.name: c.type for c in copy.columns}
+        sides[table.id] = Sides.in_place(table.plan, types) if in_place else Sides.across(table.plan)
+    return sides
 
 
 def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:

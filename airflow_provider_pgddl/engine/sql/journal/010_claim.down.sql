@@ -1,0 +1,1 @@
+DROP INDEX pgddl.chunks_not_done
