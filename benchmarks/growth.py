@@ -5,9 +5,9 @@
 
 Between an embedded Postgres 16 and 18, the stages from setup to verify in a process of their own, which is the driver:
 where there is enough to spread it starts Spark, whose workers are its descendants. The cost of a row, or of a table, is
-held against that of the smallest size; a goal of 1.25 is what is called flat here. Meanwhile another session asks the
-source for our oldest transaction, and /proc is asked for the memory of the driver and of its Python workers: a session
-of the JVM is not counted, its size is what spark-submit is told.
+held against the cheapest of the smaller sizes; a goal of 1.25 is what is called flat here. Meanwhile another session
+asks the source for our oldest transaction, and /proc is asked for the memory of the driver, its JVM and its Python
+workers. The largest number of tables is moved once more with twenty chunks a table, 100,000 of them.
 
 `queries` counts the statements that a backfill in this process sends to the journal's database, per chunk.
 """
@@ -15,6 +15,7 @@ of the JVM is not counted, its size is what spark-submit is told.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ FLAT = 1.25
 OLDEST_LIMIT = 30.0  # seconds that a transaction of ours may be open on the source
 DRIVER_LIMIT, WORKER_LIMIT = 1024.0, 200.0  # MiB
 SAMPLE_EVERY = 0.1  # seconds
+BLOCK, CHUNKS_A_TABLE = 8192, 20
 
 WIDE = """
 CREATE TABLE public.item (
@@ -59,6 +61,7 @@ class Cost:
 
     seconds: dict[str, float]
     driver: float
+    jvm: float
     worker: float
     oldest: float
 
@@ -72,11 +75,14 @@ def run(*, small: bool) -> Report:
     tables = (10, 30) if small else (10, 100, 1_000, 5_000)
     workers = (1, 2) if small else (1, 2, 4, 8)
     report = Report()
+    many = tables[-1]
     with clusters(16, 18) as (old, new):
         by_rows = {n: cost(old, new, f"rows_{n}", lambda dsn, n=n: make_rows(dsn, n), workers=2) for n in rows}  # type: ignore[misc]
         flat(report, by_rows, "a million rows", 1_000_000)
         by_tables = {n: cost(old, new, f"tables_{n}", lambda dsn, n=n: make_tables(dsn, n), workers=2) for n in tables}  # type: ignore[misc]
         flat(report, by_tables, "a table", 1)
+        with_chunks = cost(old, new, "chunks", lambda dsn: make_tables(dsn, many, rows=CHUNKS_A_TABLE, wide=True),
+                           workers=2, chunk_bytes=BLOCK)  # fmt: skip
         size = rows[1]
         by_workers = {n: cost(old, new, f"workers_{n}", lambda dsn: make_rows(dsn, size), workers=n) for n in workers}
         one = by_workers[workers[0]].seconds["backfill"]
@@ -88,46 +94,64 @@ def run(*, small: bool) -> Report:
         queries = [queries_of_a_chunk(old, new, n) for n in ((20, 40) if small else (100, 1_000))]
         report.measures.append(Measure("statements to the journal a chunk", queries[1], queries[0], "with fewer chunks",
                                        FLAT, unit=""))  # fmt: skip
-    everything = [*by_rows.values(), *by_tables.values(), *by_workers.values()]
+    everything = [*by_rows.values(), *by_tables.values(), with_chunks, *by_workers.values()]
     report.measures += [
         Measure("oldest transaction on the source", max(c.oldest for c in everything), OLDEST_LIMIT, "limit", 1.0),
         Measure("memory of the driver", max(c.driver for c in everything), DRIVER_LIMIT, "limit", 1.0, unit="MiB"),
+        Measure(
+            "memory of the driver and its JVM",
+            max(c.driver + c.jvm for c in everything),
+            DRIVER_LIMIT,
+            "limit",
+            1.0,
+            unit="MiB",
+        ),
         Measure("memory of a worker", max(c.worker for c in everything), WORKER_LIMIT, "limit", 1.0, unit="MiB"),
     ]
-    for sizes, what in ((by_rows, "rows"), (by_tables, "tables")):
-        for n, c in sizes.items():
-            parts = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in c.seconds.items())
-            report.notes.append(
-                f"{n:,} {what}: {parts} s; oldest transaction {c.oldest:.1f} s, driver {c.driver:.0f} MiB"
-            )
+    report.notes += [f"{n:,} rows: {told(c)}" for n, c in by_rows.items()]
+    report.notes += [f"{n:,} tables: {told(c)}" for n, c in by_tables.items()]
+    report.notes.append(f"{many:,} tables, {many * CHUNKS_A_TABLE:,} chunks: {told(with_chunks)}")
+    report.notes += [f"{size:,} rows, {n} workers: {told(c)}" for n, c in by_workers.items()]
     return report
 
 
+def told(cost: Cost) -> str:
+    stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in cost.seconds.items())
+    return (
+        f"{stages} s; oldest transaction {cost.oldest:.1f} s; driver {cost.driver:.0f} MiB, its JVM {cost.jvm:.0f}, "
+        f"a worker {cost.worker:.0f}"
+    )
+
+
 def flat(report: Report, costs: dict[int, Cost], what: str, unit: int) -> None:
-    smallest, *others = costs
-    base = costs[smallest].total / smallest * unit
-    report.measures += [
-        Measure(f"cost of {what} with {n:,}", costs[n].total / n * unit, base, f"with {smallest:,}", FLAT)
-        for n in others
-    ]  # fmt: skip
+    """Each size beside the cheapest of the smaller ones: the smallest has little but what a stage costs by itself."""
+    each = {n: cost.total / n * unit for n, cost in costs.items()}
+    for n in list(each)[1:]:
+        cheapest = min((smaller for smaller in each if smaller < n), key=lambda m: each[m])
+        report.measures.append(
+            Measure(f"cost of {what} with {n:,}", each[n], each[cheapest], f"with {cheapest:,}", FLAT)
+        )
 
 
-def cost(old: Cluster, new: Cluster, name: str, make: Callable[[str], None], *, workers: int) -> Cost:
+def cost(old: Cluster, new: Cluster, name: str, make: Callable[[str], None], *, workers: int, **backfill: int) -> Cost:
     source, target = database(old, name), database(new, name)
     make(source)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process, watched(old, name) as seen:
         driver = process.submit(os.getpid).result()
         seen.driver = driver
-        seconds = process.submit(move, name, source, target, workers).result()
+        seconds = process.submit(move, name, source, target, workers, backfill).result()
     for cluster in (old, new):
         with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-    return Cost(seconds, seen.peak_driver, seen.peak_worker, seen.oldest)
+    print(
+        f"{name}: {', '.join(f'{stage} {took:.1f}' for stage, took in seconds.items())} s", file=sys.stderr, flush=True
+    )
+    return Cost(seconds, seen.peak_driver, seen.peak_jvm, seen.peak_worker, seen.oldest)
 
 
-def move(name: str, source: str, target: str, workers: int) -> dict[str, float]:
+def move(name: str, source: str, target: str, workers: int, backfill: dict[str, int]) -> dict[str, float]:
     """Every stage until verify; seconds by stage."""
-    file, found = load_pipeline(content(name, source, target, workers)), {}
+    file, found = load_pipeline(content(name, source, target, workers, **backfill)), {}
     for stage in UNTIL_VERIFY:
         started = time.perf_counter()
         with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
@@ -151,7 +175,7 @@ class Watched:
     """What was seen at most."""
 
     driver = 0
-    peak_driver = peak_worker = oldest = 0.0
+    peak_driver = peak_jvm = peak_worker = oldest = 0.0
 
 
 @contextmanager
@@ -170,8 +194,10 @@ def watched(source: Cluster, database: str) -> Iterator[Watched]:
                 seen.oldest = max(seen.oldest, row[0] if row else 0.0)
                 if seen.driver:
                     seen.peak_driver = max(seen.peak_driver, memory(seen.driver))
-                    workers = [memory(pid) for pid in python_workers(seen.driver)]
-                    seen.peak_worker = max([seen.peak_worker, *workers])
+                    seen.peak_jvm = max([seen.peak_jvm, *map(memory, descendants(seen.driver, b"java"))])
+                    seen.peak_worker = max(
+                        [seen.peak_worker, *map(memory, descendants(seen.driver, b"pyspark.daemon"))]
+                    )
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -191,13 +217,13 @@ def memory(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-def python_workers(driver: int) -> list[int]:
-    """Descendants of the driver that run PySpark's daemon."""
+def descendants(driver: int, running: bytes) -> list[int]:
+    """Processes below the driver with `running` in their program or their arguments."""
     parents, found = dict[int, int](), list[int]()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"pyspark.daemon" in (process / "cmdline").read_bytes():
+            if running in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:
             continue  # it has ended just now
@@ -242,15 +268,18 @@ def make_rows(dsn: str, rows: int) -> None:
         conn.execute("VACUUM ANALYZE public.item")
 
 
-def make_tables(dsn: str, count: int) -> None:
+def make_tables(dsn: str, count: int, rows: int = 10, *, wide: bool = False) -> None:
+    """`wide`: each row fills a block, which is the least that a chunk can be."""
+    name = sql.SQL("repeat('n', 5000) || n" if wide else "'n' || n")
     with psycopg.connect(dsn, autocommit=True) as conn:
         for n in range(count):
+            table = sql.Identifier(f"t_{n}")
             conn.execute(
-                sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, name text NOT NULL UNIQUE, at timestamptz DEFAULT now())")
-                .format(sql.Identifier(f"t_{n}"))
-            )  # fmt: skip
+                sql.SQL(
+                    "CREATE TABLE {} (id int PRIMARY KEY, name text STORAGE PLAIN NOT NULL, place int NOT NULL UNIQUE,"
+                    " at timestamptz DEFAULT now())"
+                ).format(table)
+            )
             conn.execute(
-                sql.SQL("INSERT INTO {} SELECT n, 'n' || n FROM generate_series(1, 10) n").format(
-                    sql.Identifier(f"t_{n}")
-                )
+                sql.SQL("INSERT INTO {} SELECT n, {}, -n FROM generate_series(1, {}) n").format(table, name, rows)
             )
