@@ -83,7 +83,7 @@ def run(*, small: bool) -> Report:
         flat(report, by_tables, "a table", 1)
         with_chunks = cost(old, new, "chunks", lambda dsn: make_tables(dsn, many, rows=CHUNKS_A_TABLE, wide=True),
                            workers=2, chunk_bytes=BLOCK)  # fmt: skip
-        size = rows[1]
+        size = rows[-2]
         by_workers = {n: cost(old, new, f"workers_{n}", lambda dsn: make_rows(dsn, size), workers=n) for n in workers}
         one = by_workers[workers[0]].seconds["backfill"]
         report.measures += [
