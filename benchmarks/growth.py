@@ -7,7 +7,7 @@ Between an embedded Postgres 16 and 18, the stages from setup to verify in a pro
 where there is enough to spread it starts Spark, whose workers are its descendants. The cost of a row, or of a table, is
 held against the cheapest of the smaller sizes; a goal of 1.25 is what is called flat here. Meanwhile another session
 asks the source for our oldest transaction, and /proc is asked for the memory of the driver, its JVM and its Python
-workers. The largest number of tables is moved once more with twenty chunks a table, 100,000 of them.
+workers. 5,000 tables are moved once more with twenty chunks each, 100,000 of them.
 
 `queries` counts the statements that a backfill in this process sends to the journal's database, per chunk.
 """
@@ -24,7 +24,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -73,16 +73,24 @@ class Cost:
 def run(*, small: bool) -> Report:
     rows = (50_000, 100_000) if small else (500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000)
     tables = (10, 30) if small else (10, 100, 1_000, 5_000)
+    chunked = (10, 30) if small else (250, 5_000)  # tables
     workers = (1, 2) if small else (1, 2, 4, 8)
     report = Report()
-    many = tables[-1]
     with clusters(16, 18) as (old, new):
         by_rows = {n: cost(old, new, f"rows_{n}", lambda dsn, n=n: make_rows(dsn, n), workers=2) for n in rows}  # type: ignore[misc]
         flat(report, by_rows, "a million rows", 1_000_000)
         by_tables = {n: cost(old, new, f"tables_{n}", lambda dsn, n=n: make_tables(dsn, n), workers=2) for n in tables}  # type: ignore[misc]
         flat(report, by_tables, "a table", 1)
-        with_chunks = cost(old, new, "chunks", lambda dsn: make_tables(dsn, many, rows=CHUNKS_A_TABLE, wide=True),
-                           workers=2, chunk_bytes=BLOCK)  # fmt: skip
+        by_chunks = {
+            n * CHUNKS_A_TABLE: cost(old, new, f"chunks_{n}", lambda dsn, n=n: make_chunks(dsn, n), workers=2,  # type: ignore[misc]
+                                     chunk_bytes=BLOCK)
+            for n in chunked
+        }  # fmt: skip
+        fewer, chunks = by_chunks
+        report.measures.append(
+            Measure(f"backfill of a chunk with {chunks:,}", by_chunks[chunks].seconds["backfill"] / chunks * 1000,
+                    by_chunks[fewer].seconds["backfill"] / fewer * 1000, f"with {fewer:,}", FLAT, unit="ms")
+        )  # fmt: skip
         size = rows[-2]
         by_workers = {n: cost(old, new, f"workers_{n}", lambda dsn: make_rows(dsn, size), workers=n) for n in workers}
         one = by_workers[workers[0]].seconds["backfill"]
@@ -94,23 +102,17 @@ def run(*, small: bool) -> Report:
         queries = [queries_of_a_chunk(old, new, n) for n in ((20, 40) if small else (100, 1_000))]
         report.measures.append(Measure("statements to the journal a chunk", queries[1], queries[0], "with fewer chunks",
                                        FLAT, unit=""))  # fmt: skip
-    everything = [*by_rows.values(), *by_tables.values(), with_chunks, *by_workers.values()]
+    everything = [*by_rows.values(), *by_tables.values(), *by_chunks.values(), *by_workers.values()]
     report.measures += [
         Measure("oldest transaction on the source", max(c.oldest for c in everything), OLDEST_LIMIT, "limit", 1.0),
         Measure("memory of the driver", max(c.driver for c in everything), DRIVER_LIMIT, "limit", 1.0, unit="MiB"),
-        Measure(
-            "memory of the driver and its JVM",
-            max(c.driver + c.jvm for c in everything),
-            DRIVER_LIMIT,
-            "limit",
-            1.0,
-            unit="MiB",
-        ),
+        Measure("memory of the driver and its JVM", max(c.driver + c.jvm for c in everything), DRIVER_LIMIT, "limit",
+                1.0, unit="MiB"),
         Measure("memory of a worker", max(c.worker for c in everything), WORKER_LIMIT, "limit", 1.0, unit="MiB"),
-    ]
+    ]  # fmt: skip
     report.notes += [f"{n:,} rows: {told(c)}" for n, c in by_rows.items()]
     report.notes += [f"{n:,} tables: {told(c)}" for n, c in by_tables.items()]
-    report.notes.append(f"{many:,} tables, {many * CHUNKS_A_TABLE:,} chunks: {told(with_chunks)}")
+    report.notes += [f"{n // CHUNKS_A_TABLE:,} tables, {n:,} chunks: {told(c)}" for n, c in by_chunks.items()]
     report.notes += [f"{size:,} rows, {n} workers: {told(c)}" for n, c in by_workers.items()]
     return report
 
@@ -268,9 +270,16 @@ def make_rows(dsn: str, rows: int) -> None:
         conn.execute("VACUUM ANALYZE public.item")
 
 
-def make_tables(dsn: str, count: int, rows: int = 10, *, wide: bool = False) -> None:
-    """`wide`: each row fills a block, which is the least that a chunk can be."""
-    name = sql.SQL("repeat('n', 5000) || n" if wide else "'n' || n")
+def make_tables(dsn: str, count: int) -> None:
+    _make_tables(dsn, count, "'n' || n", 10)
+
+
+def make_chunks(dsn: str, count: int) -> None:
+    """Tables each row of which fills a block, which is the least that a chunk can be."""
+    _make_tables(dsn, count, "repeat('n', 5000) || n", CHUNKS_A_TABLE)
+
+
+def _make_tables(dsn: str, count: int, name: LiteralString, rows: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         for n in range(count):
             table = sql.Identifier(f"t_{n}")
@@ -280,6 +289,5 @@ def make_tables(dsn: str, count: int, rows: int = 10, *, wide: bool = False) -> 
                     " at timestamptz DEFAULT now())"
                 ).format(table)
             )
-            conn.execute(
-                sql.SQL("INSERT INTO {} SELECT n, {}, -n FROM generate_series(1, {}) n").format(table, name, rows)
-            )
+            insert = sql.SQL("INSERT INTO {} SELECT n, {}, -n FROM generate_series(1, {}) n")
+            conn.execute(insert.format(table, sql.SQL(name), rows))
