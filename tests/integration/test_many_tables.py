@@ -200,6 +200,7 @@ def test_a_claim_passes_over_no_chunk_that_is_done(source_dsn: str, target_dsn: 
     execute(source_dsn, "CREATE TABLE public.t (id int PRIMARY KEY); INSERT INTO public.t VALUES (1)")
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
     move.run_all(until="backfill")
+    assert move.journal("SELECT reltuples >= 1 FROM pg_class WHERE oid = 'pgddl.chunks'::regclass") == [(True,)]
     execute(target_dsn, MANY_CHUNKS)
     execute(target_dsn, "ANALYZE pgddl.chunks")
     with psycopg.connect(target_dsn) as conn:

@@ -210,19 +210,23 @@ FROM pg_catalog.generate_series(0::bigint, %s::bigint - 1, %s::bigint) s
 INSERT INTO pgddl.chunks (table_id, leaf, leaf_schema, leaf_name, filenode, first_block, end_block, bytes, kind, low, high)
 VALUES (%s, %s, %s, %s, %s, 0, 0, %s, %s, %s, %s)
 
+-- name: analyze_chunks
+ANALYZE pgddl.chunks
+
 -- name: delete_chunks
 DELETE FROM pgddl.chunks WHERE table_id = %s
 
 -- name: claim_chunk
--- By the index of those that are not done. Told of thousands of tables, the planner would look at each of them: "+ 0"
--- and the subquery keep it from that.
+-- By the index of those that are not done, and only the one that is found is looked at further. The planner would go
+-- over all tables for each chunk, those that the worker may take or those with a mismatch, if it were not for "+ 0", the
+-- subquery around the array, and OFFSET.
 SELECT c.id, c.table_id, c.leaf, c.leaf_schema, c.leaf_name, c.filenode, c.first_block, c.end_block, c.kind, c.low, c.high
 FROM pgddl.chunks c
 WHERE (c.table_id + 0) = ANY((SELECT %s::bigint[])::bigint[]) AND c.done_at IS NULL AND c.id <> ALL(%s)
   AND (c.kind = 'blocks' OR NOT EXISTS (SELECT FROM pgddl.chunks e
                                         WHERE e.table_id = c.table_id AND e.done_at IS NULL AND e.id < c.id))
   AND NOT EXISTS (SELECT FROM pgddl.tables t JOIN pgddl.schema_status s USING (pipeline, schema_name, table_name)
-                  WHERE t.id = c.table_id AND s.status = 'mismatch')
+                  WHERE t.id = c.table_id AND s.status = 'mismatch' OFFSET 0)
 ORDER BY c.id LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 
 -- name: cut_chunk

@@ -102,6 +102,8 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
                     block_size,
                 )
                 context.journal.set_planned(table.id, now.physical())
+    if fresh:
+        context.journal.analyze_chunks()
     ids = {t.id for t in healthy}
     return [t for t in context.tables() if t.id in ids]
 
