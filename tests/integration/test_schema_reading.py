@@ -15,8 +15,10 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.schema import reading
-from airflow_provider_pgddl.engine.schema.compatibility import OR, Difference, compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, Name, Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.verdict import OR
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import load_real, psql

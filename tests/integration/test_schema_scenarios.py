@@ -23,9 +23,8 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
-from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.report import box, lines
-from airflow_provider_pgddl.engine.schema.verdict import Finding, TableReport
+from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, TableReport
 from airflow_provider_pgddl.engine.stages import cut_over, verify
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from airflow_provider_pgddl.engine.schema import report
-from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel, TypeModel
-from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, TableReport, Verdict, stopped
+from airflow_provider_pgddl.engine.schema.verdict import OR, Choice, Finding, TableReport, Verdict, stopped
 
 ADDED = Finding(
     "source_added_column",

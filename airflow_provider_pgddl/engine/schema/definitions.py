@@ -6,7 +6,8 @@ into line: a column that was renamed leaves its CHECK as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from postgast import ParseResult
@@ -73,6 +74,28 @@ def same_index(before: str, after: str, renamed: Mapping[str, str]) -> bool:
 def same_partition_key(before: str, after: str, renamed: Mapping[str, str]) -> bool:
     whole = [f"CREATE TABLE t () PARTITION BY {key}" for key in (before, after)]
     return before == after or _same(parse(whole[0]), parse(whole[1]), renamed)
+
+
+@lru_cache(maxsize=10_000)  # the gate looks at the same tables again and again
+def tree_of(statement: str, uncast: bool) -> bytes:
+    """What a statement says: equal for two prints of one thing.
+
+    Of an index neither its names, nor how it is stored, nor ONLY, which Postgres prints for a partitioned table. With
+    `uncast` no casts: the prints of one expression differ in them where a column has another type."""
+    tree = parse(statement)
+    node = statement_node(tree)
+    if kind_of(node) == "IndexStmt":
+        node.idxname = node.table_space = node.relation.schemaname = node.relation.relname = ""
+        node.relation.inh = True
+        node.ClearField("options")
+    if uncast and "::" in statement:
+        for each in walk(tree):
+            for child in _nodes(each):
+                while kind_of(inner := unwrap(child)) == "TypeCast":
+                    bare = type(inner.arg)()
+                    bare.CopyFrom(inner.arg)
+                    child.CopyFrom(bare)
+    return bytes(without_locations(tree).SerializeToString(deterministic=True))
 
 
 def index_columns(definition: str) -> list[str] | None:
@@ -156,3 +179,10 @@ def _rename(tree: ParseResult, renamed: Mapping[str, str]) -> None:
         for name in map(unwrap, names):
             if kind_of(name) == "String":
                 name.sval = renamed.get(name.sval, name.sval)
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    """The generic nodes in the fields of a message."""
+    for field, value in node.ListFields():
+        if field.message_type is not None and field.message_type.name == "Node":
+            yield from value if isinstance(value, Iterable) else (value,)

@@ -22,6 +22,9 @@ Reason = Literal[
     "privileges", "ddl", "stopped",
 ]  # fmt: skip
 
+OR = "-- OR --"
+"""Stands between two statements of a fix of which one is enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

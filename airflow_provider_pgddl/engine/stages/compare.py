@@ -12,8 +12,10 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema import reading
-from airflow_provider_pgddl.engine.schema.compatibility import Difference, compare, written
+from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.model import Name, Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.names import written
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Verdict
 from airflow_provider_pgddl.engine.schema_journal import Recorded

@@ -6,7 +6,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.catalog import Leaf, Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.schema.compatibility import written
+from airflow_provider_pgddl.engine.schema.names import written
 from airflow_provider_pgddl.engine.schema.verdict import Finding
 from airflow_provider_pgddl.engine.sql import queries
 

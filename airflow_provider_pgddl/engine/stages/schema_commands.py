@@ -20,10 +20,9 @@ from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
-from airflow_provider_pgddl.engine.schema.compatibility import OR
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.report import resolution
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Kind, TableReport, stopped
+from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind, TableReport, stopped
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.altering import Alterations, Step, TablePlan

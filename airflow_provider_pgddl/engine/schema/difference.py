@@ -1,0 +1,20 @@
+"""What comparing two tables tells of each thing that differs. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.schema.casts import Cast
+from airflow_provider_pgddl.engine.schema.model import ColumnModel
+from airflow_provider_pgddl.engine.schema.verdict import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One finding with the columns that it is about (None where a side has none) and, where their types differ, the
+    cast between them."""
+
+    finding: Finding
+    source: ColumnModel | None = None
+    target: ColumnModel | None = None
+    cast: Cast | None = None
