@@ -1,15 +1,29 @@
 -- name: foreign_keys
 -- Every foreign key from or to these copies (id, schema, name), with the ids of those at its ends, null where it is another table,
--- and how to compare its columns: referenced with referring.
-WITH copies AS (
+-- and how to compare its columns: referenced with referring. No index finds those to a table; its triggers do, which
+-- are those of the key's own part where a partition has them. "OFFSET 0" has each looked up by an index, one by one: the
+-- planner takes every table for one of a thousand partitions, and would read the catalog whole, for each chunk.
+WITH RECURSIVE copies AS (
     SELECT k.id, t.relid
     FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
     CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+), at_an_end AS (
+    SELECT f.oid FROM copies
+    CROSS JOIN LATERAL (SELECT f.oid FROM pg_catalog.pg_constraint f WHERE f.conrelid = copies.relid OFFSET 0) f
+    UNION
+    SELECT g.oid FROM copies
+    CROSS JOIN LATERAL (
+        SELECT g.tgconstraint FROM pg_catalog.pg_trigger g WHERE g.tgrelid = copies.relid AND g.tgconstraint <> 0 OFFSET 0) g(oid)
+), whole AS (
+    SELECT oid FROM at_an_end
+    UNION
+    SELECT f.oid FROM whole
+    CROSS JOIN LATERAL (
+        SELECT f.conparentid FROM pg_catalog.pg_constraint f WHERE f.oid = whole.oid AND f.conparentid <> 0 OFFSET 0) f(oid)
 )
-SELECT f.conname, child.id, parent.id,
-       ARRAY[cn.nspname, cr.relname]::text[], cr.relkind = 'p', ARRAY[pn.nspname, pr.relname]::text[], pr.relkind = 'p',
+SELECT f.conname, child.id, parent.id, f.child, f.child_partitioned, f.parent, f.parent_partitioned,
        ARRAY(SELECT ARRAY[pa.attname::text, pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname), ca.attname::text]
              FROM unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY k(child, parent, operator, place)
              JOIN pg_catalog.pg_attribute ca ON ca.attrelid = f.conrelid AND ca.attnum = k.child
@@ -17,14 +31,19 @@ SELECT f.conname, child.id, parent.id,
              JOIN pg_catalog.pg_operator o ON o.oid = k.operator
              JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
              ORDER BY k.place)
-FROM pg_catalog.pg_constraint f
-JOIN pg_catalog.pg_class cr ON cr.oid = f.conrelid
-JOIN pg_catalog.pg_namespace cn ON cn.oid = cr.relnamespace
-JOIN pg_catalog.pg_class pr ON pr.oid = f.confrelid
-JOIN pg_catalog.pg_namespace pn ON pn.oid = pr.relnamespace
+FROM whole
+CROSS JOIN LATERAL (
+    SELECT f.*, ARRAY[cn.nspname, cr.relname]::text[] AS child, cr.relkind = 'p' AS child_partitioned,
+           ARRAY[pn.nspname, pr.relname]::text[] AS parent, pr.relkind = 'p' AS parent_partitioned
+    FROM pg_catalog.pg_constraint f
+    JOIN pg_catalog.pg_class cr ON cr.oid = f.conrelid
+    JOIN pg_catalog.pg_namespace cn ON cn.oid = cr.relnamespace
+    JOIN pg_catalog.pg_class pr ON pr.oid = f.confrelid
+    JOIN pg_catalog.pg_namespace pn ON pn.oid = pr.relnamespace
+    WHERE f.oid = whole.oid AND f.contype = 'f' AND f.conparentid = 0 OFFSET 0) f
 LEFT JOIN copies child ON child.relid = f.conrelid
 LEFT JOIN copies parent ON parent.relid = f.confrelid
-WHERE f.contype = 'f' AND f.conparentid = 0 AND (child.id IS NOT NULL OR parent.id IS NOT NULL)
+WHERE child.id IS NOT NULL OR parent.id IS NOT NULL
 ORDER BY f.oid
 
 -- name: triggers
