@@ -1,7 +1,7 @@
 """A whole rewrite in place beside pg_repack, psycopack and CREATE TABLE AS, and what writers notice of each.
 
     python -m benchmarks rewrite            5,000,000 rows, three rounds
-    python -m benchmarks rewrite --small    200,000 rows, one round
+    python -m benchmarks rewrite --small    500,000 rows, one round
 
 One table with three indexes, the same rows in a database of its own for every way, all on one Postgres 15 (Debian's,
 for pg_repack's extension; the embedded 16 where that is not installed, and then without pg_repack). While the table is
@@ -182,7 +182,7 @@ def measure(cluster: Cluster, rows: int, rounds: int) -> dict[str, tuple[list[fl
 
 
 def run(*, small: bool) -> Report:
-    rows, rounds = (200_000, 1) if small else (5_000_000, 3)
+    rows, rounds = (500_000, 1) if small else (5_000_000, 3)
     debian = (DEBIAN_15 / "postgres").exists()
     with Cluster(15, bin_dir=DEBIAN_15) if debian else Cluster(16) as cluster:
         missing, found = left_out(cluster), measure(cluster, rows, rounds)
