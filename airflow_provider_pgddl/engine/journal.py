@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.ranges import Bound
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
@@ -488,15 +489,26 @@ class Journal:
 
     # --- verification -------------------------------------------------------------------------------------------
 
-    def add_ranges(self, job: str, ranges: Iterable[tuple[int, int, str | None, str | None]]) -> None:
+    def add_ranges(self, job: str, ranges: Iterable[tuple[int, int, Bound | None, Bound | None]]) -> None:
         """(table id, number, low, high)"""
         with self.conn.cursor() as cursor:
-            rows = [[table_id, job, number, low, high] for table_id, number, low, high in ranges]
+            rows = [
+                [table_id, job, number, *(None if bound is None else list(bound) for bound in bounds)]
+                for table_id, number, *bounds in ranges
+            ]
             cursor.executemany(_Q["insert_range"], rows)
 
-    def ranges_left(self, ids: Sequence[int], job: str) -> list[tuple[int, int, str | None, str | None]]:
+    def ranges_left(self, ids: Sequence[int], job: str) -> list[tuple[int, int, Bound | None, Bound | None]]:
         """(range id, table id, low, high)"""
-        return self.conn.execute(_Q["ranges_left"], [list(ids), job]).fetchall()
+        rows = self.conn.execute(_Q["ranges_left"], [list(ids), job])
+        return [(range_id, table, low and tuple(low), high and tuple(high)) for range_id, table, low, high in rows]
+
+    def cut_range(self, range_id: int, bounds: Iterable[tuple[Bound | None, Bound | None]]) -> None:
+        """Others in the place of one that has not been compared."""
+        row = self.conn.execute(_Q["take_range"], [range_id]).fetchone()
+        assert row is not None
+        table, job, last = row
+        self.add_ranges(job, [(table, number, low, high) for number, (low, high) in enumerate(bounds, last + 1)])
 
     def tables_with_ranges(self, job: str) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_ranges"], [job])}

@@ -11,13 +11,14 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.rows.checksums import Range, compare
+from airflow_provider_pgddl.engine.rows.checksums import compare
+from airflow_provider_pgddl.engine.rows.ranges import Range
 from airflow_provider_pgddl.engine.stages.verify import sides_of
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import do
 
-WHOLE = Range(0, None, None)
+WHOLE = Range(0)
 SHAPE = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN label AS text;

@@ -16,7 +16,8 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.rows import comparing
-from airflow_provider_pgddl.engine.rows.checksums import Compared, Range, Sides
+from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
+from airflow_provider_pgddl.engine.rows.ranges import Range
 from airflow_provider_pgddl.engine.stages import cut_over, swap
 from airflow_provider_pgddl.engine.stages.reset import reset
 from tests.conftest import Database
@@ -312,12 +313,12 @@ def test_what_was_compared_before_it_gave_way_stands(
     compare = comparing.compare
     client = Underway(lambda: execute(source_dsn, "TRUNCATE a, b"))
 
-    def waited_for(source: Session, copy: Session, sides: Sides, within: Range) -> Compared:
+    def waited_for(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> Compared:
         compared.append(within.id)
         if len(compared) == 2:
             client.__enter__()
             source.execute("SELECT pg_catalog.pg_sleep(60)")  # until it is cancelled, for the client waits
-        return compare(source, copy, sides, within)
+        return compare(source, copy, sides, within, latest)
 
     with monkeypatch.context() as patched:
         patched.setattr(comparing, "compare", waited_for)

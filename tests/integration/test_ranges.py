@@ -1,16 +1,28 @@
-"""The ranges in which a copy is compared: about as large as asked for, whatever is known of the table."""
+"""The ranges in which a copy is compared: about as large as asked for, over as much of the key as it takes, and cut
+where they take too long."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
+import psycopg
 import pytest
+from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.rows import checksums
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.rows import checksums, comparing, ranges
+from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
+from airflow_provider_pgddl.engine.rows.ranges import Range
+from airflow_provider_pgddl.engine.stages import verify
+from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.sessions import one
+
+Make = Callable[..., Lifecycle]
 
 ROWS = 40_000
 PARTS = """
@@ -19,28 +31,50 @@ CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE TABLE t_1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 """
 PLAIN = "CREATE TABLE t (id int PRIMARY KEY, body text);"
+SMALL = {"chunk_bytes": "16kB", "workers": 1}  # a range is as short as it may be
+IN_A_RANGE = ranges.FEWEST_ROWS
+
+
+@contextmanager
+def both(move: Lifecycle) -> Iterator[tuple[Session, Session, TableRow]]:
+    """Sessions on source and copy, and the pipeline's only table."""
+    with connect(move.source, purpose="test") as source, connect(move.target, purpose="test") as target:
+        (table,) = Journal(target, move.name).tables(1)
+        yield source, target, table
+
+
+def bounds(source: Session, target: Session, table: TableRow, rows: int) -> list[Range]:
+    (size,) = ranges.sizes(target, [table.plan])
+    cuts = ranges.boundaries(source, target, table.plan, size, rows)
+    return [Range(n, low, high) for n, (low, high) in enumerate(pairwise([None, *cuts, None]))]
+
+
+def counted(session: Session, table: TableRow, relation: sql.Composable, some: list[Range]) -> list[int]:
+    """Rows of each range, as a session sees it."""
+    query = sql.SQL("SELECT count(*) FROM {}{}")
+    found = [session.execute(query.format(relation, ranges.where(table.plan, r))).fetchone() for r in some]
+    return [row[0] for row in found if row]
 
 
 @pytest.mark.parametrize("sampled", [500, ROWS])
 @pytest.mark.parametrize("table", [PLAIN, PARTS], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_ranges_are_about_as_large_as_asked_for(
-    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch,
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch,
     table: str, sampled: int, analyzed: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(checksums, "SAMPLED", sampled)
-    monkeypatch.setattr(checksums, "SAMPLED_OF_A_RANGE", 20)
+    monkeypatch.setattr(ranges, "SAMPLED", sampled)
+    monkeypatch.setattr(ranges, "SAMPLED_OF_A_RANGE", 20)
     execute(source_dsn, table + f"INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, {ROWS}) i")
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
     move.run_all(until="schema_sync")
     if not analyzed:
         execute(target_dsn, "TRUNCATE t")
         execute(target_dsn, f"INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, {ROWS}) i")
-    with connect(target_dsn, purpose="test") as target:
-        plan = Journal(target, move.name).tables(1)[0].plan
-        (size,) = checksums.sizes(target, [plan])
-        cuts = [int(cut) for cut in checksums.boundaries(target, plan, size, 4000)]
-    assert size.bytes > ROWS * 200
+    with both(move) as (source, target, of):
+        (size,) = ranges.sizes(target, [of.plan])
+        cuts = [int(cut) for (cut,) in ranges.boundaries(source, target, of.plan, size, 4000)]
+    assert size.whole > size.bytes > ROWS * 200
     assert size.rows > 0 or not analyzed  # an autovacuum may have come
     edges = [1, *cuts, ROWS + 1]
     assert edges == sorted(set(edges))
@@ -49,3 +83,173 @@ def test_ranges_are_about_as_large_as_asked_for(
     else:
         # Pages are sampled as a whole, so a range is larger or smaller by a few of them.
         assert 4 <= len(cuts) <= 20
+
+
+def test_rows_of_a_chunk_are_counted_with_their_toast(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    execute(source_dsn, "CREATE TABLE t (id int PRIMARY KEY, body text STORAGE EXTERNAL)")
+    execute(source_dsn, "INSERT INTO t SELECT i, repeat('x', 20000) FROM generate_series(1, 300) i")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="schema_sync")
+    with both(move) as (_, target, of):
+        (size,) = ranges.sizes(target, [of.plan])
+    assert 20_000 < size.whole / size.rows < 25_000 and size.bytes < 50_000
+    chunk = 10**9
+    assert chunk // 25_000 < size.rows_of(chunk) < chunk // 20_000
+    assert size.rows_of(100_000) == IN_A_RANGE
+
+
+KEYS = {
+    "few values": ("tenant int, id bigint, PRIMARY KEY (tenant, id)", "i % 2, i", 1),
+    "one value": ("tenant text, day date, id uuid, PRIMARY KEY (tenant, day, id)",
+                  "'a', '2024-01-01', md5(i::text)::uuid", ranges.TEXT_SHARE),
+    "others": (
+        "flag boolean, span interval, at time, f real, PRIMARY KEY (flag, span, at, f)",
+        "false, i % 2 * interval '1 day', time '10:00' + i % 7 * interval '1 s', i / 16.0", 1),
+    "text": ("code varchar(40) PRIMARY KEY", "chr(97 + i % 7) || '-' || i", ranges.TEXT_SHARE),
+    "padded": ("code char(12), at timestamptz, PRIMARY KEY (code, at)", "'x' || i % 9, now() + i * interval '1 s'",
+               ranges.TEXT_SHARE),
+    "domain": ("code label, n numeric, PRIMARY KEY (code, n)", "'v' || i % 3, i / 8.0", ranges.TEXT_SHARE),
+    "names": ('"n" int, "k1" text, "rows" bytea, PRIMARY KEY ("n", "k1", "rows")',
+              "1, '50%', decode(md5(i::text), 'hex')", ranges.TEXT_SHARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("across", [True, False], ids=["across", "in place"])
+@pytest.mark.parametrize("key", KEYS)
+def test_a_range_is_over_as_much_of_the_key_as_it_takes(
+    source_dsn: str, target_dsn: str, lifecycle: Make, key: str, across: bool
+) -> None:
+    columns, values, share = KEYS[key]
+    execute(source_dsn, f"CREATE DOMAIN label AS text; CREATE TABLE t (body text DEFAULT 'it''s', {columns})")
+    names = one(source_dsn, "SELECT string_agg(quote_ident(attname), ',' ORDER BY attnum) FROM pg_attribute"
+                " WHERE attrelid = 't'::regclass AND attnum > 1")  # fmt: skip
+    execute(source_dsn, f"INSERT INTO t ({names}) SELECT {values} FROM generate_series(1, {ROWS}) i")
+    only = {"tables": {"include": ["public.t"]}} if across else {"rewrite": {"public.t": {}}}
+    move = lifecycle(source_dsn, target_dsn if across else None, backfill=SMALL, **only)
+    move.run_all(until="verify")
+    with both(move) as (source, target, of):
+        some = bounds(source, target, of, IN_A_RANGE)
+        on_source, on_copy = counted(source, of, of.plan.source, some), counted(target, of, of.plan.copy_only, some)
+        compared = target.execute("SELECT count(*) FROM pgddl.verifications WHERE differ = '[]'").fetchone()
+    assert on_source == on_copy == [IN_A_RANGE // share] * (ROWS // (IN_A_RANGE // share))
+    assert compared == (len(some),)
+
+
+ORDERS = {
+    "much alike": "CASE WHEN i % 5000 = 0 THEN upper(md5(i::text)) ELSE md5(i::text) END",
+    "nothing alike": "CASE WHEN i % 2 = 0 THEN upper(md5(i::text)) ELSE md5(i::text) END",
+}
+
+
+@pytest.mark.parametrize("keys", ORDERS)
+def test_text_may_have_another_order_on_the_copy(
+    pg15: Cluster, database: Database, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, keys: str
+) -> None:
+    """A range is another set of rows there, and what differs is found all the same, and nothing else."""
+    monkeypatch.setattr(checksums, "ROWS_AT_ONCE", 300)
+    source, target = with_icu(pg15, database(pg15)), database(pg15)
+    execute(source, "CREATE TABLE t (k text, n int, v text, PRIMARY KEY (k, n))")
+    execute(source, f"INSERT INTO t SELECT {ORDERS[keys]}, i % 3, 'v' FROM generate_series(1, {ROWS // 2}) i")
+    move = lifecycle(source, target, tables={"include": ["public.t"]}, backfill=SMALL)
+    move.run_all(until="replay")
+    said = move.run("verify")
+    assert said.tables["public.t"] == {"rows": ROWS // 2, "differ": 0}
+    with both(move) as (on_source, on_copy, of):
+        some = bounds(on_source, on_copy, of, IN_A_RANGE)
+        here, there = counted(on_source, of, of.plan.source, some), counted(on_copy, of, of.plan.copy_only, some)
+    assert len(some) == 16 and here != there and sum(here) == ROWS // 2
+    upper = one(target, "SELECT k FROM t WHERE k ~ '^[A-F]' ORDER BY k LIMIT 1")
+    lower = one(target, "SELECT k FROM t WHERE k ~ '^[a-f]' ORDER BY k LIMIT 1")
+    execute(target, f"DELETE FROM t WHERE k = '{upper}'; UPDATE t SET v = 'w' WHERE k = '{lower}'")
+    execute(target, "INSERT INTO t VALUES ('Zz-', 1, 'v')")
+    error = refused(move)
+    for what in (f"({upper},", f"({lower},", "(Zz-,1) is too many on the copy"):
+        assert what in error
+    assert "3 rows differ" in error
+
+
+def refused(move: Lifecycle) -> str:
+    """What the next verify says; the last one stands as long as there is no window with changes."""
+    execute(move.source, "UPDATE public.t SET v = v WHERE ctid = '(0,1)'")
+    move.run("replay")
+    return move.refused("verify").what
+
+
+def with_icu(cluster: Cluster, dsn: str) -> str:
+    """The database of this name anew, whose own order of text is not that of bytes."""
+    name = sql.Identifier(database_name(dsn))
+    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE {}").format(name))
+        admin.execute(
+            sql.SQL(
+                "CREATE DATABASE {} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US' STRATEGY file_copy"
+            ).format(name)
+        )
+    return dsn
+
+
+SLOW = "SELECT count(*), coalesce(sum({hash}), 0), count(pg_catalog.pg_sleep(0.0001)::text) FROM {relation}{where}"
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row takes a while, and no window's snapshot may be used for long."""
+    monkeypatch.setitem(checksums._Q, "sum", SLOW)
+    monkeypatch.setattr(verify, "WINDOW_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("across", [True, False], ids=["across", "in place"])
+def test_a_range_that_takes_too_long_is_cut(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, slow: None, across: bool
+) -> None:
+    rows = 1000
+    monkeypatch.setattr(ranges, "FEWEST_ROWS", rows // 2)
+    tried = list[int]()
+    compare = comparing.compare
+
+    def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> Compared:
+        assert latest is not None
+        tried.append(within.id)
+        return compare(source, copy, sides, within, latest)
+
+    monkeypatch.setattr(comparing, "compare", counting)
+    execute(source_dsn, "CREATE TABLE t (tenant int, id int, v text, PRIMARY KEY (tenant, id))")
+    execute(source_dsn, f"INSERT INTO t SELECT 7, i, 'v' FROM generate_series(1, {rows}) i")
+    only = {"tables": {"include": ["public.t"]}} if across else {"rewrite": {"public.t": {}}}
+    move = lifecycle(source_dsn, target_dsn if across else None, backfill=SMALL, **only)
+    move.run_all(until="replay")
+    assert move.run("verify").tables["public.t"] == {"rows": rows, "differ": 0}
+    with both(move) as (_, target, of):
+        stored = target.execute(
+            "SELECT low, high, rows FROM pgddl.verifications ORDER BY low[2]::int NULLS FIRST"
+        ).fetchall()
+        some = [Range(n, low, high) for n, (low, high, _) in enumerate(stored)]
+        assert sum(counted(target, of, of.plan.copy_only, some)) == rows
+    assert len(stored) >= 8 and sum(n for _, _, n in stored) == rows
+    assert all(after[0] == before[1] for before, after in pairwise(stored)) and stored[-1][1] is None
+    assert len(tried) > len(stored)  # some were cancelled
+    schema = "public" if across else of.plan.copy_schema
+    execute(move.target, f"UPDATE {schema}.t SET v = 'w' WHERE id = 777")
+    assert "1 rows differ, such as (7,777) differs" in refused(move)
+
+
+def test_what_cannot_be_cut_has_the_time_that_it_takes(
+    source_dsn: str, target_dsn: str, lifecycle: Make, slow: None
+) -> None:
+    execute(
+        source_dsn, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'v'), (2, 'v'), (3, 'v')"
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="replay")
+    with ExitStack() as stack:
+        source, target, of = stack.enter_context(both(move))
+        assert [(r.low, r.high) for r in ranges.parts(source, target, of.plan, Range(1))] == [
+            (None, ("2",)), (("2",), ("3",)), (("3",), None)]  # fmt: skip
+        (single,) = ranges.parts(source, target, of.plan, Range(1, ("2",), ("3",)))
+        assert not single.limited and Range(1, ("2",), ("3",)).limited
+        (sides,) = verify.sides_of(target, [of], in_place=False).values()
+        late = 0.000_01  # seconds
+        results = list[comparing.Result]()
+        comparing.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
+        comparing.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
+    assert results == [(1, 0, None), (1, 1, ())]

@@ -29,6 +29,7 @@ LANDED = {
     "journal/008_reverse": "942a9b7e0ce75b78f3c7cddc413c439ab9c44702e263e1ace6c06185bb115006",
     "journal/009_ordered": "64bd3e229f5c3a97fa9e533d69d456ce4425a7d246b3aee9582f3a6b446f0d71",
     "journal/010_claim": "692f835140f506a99ea036600b8f7e9829927e1563ff2bbe4ed49ef9cfeb1c0a",
+    "journal/011_key_ranges": "c5b34b3fa91a32236eecd1473439a60d640a006907544e15157492c00f796d25",
 }
 
 

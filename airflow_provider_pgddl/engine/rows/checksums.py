@@ -10,27 +10,23 @@ it to 32 bits, for it must be that of an equal integer (-1 and 4294967295 have t
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.ranges import Range, where
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("checksums")
 BUCKETS = 4096
-SAMPLED = 200_000  # rows, at least, by which ranges are cut
-SAMPLED_OF_A_RANGE = 100
-SHORTEST_ROW = 28  # bytes: its header, and where its page says that it is
+ROWS_AT_ONCE = 20_000  # that are held to be compared one by one
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
-
-# Types that order alike on every server, so that a range of keys is the same set of rows on both sides; text does not
-# (collations differ between clusters), and is compared in one range.
-RANGEABLE = frozenset({"smallint", "integer", "bigint", "numeric", "uuid", "oid", "date", "bytea",
-                       "timestamp without time zone", "timestamp with time zone"})  # fmt: skip
 
 # What is hashed of a value in place of its text: of types of which no two values are equal and not the same the value,
 # of others the bytes that it is sent as. Text is hashed by its bytes, whatever its collation calls equal.
@@ -45,15 +41,6 @@ NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date",
     "text": '({}) COLLATE "C"',
     "character varying": '({}) COLLATE "C"',
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Rows whose first key column is in [low, high); None is open. Values are the type's text."""
-
-    id: int
-    low: str | None
-    high: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,53 +105,23 @@ def _hash_text(value: sql.Composable) -> sql.Composed:
     return sql.SQL('pg_catalog.hashtextextended(({})::text COLLATE "C", 0)').format(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of a copy: `rows` as ANALYZE has found them, at most 0 where it has not, and bytes but for TOAST."""
-
-    rows: int
-    bytes: int
-
-
-def sizes(copy: Session, plans: Sequence[Plan]) -> list[Size]:
-    """Of each plan's copy; all by one question, as there may be thousands."""
-    names = [plan.copy.as_string(copy) for plan in plans]
-    return [Size(*row) for row in copy.execute(_Q["sizes"], [names])]
+def compare(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None = None) -> Compared:
+    """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ. QueryCanceled
+    where it takes until `latest`, of time.monotonic(), in a transaction of both."""
+    with _Reading(source, copy, sides, within, latest) as of:
+        return _compare(of)
 
 
-def boundaries(copy: Session, plan: Plan, size: Size, rows: int) -> list[str]:
-    """Values (as text) of the first key column that cut the copy into ranges of about `rows` rows; [] for one range.
-    Of a large copy by a sample: what the ranges are, not where they end, decides what is compared."""
-    if plan.key_types[0] not in RANGEABLE or size.bytes // SHORTEST_ROW < rows:
-        return []
-    estimated = max(1, size.rows)
-    percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
-    query = sql.SQL(_Q["boundaries"]).format(
-        key=sql.Identifier(plan.key[0]), copy=plan.copy_only, percent=sql.Literal(percent),
-        step=sql.Literal(max(1, round(rows * percent / 100))),
-    )  # fmt: skip
-    return [row[0] for row in copy.execute(query)]
-
-
-def compare(source: Session, copy: Session, sides: Sides, within: Range) -> Compared:
-    """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ."""
-    plan = sides.plan
-    sums = [
-        conn.execute(sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=_where(plan, within))).fetchone()
-        for conn, hash_, relation in _both(source, copy, sides)
-    ]
-    rows = int(sums[0][0]) if sums[0] else 0
-    if sums[0] == sums[1]:
+def _compare(of: _Reading) -> Compared:
+    mine, theirs = of.both("sum")
+    rows = int(mine[0][0])
+    if mine == theirs:
         return Compared(rows, ())
-    buckets: list[set[object]] = [
-        set(conn.execute(
-            sql.SQL(_Q["buckets"]).format(
-                hash=hash_, key=sides.key(), relation=relation, where=_where(plan, within),
-                mask=sql.Literal(BUCKETS - 1))))
-        for conn, hash_, relation in _both(source, copy, sides)
-    ]  # fmt: skip
-    suspicious = sorted({b[0] for b in buckets[0] ^ buckets[1]})  # type: ignore[index]
-    return Compared(rows, _differing(source, copy, sides, within, suspicious))
+    mine, theirs = of.both("buckets")
+    counts = dict[int, int]()
+    for bucket, count, _ in {*mine} ^ {*theirs}:
+        counts[bucket] = max(counts.get(bucket, 0), count)
+    return Compared(rows, _differing(of, counts))
 
 
 def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
@@ -174,23 +131,33 @@ def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable
     return int(found[0]), int(found[1])
 
 
-def _differing(source: Session, copy: Session, sides: Sides, within: Range, buckets: Sequence[int]) -> tuple[str, ...]:
-    """Keys whose rows differ, bucket by bucket, so that memory holds one bucket at a time."""
-    found: list[str] = []
-    for bucket in buckets:
-        left, right = (
-            Counter(conn.execute(
-                sql.SQL(_Q["rows_of_bucket"]).format(
-                    hash=hash_, key=sides.key(), relation=relation, where=_where(sides.plan, within),
-                    mask=sql.Literal(BUCKETS - 1), bucket=sql.Literal(bucket))).fetchall())
-            for conn, hash_, relation in _both(source, copy, sides)
-        )  # fmt: skip
-        more, less = ({key for key, _ in side} for side in (left - right, right - left))
+def _differing(of: _Reading, counts: Mapping[int, int]) -> tuple[str, ...]:
+    """Keys whose rows differ, in buckets of so many rows; as many buckets at a time as memory is meant to hold."""
+    found, suspected = list[str](), False
+    for buckets in _batches(counts):
+        mine, theirs = of.rows_of_buckets(buckets)
+        if keys := {row[2:] for row in (mine - theirs) + (theirs - mine)}:
+            suspected = True
+            if of.within.bounded:  # on the other side a row may be in another range
+                mine, theirs = of.rows_of_keys(keys)
+        more, less = ({row[0] for row in side} for side in (mine - theirs, theirs - mine))
         found += [f"{key} {_kind(key in more, key in less)}" for key in sorted(more | less)]
         if len(found) >= LISTED:
             break
     # The sums differ, so something does, even if it cannot be named.
-    return tuple(found[:LISTED]) or ("(the sums differ)",)
+    return tuple(found[:LISTED]) if suspected else ("(the sums differ)",)
+
+
+def _batches(counts: Mapping[int, int]) -> Iterator[list[int]]:
+    batch, rows = list[int](), 0
+    for bucket, count in counts.items():
+        if batch and rows + count > ROWS_AT_ONCE:
+            yield batch
+            batch, rows = [], 0
+        batch.append(bucket)
+        rows += count
+    if batch:
+        yield batch
 
 
 def _kind(on_source: bool, on_copy: bool) -> str:
@@ -199,16 +166,58 @@ def _kind(on_source: bool, on_copy: bool) -> str:
     return "is missing or too few on the copy" if on_source else "is too many on the copy"
 
 
-def _both(source: Session, copy: Session, sides: Sides):  # type: ignore[no-untyped-def]
-    yield source, sides.source_hash(), sides.plan.source
-    yield copy, sides.copy_hash(), sides.plan.copy_only
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A range as both sides show it, with an end to the time for that."""
+
+    source: Session
+    copy: Session
+    sides: Sides
+    within: Range
+    latest: float | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self.latest is not None and error is None:  # else it goes with what was done under it
+            for conn in (self.source, self.copy):
+                _limit(conn, 0)
+
+    def both(self, query: str, **parts: sql.Composable) -> list[list[tuple[Any, ...]]]:
+        """What the source says, and what the copy does."""
+        sides, plan, found = self.sides, self.sides.plan, list[list[tuple[Any, ...]]]()
+        for conn, hash_, relation in (
+            (self.source, sides.source_hash(), plan.source), (self.copy, sides.copy_hash(), plan.copy_only),
+        ):  # fmt: skip
+            if self.latest is not None:
+                _limit(conn, max(1, round(1000 * (self.latest - time.monotonic()))))
+            composed = sql.SQL(_Q[query]).format(
+                hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
+                mask=sql.Literal(BUCKETS - 1), **parts,
+            )  # fmt: skip
+            found.append(conn.execute(composed).fetchall())
+        return found
+
+    def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
+        """(key, hash, each column of the key), and how many there are of it."""
+        columns = [sql.SQL("s.{}::text").format(sql.Identifier(c)) for c in self.sides.plan.key]
+        parts = {"buckets": sql.Literal(list(buckets)), "columns": sql.SQL(", ").join(columns)}
+        return [Counter(rows) for rows in self.both("rows_of_buckets", **parts)]
+
+    def rows_of_keys(self, keys: Iterable[tuple[str, ...]]) -> list[Counter[tuple[Any, ...]]]:
+        """(key, hash), and how many there are of it, of these keys wherever they are."""
+        plan = self.sides.plan
+        names = [sql.Identifier(f"k{n}") for n in range(1, len(plan.key) + 1)]
+        typed = [sql.SQL("c.{0}::{1} AS {0}").format(k, sql.SQL(t)) for k, t in zip(names, plan.key_types, strict=True)]
+        arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*keys, strict=True)]
+        parts = {
+            "keys": sql.SQL(", ").join(names), "typed": sql.SQL(", ").join(typed),
+            "arrays": sql.SQL(", ").join(arrays), "same": plan.key_join("t", "pgddl_key"),
+        }  # fmt: skip
+        return [Counter(rows) for rows in self.both("rows_of_keys", **parts)]
 
 
-def _where(plan: Plan, within: Range) -> sql.Composable:
-    column, type_ = sql.Identifier(plan.key[0]), sql.SQL(plan.key_types[0])
-    terms = [
-        sql.SQL("{} {} {}::{}").format(column, sql.SQL(op), sql.Literal(value), type_)
-        for op, value in ((">=", within.low), ("<", within.high))
-        if value is not None
-    ]
-    return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(terms) if terms else sql.SQL("")
+def _limit(conn: Session, milliseconds: int) -> None:
+    """Of each statement from here to the end of the transaction; 0 is none."""
+    conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(sql.Literal(milliseconds)))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, compare
+from airflow_provider_pgddl.engine.rows.checksums import Sides, compare
+from airflow_provider_pgddl.engine.rows.ranges import Range
 from airflow_provider_pgddl.engine.rows.yielding import at_snapshot
 
-Result = tuple[int, int, tuple[str, ...]]  # range id, rows, keys that differ
+Result = tuple[int, int, tuple[str, ...] | None]  # range id, rows, keys that differ; None: it took too long
 
 GROUP = 10  # ranges after which the source's locks on their indexes are given up: a server has few, of tables thousands
 
@@ -50,13 +52,53 @@ def compare_ranges(
     source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[Result]
 ) -> None:
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
-    compared until then, under the locks that are given up, stands."""
-    deadline = time.monotonic() + seconds
-    for first in range(0, len(todo), GROUP):
-        # Each query locks its table's indexes until the end of the transaction, unless what it was in is rolled back.
-        with source.transaction(force_rollback=True):
-            for within, sides in todo[first : first + GROUP]:
-                found = compare(source, copy, sides, within)
-                compared.append((within.id, found.rows, found.differ))
-                if time.monotonic() > deadline:
-                    return
+    compared until then, under the locks that are given up, stands. As many neighbours as fit into the time are compared
+    as one range: where rows do not lie in the key's order, each range reads nearly all of a table. What is still under
+    way after twice the time is cancelled, for the next window or, if it had all of this one, to be cut."""
+    began = time.monotonic()
+    deadline, latest = began + seconds, began + 2 * seconds
+    before, place, fitting = len(compared), 0, 1
+    while place < len(todo):
+        try:
+            # Each query locks its table's indexes until the end of the transaction, unless it is rolled back.
+            with source.transaction(force_rollback=True), _transaction_of(copy, source):
+                for _ in range(GROUP):
+                    joined = _neighbours(todo[place : place + fitting])
+                    first, sides = todo[place]
+                    within = Range(first.id, first.low, joined[-1].high)
+                    started = time.monotonic()
+                    found = compare(source, copy, sides, within, latest if first.limited else None)
+                    compared.append((first.id, found.rows, found.differ))
+                    compared += [(other.id, 0, ()) for other in joined[1:]]
+                    place += len(joined)
+                    now = time.monotonic()
+                    if now > deadline:
+                        return
+                    if place == len(todo):
+                        break
+                    same = todo[place][1].plan.oid == sides.plan.oid
+                    fitting = max(1, int(len(joined) * (deadline - now) / (now - started))) if same else 1
+        except pg.QueryCanceled:
+            if time.monotonic() < latest:
+                raise  # somebody waits for the table
+            if len(compared) == before:
+                compared.append((todo[place][0].id, 0, None))
+            return
+
+
+def _neighbours(some: Sequence[tuple[Range, Sides]]) -> list[Range]:
+    """The first, and those behind it that go on where the one before ends, of one table."""
+    (first, sides), *others = some
+    found = [first]
+    for within, theirs in others:
+        last = found[-1]
+        if theirs.plan.oid != sides.plan.oid or last.high is None or within.low != last.high:
+            break
+        if not (last.limited and within.limited):
+            break
+        found.append(within)
+    return found
+
+
+def _transaction_of(copy: Session, source: Session) -> AbstractContextManager[object]:
+    return nullcontext() if copy is source else copy.transaction(force_rollback=True)

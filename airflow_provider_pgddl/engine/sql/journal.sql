@@ -328,6 +328,11 @@ INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
 WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
 
+-- name: take_range
+DELETE FROM pgddl.verifications v WHERE v.id = %s AND v.differ IS NULL
+RETURNING v.table_id, v.job_id,
+          (SELECT max(o.range_no) FROM pgddl.verifications o WHERE o.table_id = v.table_id AND o.job_id = v.job_id)
+
 -- name: tables_with_ranges
 SELECT DISTINCT table_id FROM pgddl.verifications WHERE job_id = %s
 
@@ -344,12 +349,14 @@ WITH last AS (
     WHERE t.pipeline = %s AND v.table_id = ANY(%s) ORDER BY v.table_id, v.id DESC
 )
 SELECT v.table_id, count(*) FILTER (WHERE v.differ IS NULL), coalesce(sum(v.rows), 0)::bigint,
-       coalesce(sum(pg_catalog.jsonb_array_length(v.differ)), 0)::bigint
-FROM pgddl.verifications v JOIN last USING (table_id, job_id) GROUP BY v.table_id
+       (SELECT count(DISTINCT k.key) FROM pgddl.verifications d
+        CROSS JOIN LATERAL pg_catalog.jsonb_array_elements_text(d.differ) AS k (key)
+        WHERE d.table_id = v.table_id AND d.job_id = v.job_id)
+FROM pgddl.verifications v JOIN last USING (table_id, job_id) GROUP BY v.table_id, v.job_id
 
 -- name: differing
 SELECT pg_catalog.jsonb_agg(k.key) FROM (
-    SELECT pg_catalog.jsonb_array_elements_text(v.differ) AS key FROM pgddl.verifications v
+    SELECT DISTINCT pg_catalog.jsonb_array_elements_text(v.differ) AS key FROM pgddl.verifications v
     WHERE v.table_id = %s AND v.job_id = (SELECT job_id FROM pgddl.verifications WHERE table_id = v.table_id ORDER BY id DESC LIMIT 1)
     LIMIT 100) k
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
@@ -78,6 +79,8 @@ def _context(job: Job, stack: ExitStack) -> Context:
     held = Lease(job.conninfo("target"), name, job.stage, tables)
     stack.callback(held.close)
     require_same_config(job.pipeline, Journal(held.conn, name).row().config)  # said at once, whoever holds the lock
+    if migrations.state(held.conn, "journal")["pending"]:
+        raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)
     held.take()
     context = Context(job, held, stack)

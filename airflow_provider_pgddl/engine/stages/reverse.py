@@ -15,7 +15,6 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Column, Table
 from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -42,8 +41,6 @@ class WayBack:
         """Log and trigger function of each copy, without a lock that anybody meets; made anew where a copy is another
         than they were made for."""
         context = self._context
-        if not context.journal.knows_reverses():
-            raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
         self._digests = copy_digests(context.source, tables)  # first: what is altered after this shows another one
         for table in tables if context.pipeline.swap.keep_old else ():
             old, copy = _described(context.source, table)

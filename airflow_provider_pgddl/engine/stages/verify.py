@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,10 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rows.checksums import Range, Sides, boundaries, sizes
+from airflow_provider_pgddl.engine.rows.checksums import Sides
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.ranges import Bound, Range, boundaries, parts, sizes
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
@@ -21,9 +23,7 @@ from airflow_provider_pgddl.engine.stages.ddl import follow
 from airflow_provider_pgddl.engine.stages.replay import followed, one_window, ready
 
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
-Left = tuple[int, int, str | None, str | None]  # range id, table id, low, high
-
-BYTES_A_ROW = 100  # for cutting ranges, where the size of rows is not known any better
+Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
 
 
 def run(context: Context) -> StageResult:
@@ -83,9 +83,12 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
     tables = [t for t in tables if t.id not in cut]
     if not tables:
         return
-    rows = max(10_000, context.pipeline.backfill.chunk_bytes // BYTES_A_ROW)
     found = sizes(context.target, [t.plan for t in tables])
-    cuts = [boundaries(context.target, t.plan, size, rows) for t, size in zip(tables, found, strict=True)]
+    chunk = context.pipeline.backfill.chunk_bytes
+    cuts = [
+        boundaries(context.source, context.target, t.plan, size, size.rows_of(chunk))
+        for t, size in zip(tables, found, strict=True)
+    ]
     ranges = [
         (table.id, number, low, high)
         for table, of_table in zip(tables, cuts, strict=True)
@@ -97,7 +100,7 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
 
 def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
-    there. A table that DDL changes meanwhile is compared anew."""
+    there. One that takes too long is cut. A table that DDL changes meanwhile is compared anew."""
     replica = context.replica
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
@@ -105,6 +108,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     spread = _spread(context, chosen(), total)
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
+    uncut = set[int]()  # ranges that took too long and cannot be cut
     border = context.border()
     seen = 0
     while True:
@@ -126,9 +130,10 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             known = {range_id for range_id, _, _ in compared}
             if not done.pending:  # else some keys are still to be read; the next window has fewer
                 todo = [
-                    (Range(*r), sides[table])
-                    for r, table in _ranges(left) if table not in done.stopped and r[0] not in known
-                ]  # fmt: skip
+                    (Range(range_id, low, high, range_id not in uncut), sides[table])
+                    for range_id, table, low, high in left
+                    if table not in done.stopped and range_id not in known
+                ]
                 if not todo:
                     return
                 if spread and done.snapshot:
@@ -139,14 +144,24 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         # A window is over all tables, as foreign keys of the target may tie them together.
         one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
         with context.fenced():
-            journal.ranges_done(compared)
-        seen += len(compared)
+            journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
+        too_long = {range_id for range_id, _, differ in compared if differ is None}
+        uncut.update(_cut_up(context, [r for r in left if r[0] in too_long], planned))
+        seen += len(compared) - len(too_long)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
 
-def _ranges(left: Sequence[Left]) -> Iterator[tuple[tuple[int, str | None, str | None], int]]:
-    for range_id, table_id, low, high in left:
-        yield (range_id, low, high), table_id
+def _cut_up(context: Context, ranges: Sequence[Left], plans: Mapping[int, Plan]) -> set[int]:
+    """Puts shorter ranges in the place of each; returns those that cannot be cut."""
+    uncut = set[int]()
+    for range_id, table, low, high in ranges:
+        shorter = parts(context.source, context.target, plans[table], Range(range_id, low, high))
+        if len(shorter) == 1:
+            uncut.add(range_id)
+            continue
+        with context.fenced():
+            context.journal.cut_range(range_id, [(part.low, part.high) for part in shorter])
+    return uncut
 
 
 def _spread(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
@@ -165,12 +180,13 @@ def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Ra
     from airflow_provider_pgddl.engine.spark import spread
 
     workers = context.pipeline.backfill.workers
-    parts = [
+    share = math.ceil(len(todo) / workers)  # one behind the other: a worker's ranges are neighbours
+    work = [
         Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
-             tuple(todo[n::workers]), WINDOW_SECONDS)
-        for n in range(min(workers, len(todo)))
+             tuple(todo[first : first + share]), WINDOW_SECONDS)
+        for first in range(0, len(todo), share)
     ]  # fmt: skip
-    shares = spread(compare_part, parts, workers=workers, app=f"pgddl verify {context.name}")
+    shares = spread(compare_part, work, workers=workers, app=f"pgddl verify {context.name}")
     return [result for share in shares for result in share]
 
 

@@ -1,0 +1,176 @@
+"""Ranges of a table's key, by which source and copy are compared: about a chunk's bytes each, and cut into shorter ones
+where that takes too long.
+
+A range is over as many of the key's first columns as have an order that can be written down, so however few values the
+first of them has, no range need be long. What the ranges are, not where they end, decides what is compared: text may be
+ordered by another collation on the copy than on the source, and then a range is not the same set of rows on both sides.
+But going along the bounds, a row of either side is at or above the first, which is none, and below the last: where it
+comes to be below, it is in the range between the two. So each row is in a range of its own side, and where the rows of
+a range differ, `checksums.compare` looks for them by their keys before it says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ranges")
+SAMPLED = 200_000  # rows, at least, by which ranges are cut
+SAMPLED_OF_A_RANGE = 100
+SHORTEST_ROW = 28  # bytes: its header, and where its page says that it is
+BYTES_A_ROW = 100  # a row has at least these, for cutting ranges
+FEWEST_ROWS = 10_000  # of a range, so that a table of huge rows is not all ranges
+TEXT_SHARE = 8  # ranges of text are so much shorter: rows that are in another one on the copy are looked up one by one
+PARTS = 4  # that a range is cut into
+
+_NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric"})
+_TEXTS = frozenset({"text", "character varying", "bpchar", "character"})
+_OTHERS = frozenset({"uuid", "oid", "date", "bytea", "boolean", "inet", "interval", "real", "double precision",
+                     "time without time zone", "time with time zone", "timestamp without time zone",
+                     "timestamp with time zone"})  # fmt: skip
+
+Bound = tuple[str, ...]  # values of the first key columns, as their types' text
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows whose first key columns are in [low, high); None is open. `id` is the journal's. One that is `cuttable` may
+    take so long only."""
+
+    id: int
+    low: Bound | None = None
+    high: Bound | None = None
+    cuttable: bool = True
+
+    @property
+    def bounded(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is an end to the time for it. One that is a whole table was made so for being short, or because
+        its key cannot be cut."""
+        return self.cuttable and self.bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a copy: `rows` as ANALYZE has found them, at most 0 where it has not; bytes without TOAST, and with it."""
+
+    rows: int
+    bytes: int
+    whole: int
+
+    def rows_of(self, chunk_bytes: int) -> int:
+        """How many rows are about so many bytes."""
+        average = self.whole // self.rows if self.rows > 0 else 0
+        return max(FEWEST_ROWS, chunk_bytes // max(BYTES_A_ROW, average))
+
+
+def sizes(copy: Session, plans: Sequence[Plan]) -> list[Size]:
+    """Of each plan's copy; all by one question, as there may be thousands."""
+    names = [plan.copy.as_string(copy) for plan in plans]
+    return [Size(*row) for row in copy.execute(_Q["sizes"], [names])]
+
+
+def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int) -> list[Bound]:
+    """What cuts the copy into ranges of about `rows` rows; [] for one range. Of a large copy by a sample."""
+    width = _width(plan)
+    if _by_text(plan):
+        rows = max(1, rows // TEXT_SHARE)
+    if not width or size.bytes // SHORTEST_ROW < rows:
+        return []
+    estimated = max(1, size.rows)
+    percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
+    query = sql.SQL(_Q["boundaries"]).format(
+        **_names(plan, width), copy=plan.copy_only, percent=sql.Literal(percent),
+        step=sql.Literal(max(1, round(rows * percent / 100))),
+    )  # fmt: skip
+    return _on_source(source, plan, Range(0), copy.execute(query).fetchall())
+
+
+def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Range]:
+    """A range in PARTS of about as many rows of the copy; only itself, not to be cut, where that is not possible."""
+    cuts = list[Bound]()
+    if width := _width(plan):
+        query = sql.SQL(_Q["parts"]).format(
+            **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS)
+        )
+        found = _on_source(source, plan, within, copy.execute(query).fetchall())
+        cuts = [cut for cut in found if cut not in (within.low, within.high)]
+    if not cuts:
+        return [Range(within.id, within.low, within.high, cuttable=False)]
+    return [Range(0, low, high) for low, high in pairwise([within.low, *cuts, within.high])]
+
+
+def where(plan: Plan, within: Range) -> sql.Composable:
+    """`WHERE …` for a range's rows, on either side. The first column by itself tells which partitions have any."""
+    terms = list[sql.Composable]()
+    for bound, first, all_ in ((within.low, ">=", ">="), (within.high, "<=", "<")):
+        if bound is None:
+            continue
+        columns = [sql.Identifier(c) for c in plan.key[: len(bound)]]
+        values = [sql.SQL("{}::{}").format(v, sql.SQL(t)) for v, t in zip(bound, plan.key_types, strict=False)]
+        if len(bound) > 1:
+            terms.append(sql.SQL("{} {} {}").format(columns[0], sql.SQL(first), values[0]))
+        left, right = (sql.SQL("({})").format(_listed(side)) for side in (columns, values))
+        terms.append(sql.SQL("{} {} {}").format(left, sql.SQL(all_), right))
+    return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(terms) if terms else sql.SQL("")
+
+
+def _width(plan: Plan) -> int:
+    """How many of the key's columns, from the first on, have an order on both sides that can be written down."""
+    for n, (column, type_) in enumerate(zip(plan.key, plan.key_types, strict=True)):
+        there = re.sub(r"\([\d,-]+\)", "", str(plan.pairs[column][2])) if column in plan.pairs else type_
+        kind = _kind(type_)
+        if kind is None or _kind(there) not in (kind, None):  # a domain is of the type that the source's is of
+            return n
+    return len(plan.key)
+
+
+def _kind(type_: str) -> object:
+    return next((kind for kind in (_NUMBERS, _TEXTS) if type_ in kind), type_ if type_ in _OTHERS else None)
+
+
+def _by_text(plan: Plan) -> bool:
+    return any(_kind(type_) is _TEXTS for type_ in plan.key_types[: _width(plan)])
+
+
+def _names(plan: Plan, width: int) -> dict[str, sql.Composable]:
+    """The key's columns; the same as k1, k2, …; and these as text."""
+    columns = [sql.Identifier(c) for c in plan.key[:width]]
+    keys = [sql.Identifier(f"k{n}") for n in range(1, width + 1)]
+    named = [sql.SQL("{} AS {}").format(c, k) for c, k in zip(columns, keys, strict=True)]
+    return {
+        "columns": _listed(columns), "named": _listed(named),
+        "texts": _listed(sql.SQL("s.{}::text").format(k) for k in keys),
+    }  # fmt: skip
+
+
+def _on_source(source: Session, plan: Plan, within: Range, cuts: Sequence[Bound]) -> list[Bound]:
+    """Each bound once, in the source's order, in which each of its rows is in one range only; and inside `within`."""
+    distinct = list(dict.fromkeys(cuts))
+    if not distinct or not _by_text(plan):
+        return distinct
+    width = len(distinct[0])
+    columns, keys = map(sql.Identifier, plan.key[:width]), [sql.Identifier(f"k{n}") for n in range(1, width + 1)]
+    ordered = [sql.SQL("s.{}").format(c) for c in columns]
+    typed = [sql.SQL("c.{}::{}").format(k, sql.SQL(t)) for k, t in zip(keys, plan.key_types, strict=False)]
+    arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*distinct, strict=True)]
+    query = sql.SQL(_Q["in_order"]).format(
+        columns=_names(plan, width)["columns"], source=plan.source, where=where(plan, within), keys=_listed(keys),
+        texts=_listed(sql.SQL("{}::text").format(c) for c in ordered), ordered=_listed(ordered), typed=_listed(typed),
+        arrays=_listed(arrays),
+    )  # fmt: skip
+    return source.execute(query).fetchall()
+
+
+def _listed(items: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(items)
