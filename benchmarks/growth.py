@@ -7,7 +7,8 @@ Between an embedded Postgres 16 and 18, the stages from setup to verify in a pro
 where there is enough to spread it starts Spark, whose workers are its descendants. The cost of a row, or of a table, is
 held against the cheapest of the smaller sizes; a goal of 1.25 is what is called flat here. Meanwhile another session
 asks the source for our oldest transaction, and /proc is asked for the memory of the driver, its JVM and its Python
-workers. 5,000 tables are moved once more with twenty chunks each, 100,000 of them.
+workers. 5,000 tables are moved once more with twenty chunks each, 100,000 of them; and the most rows once more with a
+key of random text, whose order is none that the rows lie in.
 
 `queries` counts the statements that a backfill in this process sends to the journal's database, per chunk.
 """
@@ -79,6 +80,7 @@ def run(*, small: bool) -> Report:
     with clusters(16, 18) as (old, new):
         by_rows = {n: cost(old, new, f"rows_{n}", lambda dsn, n=n: make_rows(dsn, n), workers=2) for n in rows}  # type: ignore[misc]
         flat(report, by_rows, "a million rows", 1_000_000)
+        scattered = cost(old, new, "scattered", lambda dsn: make_scattered(dsn, rows[-1]), workers=2)
         by_tables = {n: cost(old, new, f"tables_{n}", lambda dsn, n=n: make_tables(dsn, n), workers=2) for n in tables}  # type: ignore[misc]
         flat(report, by_tables, "a table", 1)
         by_chunks = {
@@ -102,7 +104,7 @@ def run(*, small: bool) -> Report:
         queries = [queries_of_a_chunk(old, new, n) for n in ((20, 40) if small else (100, 1_000))]
         report.measures.append(Measure("statements to the journal a chunk", queries[1], queries[0], "with fewer chunks",
                                        FLAT, unit=""))  # fmt: skip
-    everything = [*by_rows.values(), *by_tables.values(), *by_chunks.values(), *by_workers.values()]
+    everything = [*by_rows.values(), scattered, *by_tables.values(), *by_chunks.values(), *by_workers.values()]
     report.measures += [
         Measure("oldest transaction on the source", max(c.oldest for c in everything), OLDEST_LIMIT, "limit", 1.0),
         Measure("memory of the driver", max(c.driver for c in everything), DRIVER_LIMIT, "limit", 1.0, unit="MiB"),
@@ -111,6 +113,7 @@ def run(*, small: bool) -> Report:
         Measure("memory of a worker", max(c.worker for c in everything), WORKER_LIMIT, "limit", 1.0, unit="MiB"),
     ]  # fmt: skip
     report.notes += [f"{n:,} rows: {told(c)}" for n, c in by_rows.items()]
+    report.notes.append(f"{rows[-1]:,} rows, random text as key: {told(scattered)}")
     report.notes += [f"{n:,} tables: {told(c)}" for n, c in by_tables.items()]
     report.notes += [f"{n // CHUNKS_A_TABLE:,} tables, {n:,} chunks: {told(c)}" for n, c in by_chunks.items()]
     report.notes += [f"{size:,} rows, {n} workers: {told(c)}" for n, c in by_workers.items()]
@@ -263,10 +266,22 @@ def database(cluster: Cluster, name: str) -> str:
 
 
 def make_rows(dsn: str, rows: int) -> None:
+    _make_rows(dsn, rows, WIDE, ROWS)
+
+
+def make_scattered(dsn: str, rows: int) -> None:
+    """Rows that do not lie in the order of their key."""
+    _make_rows(
+        dsn, rows, "CREATE TABLE public.item (code text PRIMARY KEY, total numeric(12, 2), note text)",
+        "INSERT INTO public.item SELECT md5(n::text), n / 100.0, repeat('note ', n % 9) FROM generate_series({}, {}) n",
+    )  # fmt: skip
+
+
+def _make_rows(dsn: str, rows: int, table: LiteralString, some: LiteralString) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute(WIDE)
+        conn.execute(table)
         for first in range(1, rows + 1, 500_000):
-            conn.execute(sql.SQL(ROWS).format(first, min(first + 499_999, rows)))
+            conn.execute(sql.SQL(some).format(first, min(first + 499_999, rows)))
         conn.execute("VACUUM ANALYZE public.item")
 
 

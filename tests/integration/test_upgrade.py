@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.migrations import Migration
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
@@ -20,6 +21,7 @@ from tests.integration.sessions import Underway, do, in_transaction, one, wait_f
 
 Make = Callable[..., Lifecycle]
 UNDER_LOCK = 9  # of core: replaces what version 5 takes tables out of publications with
+KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 
 FUNCTIONS = """
     SELECT p.oid::regprocedure::text, pg_get_functiondef(p.oid), p.proowner::regrole::text, p.proacl::text
@@ -31,12 +33,12 @@ EVENT_TRIGGERS = """
 
 
 @contextmanager
-def package_before(version: int) -> Iterator[None]:
-    """The package as far as it was before this version of core."""
+def package_before(version: int, changed: str = "core") -> Iterator[None]:
+    """The package as far as it was before this version of core, or of another set."""
     every = migrations.migrations
 
     def older(set_name: str) -> tuple[Migration, ...]:
-        return tuple(m for m in every(set_name) if set_name != "core" or m.version < version)
+        return tuple(m for m in every(set_name) if set_name != changed or m.version < version)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migrations, "migrations", older)
@@ -179,3 +181,39 @@ def test_c19_an_upgrade_waits_for_no_client_and_fails_none(landed: Lifecycle) ->
     assert one(landed.source, "SELECT count(*) FROM pgddl.exceptions") == 0
     assert not landed.run("replay").blocked
     assert differences(landed.source, landed.target) == []
+
+
+def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    with package_before(KEY_RANGES, "journal"):
+        shop.run_all(until="replay")
+    error = shop.refused("verify", UsageError)
+    assert (error.what, error.todo) == (
+        "the journal is an older version's", "run stage setup, which brings it up to date")  # fmt: skip
+    do(source_dsn, "UPDATE items SET body = 'later' WHERE id = 7")
+    shop.run("setup")
+    shop.run_all(after="replay")
+    assert differences(source_dsn, target_dsn) == []
+
+
+def test_ranges_of_an_older_package_stay_what_they_are(target_dsn: str, source_dsn: str, lifecycle: Make) -> None:
+    do(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    with package_before(KEY_RANGES, "journal"):
+        shop.run("setup")
+    ranges = "SELECT array_agg(row(range_no, low, high)::text ORDER BY table_id, range_no) FROM pgddl.verifications"
+    do(target_dsn, "INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high)"
+       " SELECT t.id, 'old', v.* FROM pgddl.tables t, (VALUES (0, NULL, '5'), (1, '5', NULL)) v")  # fmt: skip
+    old = one(target_dsn, ranges)
+    shop.run("setup")
+    assert one(target_dsn, ranges) == [text.replace("5", "{5}") for text in old]
+    down = one(target_dsn, f"SELECT down FROM pgddl.migrations WHERE set_name = 'journal' AND version = {KEY_RANGES}")
+    with psycopg.connect(target_dsn) as conn:
+        conn.execute(down)
+        assert conn.execute(ranges.encode()).fetchone() == (old,)
+        conn.rollback()
+        conn.execute("UPDATE pgddl.verifications SET low = '{5,6}' WHERE range_no = 1 AND table_id = "
+                     "(SELECT min(id) FROM pgddl.tables)")  # fmt: skip
+        conn.execute(down)  # such a table has not been verified
+        assert conn.execute("SELECT count(*), count(DISTINCT table_id) FROM pgddl.verifications").fetchone() == (2, 1)
