@@ -3,7 +3,7 @@ where they take too long."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.rows import checksums, comparing, ranges
@@ -20,9 +21,10 @@ from airflow_provider_pgddl.engine.rows.ranges import Range
 from airflow_provider_pgddl.engine.stages import verify
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.integration.sessions import one
+from tests.integration.sessions import Underway, one
 
 Make = Callable[..., Lifecycle]
+Todo = Sequence[tuple[Range, Sides]]
 
 ROWS = 40_000
 PARTS = """
@@ -231,6 +233,82 @@ def test_a_range_that_takes_too_long_is_cut(
     schema = "public" if across else of.plan.copy_schema
     execute(move.target, f"UPDATE {schema}.t SET v = 'w' WHERE id = 777")
     assert "1 rows differ, such as (7,777) differs" in refused(move)
+
+
+@pytest.mark.parametrize("key", ["k text, f real", "f real, k text"])
+def test_a_copy_may_hold_what_the_source_cannot(source_dsn: str, lifecycle: Make, key: str) -> None:
+    """Keys of the copy of a wider type, which no key of the source is."""
+    names = key.replace(" text", "").replace(" real", "")
+    execute(source_dsn, f"CREATE TABLE t (n int, v text, {key}, PRIMARY KEY ({names}, n))")
+    execute(source_dsn, f"INSERT INTO t (n, v, k, f) SELECT i, 'v', 'k', 0.5 FROM generate_series(1, {ROWS}) i")
+    alter = ["ALTER COLUMN f TYPE double precision", "ALTER COLUMN n TYPE bigint"]
+    move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill=SMALL)
+    move.run_all(until="replay")
+    with both(move) as (source, target, of):
+        assert len(bounds(source, target, of, IN_A_RANGE)) > 1
+        target.execute(sql.SQL("INSERT INTO {} (n, v, k, f) VALUES (7, 'v', 'k', 0.1), (3000000000, 'v', 'k', 0.5)")
+                       .format(of.plan.copy))  # fmt: skip
+    error = move.refused("verify").what
+    extra = ("(k,0.1,7)", "(k,0.5,3000000000)") if names == "k, f" else ("(0.1,k,7)", "(0.5,k,3000000000)")
+    assert "2 rows differ" in error and all(f"{key} is too many on the copy" in error for key in extra)
+
+
+def test_what_is_not_found_by_its_key_still_differs(
+    source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a type whose values are not found again by what they were printed as."""
+    monkeypatch.setattr(checksums, "wider_types", lambda plan: list(plan.key_types))
+    execute(source_dsn, "CREATE TABLE t (k text, f real, n int, PRIMARY KEY (k, f, n))")
+    execute(source_dsn, f"INSERT INTO t SELECT 'k', 0.5, i FROM generate_series(1, {ROWS}) i")
+    alter = ["ALTER COLUMN f TYPE double precision"]
+    move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill=SMALL)
+    move.run_all(until="replay")
+    with both(move) as (_, target, of):
+        target.execute(sql.SQL("INSERT INTO {} VALUES ('k', 0.1, 7)").format(of.plan.copy))
+    assert "1 rows differ, such as (k,0.1,7) is too many on the copy" in move.refused("verify").what
+
+
+def test_equal_keys_that_are_printed_differently_do_not_cut_for_ever(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    execute(
+        source_dsn,
+        "CREATE TYPE mood AS ENUM ('a', 'b', 'c', 'd'); CREATE TABLE t (n numeric, m mood, PRIMARY KEY (n, m))",
+    )
+    execute(source_dsn, "INSERT INTO t VALUES ('1.0', 'a'), ('1.00', 'b'), ('1.0', 'c'), ('1.00', 'd'), (2, 'a')")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="schema_sync")
+    with both(move) as (source, target, of):
+        for low in ("1.0", "1.00"):
+            assert [r.cuttable for r in ranges.parts(source, target, of.plan, Range(1, (low,), ("2",)))] == [False]
+        cut = ranges.parts(source, target, of.plan, Range(1))
+        assert counted(target, of, of.plan.copy_only, cut)[-1] == 1 and len(cut) > 1
+
+
+@pytest.mark.parametrize("ddl", ["ADD COLUMN z int", "RENAME COLUMN k TO kk", "DROP COLUMN v"])
+def test_a_table_may_change_behind_a_range_that_took_too_long(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, ddl: str
+) -> None:
+    execute(source_dsn, "CREATE TABLE t (k text PRIMARY KEY, v text)")
+    execute(source_dsn, f"INSERT INTO t SELECT 'k' || i, 'v' FROM generate_series(1, {ROWS}) i")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill=SMALL)
+    move.run_all(until="replay")
+    client = Underway(lambda: execute(source_dsn, f"ALTER TABLE t {ddl}"))
+    first = list[int]()
+
+    def too_long(source: Session, copy: Session, todo: Todo, seconds: float, compared: list[comparing.Result]) -> None:
+        if first:
+            comparing.compare_ranges(source, copy, todo, seconds, compared)
+            return
+        first.append(todo[0][0].id)
+        compared.append((first[0], 0, None))
+        client.__enter__()
+        source.execute("SELECT pg_catalog.pg_sleep(60)")  # until it is cancelled, for the client waits
+
+    monkeypatch.setattr(verify, "compare_ranges", too_long)
+    assert move.run("verify").tables["public.t"] == {"rows": ROWS, "differ": 0}
+    client.finish()
+    assert differences(source_dsn, target_dsn) == []
 
 
 def test_what_cannot_be_cut_has_the_time_that_it_takes(

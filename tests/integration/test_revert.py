@@ -187,6 +187,20 @@ def test_a_truncated_table_goes_back(rewrite: Make) -> None:
     assert rows(move, table="parts") == []
 
 
+def test_stages_that_are_run_again_after_the_swap_leave_the_way_back(rewrite: Make) -> None:
+    """As when all tasks of a DAG's run are cleared: the tables that are live now are nothing that setup captures."""
+    move = rewrite()
+    move.run_all(until="swap")
+    execute(move.source, WRITES)
+    stages = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap")
+    assert {stage: move.run(stage).state for stage in stages} == dict.fromkeys(stages, "nothing_to_do")
+    execute(move.source, "UPDATE items SET note = 'later' WHERE id = 300")
+    there = rows(move, SHOWN)
+    move.run("revert")
+    assert rows(move, SHOWN) == there
+    assert type_of_id(move) == "integer"
+
+
 BEYOND = {
     "a_key": ("INSERT INTO items (id, kind, code) VALUES (3000000000, 'a', 'far'), (4000000000, 'b', 'farther')",
               ["(3000000000): ", "(4000000000): ", "(column id)", "out of range"],

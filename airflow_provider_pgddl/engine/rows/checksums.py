@@ -9,6 +9,7 @@ it to 32 bits, for it must be that of an equal integer (-1 and 4294967295 have t
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.ranges import Range, where
+from airflow_provider_pgddl.engine.rows.ranges import Range, by_text, where, wider_types
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("checksums")
@@ -45,10 +46,12 @@ NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date",
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Rows on the source, and the keys (as text) that differ: at most LISTED, with the sign of the difference."""
+    """Rows on the source, and the keys (as text) that differ: at most LISTED, with the sign of the difference.
+    `narrowed`: the sums were not the same, and it was looked why."""
 
     rows: int
     differ: tuple[str, ...]
+    narrowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def _compare(of: _Reading) -> Compared:
     counts = dict[int, int]()
     for bucket, count, _ in {*mine} ^ {*theirs}:
         counts[bucket] = max(counts.get(bucket, 0), count)
-    return Compared(rows, _differing(of, counts))
+    return Compared(rows, _differing(of, counts), narrowed=True)
 
 
 def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
@@ -134,13 +137,17 @@ def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable
 def _differing(of: _Reading, counts: Mapping[int, int]) -> tuple[str, ...]:
     """Keys whose rows differ, in buckets of so many rows; as many buckets at a time as memory is meant to hold."""
     found, suspected = list[str](), False
+    elsewhere = of.within.bounded and by_text(of.sides.plan)  # a row may be in another range on the other side
     for buckets in _batches(counts):
         mine, theirs = of.rows_of_buckets(buckets)
-        if keys := {row[2:] for row in (mine - theirs) + (theirs - mine)}:
-            suspected = True
-            if of.within.bounded:  # on the other side a row may be in another range
-                mine, theirs = of.rows_of_keys(keys)
-        more, less = ({row[0] for row in side} for side in (mine - theirs, theirs - mine))
+        missing, extra = mine - theirs, theirs - mine
+        suspected |= bool(missing or extra)
+        if elsewhere and (missing or extra):
+            mine, theirs = of.rows_of_keys({row[2:] for row in (*missing, *extra)})
+            # What its own side does not find by its key stays what it was.
+            missing = (mine - theirs) + Counter(row[:2] for row in missing if row[:2] not in mine)
+            extra = (theirs - mine) + Counter(row[:2] for row in extra if row[:2] not in theirs)
+        more, less = {row[0] for row in missing}, {row[0] for row in extra}
         found += [f"{key} {_kind(key in more, key in less)}" for key in sorted(more | less)]
         if len(found) >= LISTED:
             break
@@ -191,7 +198,7 @@ class _Reading:
             (self.source, sides.source_hash(), plan.source), (self.copy, sides.copy_hash(), plan.copy_only),
         ):  # fmt: skip
             if self.latest is not None:
-                _limit(conn, max(1, round(1000 * (self.latest - time.monotonic()))))
+                _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))
             composed = sql.SQL(_Q[query]).format(
                 hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
                 mask=sql.Literal(BUCKETS - 1), **parts,
@@ -209,7 +216,9 @@ class _Reading:
         """(key, hash), and how many there are of it, of these keys wherever they are."""
         plan = self.sides.plan
         names = [sql.Identifier(f"k{n}") for n in range(1, len(plan.key) + 1)]
-        typed = [sql.SQL("c.{0}::{1} AS {0}").format(k, sql.SQL(t)) for k, t in zip(names, plan.key_types, strict=True)]
+        typed = [
+            sql.SQL("c.{0}::{1} AS {0}").format(k, sql.SQL(t)) for k, t in zip(names, wider_types(plan), strict=True)
+        ]
         arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*keys, strict=True)]
         parts = {
             "keys": sql.SQL(", ").join(names), "typed": sql.SQL(", ").join(typed),

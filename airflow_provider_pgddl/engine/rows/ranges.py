@@ -30,9 +30,11 @@ FEWEST_ROWS = 10_000  # of a range, so that a table of huge rows is not all rang
 TEXT_SHARE = 8  # ranges of text are so much shorter: rows that are in another one on the copy are looked up one by one
 PARTS = 4  # that a range is cut into
 
-_NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric"})
+_NUMBERS = ("smallint", "integer", "bigint", "numeric")  # each holds what those before it do
+_REALS = ("real", "double precision")
+_WIDER = (_NUMBERS, _REALS)
 _TEXTS = frozenset({"text", "character varying", "bpchar", "character"})
-_OTHERS = frozenset({"uuid", "oid", "date", "bytea", "boolean", "inet", "interval", "real", "double precision",
+_OTHERS = frozenset({"uuid", "oid", "date", "bytea", "boolean", "inet", "interval",
                      "time without time zone", "time with time zone", "timestamp without time zone",
                      "timestamp with time zone"})  # fmt: skip
 
@@ -83,10 +85,10 @@ def sizes(copy: Session, plans: Sequence[Plan]) -> list[Size]:
 def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int) -> list[Bound]:
     """What cuts the copy into ranges of about `rows` rows; [] for one range. Of a large copy by a sample."""
     width = _width(plan)
-    if _by_text(plan):
-        rows = max(1, rows // TEXT_SHARE)
     if not width or size.bytes // SHORTEST_ROW < rows:
         return []
+    if by_text(plan):
+        rows = max(1, rows // TEXT_SHARE)
     estimated = max(1, size.rows)
     percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
     query = sql.SQL(_Q["boundaries"]).format(
@@ -100,11 +102,15 @@ def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Ran
     """A range in PARTS of about as many rows of the copy; only itself, not to be cut, where that is not possible."""
     cuts = list[Bound]()
     if width := _width(plan):
+        beyond: sql.Composable = sql.SQL("")
+        if within.low is not None and len(within.low) == width:  # equal values may be printed differently
+            keys, low = (_listed(side) for side in (_keys("s", width), _values(plan, within.low)))
+            beyond = sql.SQL(" AND ({}) > ({})").format(keys, low)
         query = sql.SQL(_Q["parts"]).format(
-            **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS)
-        )
-        found = _on_source(source, plan, within, copy.execute(query).fetchall())
-        cuts = [cut for cut in found if cut not in (within.low, within.high)]
+            **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS),
+            beyond=beyond,
+        )  # fmt: skip
+        cuts = _on_source(source, plan, within, copy.execute(query).fetchall())
     if not cuts:
         return [Range(within.id, within.low, within.high, cuttable=False)]
     return [Range(0, low, high) for low, high in pairwise([within.low, *cuts, within.high])]
@@ -117,7 +123,7 @@ def where(plan: Plan, within: Range) -> sql.Composable:
         if bound is None:
             continue
         columns = [sql.Identifier(c) for c in plan.key[: len(bound)]]
-        values = [sql.SQL("{}::{}").format(v, sql.SQL(t)) for v, t in zip(bound, plan.key_types, strict=False)]
+        values = _values(plan, bound)
         if len(bound) > 1:
             terms.append(sql.SQL("{} {} {}").format(columns[0], sql.SQL(first), values[0]))
         left, right = (sql.SQL("({})").format(_listed(side)) for side in (columns, values))
@@ -128,46 +134,79 @@ def where(plan: Plan, within: Range) -> sql.Composable:
 def _width(plan: Plan) -> int:
     """How many of the key's columns, from the first on, have an order on both sides that can be written down."""
     for n, (column, type_) in enumerate(zip(plan.key, plan.key_types, strict=True)):
-        there = re.sub(r"\([\d,-]+\)", "", str(plan.pairs[column][2])) if column in plan.pairs else type_
-        kind = _kind(type_)
-        if kind is None or _kind(there) not in (kind, None):  # a domain is of the type that the source's is of
+        kind, there = _kind(type_), _kind(_there(plan, column))
+        if kind is None or there not in (kind, None):  # a domain is of the type that the source's is
             return n
     return len(plan.key)
 
 
 def _kind(type_: str) -> object:
-    return next((kind for kind in (_NUMBERS, _TEXTS) if type_ in kind), type_ if type_ in _OTHERS else None)
+    return next((kind for kind in (_NUMBERS, _REALS, _TEXTS) if type_ in kind), type_ if type_ in _OTHERS else None)
 
 
-def _by_text(plan: Plan) -> bool:
+def by_text(plan: Plan) -> bool:
+    """Whether a row may be in another range on the other side."""
     return any(_kind(type_) is _TEXTS for type_ in plan.key_types[: _width(plan)])
+
+
+def wider_types(plan: Plan) -> list[str]:
+    """Of each key column, the type that holds what both sides may have: the copy's may be wider than the source's."""
+    found = list[str]()
+    for column, type_ in zip(plan.key, plan.key_types, strict=True):
+        there = _there(plan, column)
+        wider = next((w for w in _WIDER if type_ in w and there in w), None)
+        found.append(max(type_, there, key=wider.index) if wider else type_)
+    return found
+
+
+def _there(plan: Plan, column: str) -> str:
+    """A key column's type in the copy, without its modifier; "" where the plan does not say."""
+    return re.sub(r"\([\d,-]+\)", "", str(plan.pairs[column][2])) if column in plan.pairs else ""
+
+
+def _values(plan: Plan, bound: Bound) -> list[sql.Composed]:
+    """Of a wider type, but of one under which the source's index can be used."""
+    types = [own if wider == "numeric" else wider for own, wider in zip(plan.key_types, wider_types(plan), strict=True)]
+    return [sql.SQL("{}::{}").format(value, sql.SQL(t)) for value, t in zip(bound, types, strict=False)]
+
+
+def _keys(relation: str, width: int) -> list[sql.Composed]:
+    return [sql.SQL("{}").format(sql.Identifier(relation, f"k{n}")) for n in range(1, width + 1)]
 
 
 def _names(plan: Plan, width: int) -> dict[str, sql.Composable]:
     """The key's columns; the same as k1, k2, …; and these as text."""
     columns = [sql.Identifier(c) for c in plan.key[:width]]
-    keys = [sql.Identifier(f"k{n}") for n in range(1, width + 1)]
-    named = [sql.SQL("{} AS {}").format(c, k) for c, k in zip(columns, keys, strict=True)]
+    named = [sql.SQL("{} AS {}").format(c, sql.Identifier(f"k{n}")) for n, c in enumerate(columns, 1)]
     return {
         "columns": _listed(columns), "named": _listed(named),
-        "texts": _listed(sql.SQL("s.{}::text").format(k) for k in keys),
+        "texts": _listed(sql.SQL("{}::text").format(k) for k in _keys("s", width)),
     }  # fmt: skip
 
 
 def _on_source(source: Session, plan: Plan, within: Range, cuts: Sequence[Bound]) -> list[Bound]:
-    """Each bound once, in the source's order, in which each of its rows is in one range only; and inside `within`."""
+    """Each bound once, in the source's order, in which each of its rows is in one range only; and inside `within`. As
+    they are where the source's columns have other names by now: what the order is for is that rows count once."""
     distinct = list(dict.fromkeys(cuts))
-    if not distinct or not _by_text(plan):
+    if not distinct or not by_text(plan):
         return distinct
     width = len(distinct[0])
-    columns, keys = map(sql.Identifier, plan.key[:width]), [sql.Identifier(f"k{n}") for n in range(1, width + 1)]
-    ordered = [sql.SQL("s.{}").format(c) for c in columns]
-    typed = [sql.SQL("c.{}::{}").format(k, sql.SQL(t)) for k, t in zip(keys, plan.key_types, strict=False)]
-    arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*distinct, strict=True)]
+    collations = {
+        column: sql.SQL(" COLLATE {}").format(sql.Identifier(*collation))
+        for column, *collation in source.execute(_Q["collations"], [plan.oid, list(plan.key[:width])])
+    }
+    typed = list[sql.Composable]()
+    for n, (column, type_) in enumerate(zip(plan.key[:width], plan.key_types, strict=False), 1):
+        if _kind(type_) is _TEXTS and column not in collations:
+            return distinct
+        collate = collations.get(column, sql.SQL(""))
+        value = sql.SQL("(c.{}::{}){}").format(sql.Identifier(f"k{n}"), sql.SQL(type_), collate)
+        typed.append(sql.SQL("{} AS {}").format(value, sql.Identifier(column)))
+    ordered = [sql.SQL("s.{}").format(sql.Identifier(c)) for c in plan.key[:width]]
     query = sql.SQL(_Q["in_order"]).format(
-        columns=_names(plan, width)["columns"], source=plan.source, where=where(plan, within), keys=_listed(keys),
+        where=where(plan, within), keys=_listed(sql.Identifier(f"k{n}") for n in range(1, width + 1)),
         texts=_listed(sql.SQL("{}::text").format(c) for c in ordered), ordered=_listed(ordered), typed=_listed(typed),
-        arrays=_listed(arrays),
+        arrays=_listed(sql.SQL("{}::text[]").format(list(values)) for values in zip(*distinct, strict=True)),
     )  # fmt: skip
     return source.execute(query).fetchall()
 

@@ -21,11 +21,15 @@ WHERE s.nth % {step} = 0 AND s.nth > 0 ORDER BY s.nth
 SELECT {texts}
 FROM (SELECT {named}, pg_catalog.row_number() OVER (ORDER BY {columns}) - 1 AS nth, count(*) OVER () AS rows
       FROM {copy}{where}) s
-WHERE s.nth > 0 AND s.nth % ((s.rows + {parts} - 1) / {parts}) = 0 ORDER BY s.nth
+WHERE s.nth > 0 AND s.nth % ((s.rows + {parts} - 1) / {parts}) = 0{beyond} ORDER BY s.nth
+
+-- name: collations
+SELECT a.attname, n.nspname, o.collname
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_collation o ON o.oid = a.attcollation
+JOIN pg_catalog.pg_namespace n ON n.oid = o.collnamespace
+WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attisdropped
 
 -- name: in_order
--- Keys by the collations of the source's columns, which a branch without rows lends to the other.
-SELECT {texts}
-FROM (SELECT {columns} FROM {source} WHERE false
-      UNION ALL SELECT {typed} FROM unnest({arrays}) AS c ({keys})) s{where}
-ORDER BY {ordered}
+-- Nobody who waits for the table is met: it is not asked.
+SELECT {texts} FROM (SELECT {typed} FROM unnest({arrays}) AS c ({keys})) s{where} ORDER BY {ordered}

@@ -64,6 +64,8 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
 
 
 def run(context: Context) -> StageResult:
+    if context.row().cut_over_at is not None:
+        return context.result("nothing_to_do")  # what has a live table's name now is its copy
     _start_ddl_capture(context)
     if context.pipeline.by_slot:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)

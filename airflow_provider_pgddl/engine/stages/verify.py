@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -146,15 +146,19 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         with context.fenced():
             journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
         too_long = {range_id for range_id, _, differ in compared if differ is None}
-        uncut.update(_cut_up(context, [r for r in left if r[0] in too_long], planned))
+        uncut.update(_cut_up(context, too_long, chosen()))
         seen += len(compared) - len(too_long)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
 
-def _cut_up(context: Context, ranges: Sequence[Left], plans: Mapping[int, Plan]) -> set[int]:
-    """Puts shorter ranges in the place of each; returns those that cannot be cut."""
-    uncut = set[int]()
-    for range_id, table, low, high in ranges:
+def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableRow]) -> set[int]:
+    """Puts shorter ranges in the place of each that is still there; returns those that cannot be cut."""
+    if not too_long:
+        return set()
+    plans, uncut = {t.id: t.plan for t in tables}, set[int]()
+    for range_id, table, low, high in context.journal.ranges_left([*plans], context.job.id):
+        if range_id not in too_long:
+            continue
         shorter = parts(context.source, context.target, plans[table], Range(range_id, low, high))
         if len(shorter) == 1:
             uncut.add(range_id)
