@@ -200,14 +200,10 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "WINDOW_SECONDS", 0.2)
 
 
-@pytest.mark.parametrize("across", [True, False], ids=["across", "in place"])
-def test_a_range_that_takes_too_long_is_cut(
-    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, slow: None, across: bool
-) -> None:
-    rows = 1000
-    monkeypatch.setattr(ranges, "FEWEST_ROWS", rows // 2)
-    tried = list[int]()
-    compare = comparing.compare
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of which range each comparison was, or of which first."""
+    compare, tried = comparing.compare, list[int]()
 
     def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> Compared:
         assert latest is not None
@@ -215,6 +211,50 @@ def test_a_range_that_takes_too_long_is_cut(
         return compare(source, copy, sides, within, latest)
 
     monkeypatch.setattr(comparing, "compare", counting)
+    return tried
+
+
+@pytest.mark.parametrize("key", ["i", "md5(i::text)"])
+@pytest.mark.parametrize("across", [True, False], ids=["across", "in place"])
+def test_rows_in_no_order_are_compared_at_once(
+    source_dsn: str, target_dsn: str, lifecycle: Make, tried: list[int], key: str, across: bool
+) -> None:
+    execute(source_dsn, f"CREATE TABLE t AS SELECT 1 AS n, {key} AS k FROM generate_series(1, {ROWS}) i")
+    execute(source_dsn, "ALTER TABLE t ADD PRIMARY KEY (n, k)")
+    only = {"tables": {"include": ["public.t"]}} if across else {"rewrite": {"public.t": {}}}
+    move = lifecycle(source_dsn, target_dsn if across else None, backfill=SMALL, **only)
+    move.run_all(until="verify")
+    assert move.results["verify"].tables["public.t"] == {"rows": ROWS, "differ": 0}
+    assert len(tried) == 1 if key != "i" else 1 < len(tried) <= 4
+    move.run("swap")
+
+
+def test_or_range_by_range_where_that_takes_too_long(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, tried: list[int], slow: None
+) -> None:
+    monkeypatch.setattr(ranges, "FEWEST_ROWS", 100)
+    execute(source_dsn, "CREATE TABLE t (k uuid PRIMARY KEY)")
+    execute(source_dsn, "INSERT INTO t SELECT md5(i::text)::uuid FROM generate_series(1, 1000) i")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill=SMALL | {"chunk_bytes": "8kB"})
+    move.run_all(until="replay")
+    assert move.run("verify").tables["public.t"] == {"rows": 1000, "differ": 0}
+    assert tried[0] == tried[1] and len(tried) > 3
+    with both(move) as (source, target, of):
+        assert one(target_dsn, "SELECT count(*) FROM pgddl.verifications") == len(bounds(source, target, of, 100))
+
+
+@pytest.mark.parametrize("across", [True, False], ids=["across", "in place"])
+def test_a_range_that_takes_too_long_is_cut(
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    tried: list[int],
+    slow: None,
+    across: bool,
+) -> None:
+    rows = 1000
+    monkeypatch.setattr(ranges, "FEWEST_ROWS", rows // 2)
     execute(source_dsn, "CREATE TABLE t (tenant int, id int, v text, PRIMARY KEY (tenant, id))")
     execute(source_dsn, f"INSERT INTO t SELECT 7, i, 'v' FROM generate_series(1, {rows}) i")
     only = {"tables": {"include": ["public.t"]}} if across else {"rewrite": {"public.t": {}}}

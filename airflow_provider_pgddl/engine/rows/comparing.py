@@ -55,10 +55,10 @@ def compare_ranges(
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
     compared until then, under the locks that are given up, stands. As many neighbours as fit into the time are compared
     as one range: where rows do not lie in the key's order, each range reads nearly all of a table. What is still under
-    way after twice the time is cancelled, for the next window or, if it had all of this one, to be cut."""
+    way after twice the time is cancelled, for the next window; what had all of this one took too long."""
     began = time.monotonic()
     deadline, latest = began + seconds, began + 2 * seconds
-    before, place, fitting = len(compared), 0, 1
+    before, place, fitting = len(compared), 0, todo[0][0].neighbours
     while place < len(todo):
         try:
             # Each query locks its table's indexes until the end of the transaction, unless it is rolled back.
@@ -77,8 +77,11 @@ def compare_ranges(
                         return
                     if place == len(todo):
                         break
-                    fitting = 1
-                    if todo[place][1].plan.oid == sides.plan.oid and not found.narrowed:
+                    if todo[place][1].plan.oid != sides.plan.oid:
+                        fitting = todo[place][0].neighbours
+                    elif found.narrowed:
+                        fitting = 1
+                    else:
                         by_pace = int(len(joined) * (deadline - now) / (now - started))
                         fitting = max(1, min(by_pace, FASTER * len(joined)))
         except pg.QueryCanceled:

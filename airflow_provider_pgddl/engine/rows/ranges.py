@@ -11,7 +11,7 @@ a range differ, `checksums.compare` looks for them by their keys before it says 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,12 +44,13 @@ Bound = tuple[str, ...]  # values of the first key columns, as their types' text
 @dataclass(frozen=True, slots=True)
 class Range:
     """Rows whose first key columns are in [low, high); None is open. `id` is the journal's. One that is `cuttable` may
-    take so long only."""
+    take so long only. `neighbours`: with how many from here on, itself among them, it is tried as one first."""
 
     id: int
     low: Bound | None = None
     high: Bound | None = None
     cuttable: bool = True
+    neighbours: int = 1
 
     @property
     def bounded(self) -> bool:
@@ -96,6 +97,15 @@ def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int
         step=sql.Literal(max(1, round(rows * percent / 100))),
     )  # fmt: skip
     return _on_source(source, plan, Range(0), copy.execute(query).fetchall())
+
+
+def scattered(copy: Session, plans: Mapping[int, Plan]) -> set[int]:
+    """Which of these copies, by any number, have rows that do not lie in their key's order, as ANALYZE has found."""
+    columns = [(n, plan.copy_schema, plan.copy_name, c) for n, plan in plans.items() for c in plan.key[: _width(plan)]]
+    if not columns:
+        return set()
+    numbers, *names = ([*column] for column in zip(*columns, strict=True))
+    return {n for (n,) in copy.execute(_Q["scattered"], [numbers, *names])}
 
 
 def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Range]:

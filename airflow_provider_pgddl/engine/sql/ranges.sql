@@ -16,6 +16,13 @@ FROM (SELECT {named}, pg_catalog.row_number() OVER (ORDER BY {columns}) - 1 AS n
       FROM {copy} TABLESAMPLE SYSTEM ({percent})) s
 WHERE s.nth % {step} = 0 AND s.nth > 0 ORDER BY s.nth
 
+-- name: scattered
+SELECT DISTINCT c.number
+FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[]) AS c (number, schema_name, table_name, column_name)
+JOIN pg_catalog.pg_stats s
+  ON s.schemaname = c.schema_name AND s.tablename = c.table_name AND s.attname = c.column_name
+WHERE abs(s.correlation) < 0.9
+
 -- name: parts
 -- The keys that cut a range's rows into so many parts.
 SELECT {texts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import Sides
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.ranges import Bound, Range, boundaries, parts, sizes
+from airflow_provider_pgddl.engine.rows.ranges import Bound, Range, boundaries, parts, scattered, sizes
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
@@ -100,7 +101,8 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
 
 def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
-    there. One that takes too long is cut. A table that DDL changes meanwhile is compared anew."""
+    there; of a table whose rows do not lie in its key's order, all at once if they do. A range that takes too long is
+    cut. A table that DDL changes meanwhile is compared anew."""
     replica = context.replica
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
@@ -108,6 +110,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     spread = _spread(context, chosen(), total)
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
+    at_once = set[int]()  # tables of which all ranges are tried as one
     uncut = set[int]()  # ranges that took too long and cannot be cut
     border = context.border()
     seen = 0
@@ -122,6 +125,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         if changed := [t for t in tables if planned.get(t.id) != t.plan]:
             sides.update(sides_of(context.target, changed, in_place=context.in_place))
             planned.update({t.id: t.plan for t in changed})
+            several = {table for table, ranges in Counter(r[1] for r in left).items() if ranges > 1}
+            at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
         compared: list[Result] = []
 
         def inside(done: Window, left: Sequence[Left] = left, compared: list[Result] = compared) -> None:
@@ -130,9 +135,9 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             known = {range_id for range_id, _, _ in compared}
             if not done.pending:  # else some keys are still to be read; the next window has fewer
                 todo = [
-                    (Range(range_id, low, high, range_id not in uncut), sides[table])
-                    for range_id, table, low, high in left
-                    if table not in done.stopped and range_id not in known
+                    (Range(number, low, high, number not in uncut, len(left) if table in at_once else 1), sides[table])
+                    for number, table, low, high in left
+                    if table not in done.stopped and number not in known
                 ]
                 if not todo:
                     return
@@ -146,7 +151,9 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
         with context.fenced():
             journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
         too_long = {range_id for range_id, _, differ in compared if differ is None}
-        uncut.update(_cut_up(context, too_long, chosen()))
+        not_at_once = {table for range_id, table, _, _ in left if range_id in too_long} & at_once
+        at_once.difference_update(not_at_once)
+        uncut.update(_cut_up(context, too_long, [t for t in chosen() if t.id not in not_at_once]))
         seen += len(compared) - len(too_long)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
