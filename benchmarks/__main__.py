@@ -1,6 +1,7 @@
 """All benchmarks; with --small the ratios in some minutes, without it those by which the goals are judged.
 
     python -m benchmarks                     every benchmark in full, into benchmarks/results
+    python -m benchmarks --small             small tables, one round, of those that have a peer beside them
     python -m benchmarks rewrite catch_up    these alone; what the others found the last time stays
 
 The results are a Markdown table and the same as JSON, a list of objects with `measure`, `ours`, `peer`, `peer_name`,
@@ -18,6 +19,7 @@ import traceback
 from benchmarks.report import Report, machine, markdown, record
 
 BENCHMARKS = ("copy_rows", "start_up", "catch_up", "rewrite", "growth", "ddl_cost", "schema_gate")
+BESIDE_PEERS = ("copy_rows", "start_up", "catch_up", "rewrite")
 
 
 def main() -> int:
@@ -29,7 +31,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     found, failed = dict[str, Report](), list[str]()
-    for name in options.names or BENCHMARKS:
+    for name in options.names or (BESIDE_PEERS if options.small else BENCHMARKS):
         print(f"{name} …", file=sys.stderr, flush=True)
         started = time.monotonic()
         try:
