@@ -120,14 +120,15 @@ def reset(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.engine.errors import EXIT_DONE, UsageError
     from airflow_provider_pgddl.engine.job import names
 
+    tables = names(args.tables)
     pipeline, source, target = _opened(args)
-    what = ", ".join(args.tables) if args.tables else f"the whole pipeline {pipeline.pipeline}"
+    what = ", ".join(tables) if tables else f"the whole pipeline {pipeline.pipeline}"
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError(f"reset of {what} needs a confirmation", todo="give --yes")
         if input(f"Drop capture, unfinished copies and recorded progress of {what}? [y/N] ").strip().lower() != "y":
             raise UsageError("not confirmed; nothing has been changed")
-    done = _plain(stages.reset(pipeline, source, target, names(args.tables)))
+    done = _plain(stages.reset(pipeline, source, target, tables))
     if args.json:
         _print_json(done)
     else:
@@ -170,13 +171,13 @@ def _told(args: argparse.Namespace, found: Mapping[str, Any]) -> int:
 def run(args: argparse.Namespace) -> int:
     """One stage, through spark-submit, with the same job file that an operator writes."""
     import subprocess
-    import tempfile
 
     from airflow_provider_pgddl.connections import in_environment, secrets
     from airflow_provider_pgddl.engine import job as jobs
     from airflow_provider_pgddl.engine import spark
     from airflow_provider_pgddl.engine.class_archive import class_archive
     from airflow_provider_pgddl.engine.errors import UsageError
+    from airflow_provider_pgddl.engine.job_folder import job_folder
 
     if args.dry_run and args.stage != "swap":
         raise UsageError(f"{args.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
@@ -186,8 +187,8 @@ def run(args: argparse.Namespace) -> int:
     env = os.environ | spark.launch_env(os.environ, local=spark.is_local(master)) | in_environment(found)
     if missing := spark.why_no_launch(env):
         raise missing
-    with tempfile.TemporaryDirectory(prefix="pgddl-", ignore_cleanup_errors=True) as folder:  # mode 0700
-        job_file, result_path = Path(folder, "job.json"), Path(folder, "result.json")
+    with job_folder() as folder:
+        job_file, result_path = folder / "job.json", folder / "result.json"
         job = jobs.Job(
             stage=args.stage,
             pipeline=pipeline,
@@ -198,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
             dry_run=args.dry_run,
         )
         jobs.write(job, job_file)
-        archive = class_archive(env, Path(folder)) if spark.is_local(master) else None
+        archive = class_archive(env, folder) if spark.is_local(master) else None
         command = spark.command(
             "spark-submit",
             master,
@@ -206,7 +207,7 @@ def run(args: argparse.Namespace) -> int:
             job_file,
             name=f"pgddl {pipeline.pipeline} {args.stage}",
             conf=spark.local_conf(master, archive),
-            py_files=None if spark.is_local(master) else spark.engine_archive(Path(folder)),
+            py_files=None if spark.is_local(master) else spark.engine_archive(folder),
         )
         stdout = sys.stderr if args.json else None
         with subprocess.Popen(command, env=env, stdout=stdout) as process:

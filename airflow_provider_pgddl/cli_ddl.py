@@ -69,7 +69,7 @@ def approve(asked: Asked) -> Answer:
 
 def retry(asked: Asked) -> Answer:
     """Failed events again, on the target, now."""
-    return _decided(ddl_commands.retry(asked.pipeline, asked.target, asked.args.id))
+    return _decided(ddl_commands.retry(asked.pipeline, asked.source, asked.target, asked.args.id))
 
 
 def resolve(asked: Asked) -> Answer:

@@ -51,6 +51,7 @@ PINNED = {
     "xmloption": "content",
     "idle_session_timeout": "0",
     "jit": "off",
+    "constraint_exclusion": "off",  # else planning a query evaluates the CHECKs of partitions, whosever code they call
     "pgddl.skip": "on",
 }
 
@@ -143,6 +144,11 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         await conn.close()
         raise
     return conn
+
+
+def pin(conn: Session) -> None:
+    """Every setting as it was when the session was opened."""
+    conn.execute(_PIN, _pins(conn.info))
 
 
 def may_set(conn: Session, parameter: str) -> bool:

@@ -28,6 +28,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.as_client import run_as
+from airflow_provider_pgddl.engine.rights.altering import alter
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("dependents")
@@ -122,17 +123,18 @@ class Carried:
         for made in self.made:
             conn.execute(made.away)
 
-    def put_back(self, conn: Session, away: Mapping[Name, Name]) -> None:
-        """After the move; `away`: the name of each table → what the one that it replaced is called now."""
+    def put_back(self, conn: Session, away: Mapping[Name, Name], trusted: Sequence[str]) -> None:
+        """After the move; `away`: the name of each table → what the one that it replaced is called now. `trusted` are
+        the pipeline's trusted_roles: what is made again may be others'."""
         for child, parent in self.children:
             # In this order: what nobody passes on any more becomes the child's own for good.
             conn.execute(_child_statement(child, "INHERIT", parent))
             conn.execute(_child_statement(child, "NO INHERIT", away[parent]))
         conn.execute("SELECT pg_catalog.set_config('check_function_bodies', 'off', true)")
         for made in reversed(self.made):
-            _make(conn, made)
+            _make(conn, made, trusted)
         for statement in self.again:
-            conn.execute(statement)
+            alter(conn, statement, trusted)
         for _, join in self.published:
             conn.execute(join)
 
@@ -141,9 +143,9 @@ def _child_statement(child: Name, how: str, parent: Name) -> sql.Composed:
     return sql.SQL("ALTER TABLE {} {} {}").format(sql.Identifier(*child), sql.SQL(how), sql.Identifier(*parent))
 
 
-def _make(conn: Session, made: _Made) -> None:
+def _make(conn: Session, made: _Made, trusted: Sequence[str]) -> None:
     for statement in made.statements:
-        conn.execute(statement)
+        alter(conn, statement, trusted)
     query = _Q["bare_function" if made.kind == "function" else "bare_relation"]
     for (statement,) in conn.execute(query, {"name": made.name, "owner": made.granted}).fetchall():
         conn.execute(statement)
@@ -212,7 +214,8 @@ class _Reader:
             if user.oid in relations:
                 views.append(row["owner"])
             if user in dropped:
-                statements = [row["make"], *row["parts"], row["owner"]]
+                # Its owner first: what is evaluated for its indexes, and to fill it, is evaluated as that role.
+                statements = [row["make"], row["owner"], *row["parts"], *filter(None, [row.get("fill")])]
                 given = tuple(grants.get(user.oid, ()))
                 made.append(_Made(user.kind, row["name"], row["away"], tuple(statements), row["granted"], given))
             else:
@@ -340,7 +343,7 @@ class _Reader:
             self._rights(oid, what, owned, owner)
             quoted = sql.Identifier(schema, name).as_string(self.conn)
             found[oid] = {
-                **dict(zip(("owner", "away", "again", "make", "parts"), texts, strict=True)),
+                **dict(zip(("owner", "away", "again", "make", "fill", "parts"), texts, strict=True)),
                 "name": quoted, "granted": granted,
             }  # fmt: skip
         return found

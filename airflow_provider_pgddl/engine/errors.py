@@ -65,13 +65,17 @@ class PipelineFileError(UsageError):
 
 
 class PreflightRefused(PgddlError):
-    """Preflight found something that would end in loss or failure; nothing has been touched."""
+    """Found before it was begun: something that would end in loss or failure. What applications use is as it was."""
 
     exit_code = EXIT_REFUSED
 
 
 class StageFailed(PgddlError):
     """A final failure: trying again as it is will not help."""
+
+
+class LeftBehindTheWall(StageFailed):
+    """Code of a role that is not trusted has left in our session what could have run with our rights."""
 
 
 class Cancelled(PgddlError):
@@ -113,7 +117,7 @@ REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
     (pg.InvalidPassword, Remedy(False, "correct the password of this connection")),
     (pg.InvalidAuthorizationSpecification, Remedy(False, "correct user, password or pg_hba.conf for this connection")),
     (pg.InvalidCatalogName, Remedy(False, "correct the database name of this connection")),
-    (pg.InsufficientPrivilege, Remedy(False, "grant the missing right; `pgddl check` lists every right needed")),
+    (pg.InsufficientPrivilege, Remedy(False, "grant the missing right, then run it again")),
     (pg.ReadOnlySqlTransaction, Remedy(True, "the server is read-only: point the connection at the primary")),
     (pg.LockNotAvailable, Remedy(True, "somebody holds the table; the stage tries again")),
     (pg.DeadlockDetected, Remedy(True, "the stage tries again")),
@@ -124,12 +128,13 @@ REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
     (pg.CrashShutdown, Remedy(True, "the server restarted; the stage tries again")),
     (pg.CannotConnectNow, Remedy(True, "the server is starting or stopping; the stage tries again")),
     (pg.QueryCanceled, Remedy(True, "the statement was cancelled; the stage tries again")),
+    (pg.ForeignKeyViolation, Remedy(False, "correct the rows that violate it, or drop the key; then run it again")),
     (pg.UniqueViolation, Remedy(False, "the copy holds a row that the source does not: `pgddl reset` this table")),
 )
 
 
 # The server looks some facts up as they are now, whatever snapshot asks.
-_GONE_MEANWHILE = ("cache lookup failed", "could not open relation with OID", "could not find tuple")
+GONE_MEANWHILE = ("cache lookup failed", "could not open relation with OID", "could not find tuple")
 
 
 def remedy_for(error: psycopg.Error) -> Remedy | None:
@@ -137,7 +142,7 @@ def remedy_for(error: psycopg.Error) -> Remedy | None:
     for kind, remedy in REMEDIES:
         if isinstance(error, kind):
             return remedy
-    if isinstance(error, pg.InternalError_) and any(words in str(error) for words in _GONE_MEANWHILE):
+    if isinstance(error, pg.InternalError_) and any(words in str(error) for words in GONE_MEANWHILE):
         return Remedy(True, "an object was dropped while the catalog was read; the stage tries again")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return Remedy(True, "check that the server is up and reachable; the stage tries again")

@@ -31,12 +31,15 @@ class Finding:
         return asdict(self)
 
 
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raises PreflightRefused with all errors and their fixes, if there are any."""
+def refuse(findings: Iterable[Finding], *, under_way: bool = False) -> None:
+    """Raises PreflightRefused with all errors and their fixes, if there are any. `under_way`: setup was there, so
+    there is something of ours, and `pgddl check` does not ask again."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         count = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
-        raise PreflightRefused(
-            "\n".join([f"preflight found {count}; nothing has been touched", *map(str, errors)]),
-            todo="put these right and run it again; `pgddl check` shows what is left",
-        )
+        if under_way:
+            found, todo = f"{count} in the way", "put these right and run the stage again"
+        else:
+            found = f"preflight found {count}; nothing has been touched"
+            todo = "put these right and run it again; `pgddl check` shows what is left"
+        raise PreflightRefused("\n".join([found, *map(str, errors)]), todo=todo)

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_RETRY, PgddlError, Retry, UsageError, from_postgres
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 Side = Literal["source", "target"]
@@ -132,24 +133,57 @@ class Job:
                 f"the job file has format {content['format']}, this version reads {cls.FORMAT}",
                 todo="install the same version of airflow-provider-pgddl where jobs are made and where they run",
             )
-        watch, tables = content.get("watch"), content.get("tables")
+        given = {key: value for key, value in content.items() if value is not None}
+        for key, (is_right, what) in _WRITTEN.items():
+            if key in given and not is_right(given[key]):
+                raise UsageError(f"the job file's {key} is not {what}")
+        watch = given.get("watch")
         return cls(
-            stage=str(content["stage"]),
+            stage=given["stage"],
             pipeline=load_pipeline(content["pipeline"]),
-            tables=None if tables is None else tuple(str(name) for name in tables),
-            id=str(content.get("id") or uuid.uuid4().hex),
+            tables=names(given.get("tables")),
+            id=given.get("id") or uuid.uuid4().hex,
             watch=None if watch is None else Watched(int(watch["pid"]), float(watch["started"])),
-            secrets={str(side): str(name) for side, name in (content.get("secrets") or {}).items()},
-            result_path=content.get("result"),
-            dry_run=bool(content.get("dry_run", False)),
+            secrets=given.get("secrets", {}),
+            result_path=given.get("result"),
+            dry_run=given.get("dry_run", False),
         )
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# What each key of the file holds where it is given, in words.
+_WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "stage": (_is_text, "a stage's name"),
+    "tables": (lambda v: isinstance(v, list) and all(map(_is_text, v)), "a list of names"),
+    "id": (_is_text, "a text"),
+    "watch": (
+        lambda v: isinstance(v, dict) and all(type(v.get(key)) in (int, float) for key in ("pid", "started")),
+        "a process: its pid, and when it was started",
+    ),
+    "secrets": (
+        lambda v: isinstance(v, dict) and all(map(_is_text, v.values())),
+        "the names of environment variables, by side",
+    ),
+    "result": (_is_text, "a path"),
+    "dry_run": (lambda v: isinstance(v, bool), "true or false"),
+}
+
+
 def names(tables: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    """Tables as people and templates give them: one name, several, or None for all."""
+    """Tables as people and templates give them: one name, several, or None for all. UsageError for what cannot be the
+    name of a table."""
     if tables is None:
         return None
-    return (tables,) if isinstance(tables, str) else tuple(tables)
+    given = (tables,) if isinstance(tables, str) else tuple(tables)
+    for name in given:
+        try:
+            table_name(name)
+        except ValueError as error:
+            raise UsageError(str(error), todo="`pgddl status` and `pgddl check` list the tables") from None
+    return given
 
 
 def write_private(path: Path, content: Mapping[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rows.ranges import Bound
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.verdict import stopped
@@ -133,6 +133,8 @@ class Journal:
         self.conn, self.pipeline = conn, pipeline
         self._exists = False
         self._run: int | None = None
+        # Where rows are moved: whose each table and its copy are, as a stage has found them.
+        self.keepers_of: Callable[[Sequence[TableRow]], Mapping[int, Keepers]] | None = None
 
     # --- pipeline -----------------------------------------------------------------------------------------------
 
@@ -229,14 +231,18 @@ class Journal:
     # --- tables -------------------------------------------------------------------------------------------------
 
     def tables(self, run: int) -> list[TableRow]:
-        return [
+        return self._with_keepers([
             TableRow(
                 i, schema, name, oid, log, Plan.from_json(plan), version, fingerprint, physical, state, planned,
                 tuple(removed), copy_physical,
             )
             for i, schema, name, oid, log, plan, version, fingerprint, physical, state, planned, removed, copy_physical
             in self.conn.execute(_Q["tables"], [self.pipeline, run])
-        ]  # fmt: skip
+        ])  # fmt: skip
+
+    def _with_keepers(self, rows: list[TableRow]) -> list[TableRow]:
+        found = self.keepers_of(rows) if self.keepers_of else {}
+        return [replace(r, plan=replace(r.plan, keepers=found[r.id])) if r.id in found else r for r in rows]
 
     def add_table(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
         args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),
@@ -303,6 +309,7 @@ class Journal:
                 reverse_id, schema, name, oid, log, Plan.from_json(plan), version, catalog.fingerprint(made_for),
                 physical, "indexed", True,
             )  # fmt: skip
+            (row,) = self._with_keepers([row])
             found.append(Reverse(table_id, row, facts, foreign_keys, silenced))
         return found
 
@@ -349,6 +356,14 @@ class Journal:
 
     def event_status(self, event_id: int, status: str, note: str | None = None) -> None:
         self.conn.execute(_Q["event_status"], [status, note, status, event_id])
+
+    def event_failed(self, event_id: int, note: str) -> None:
+        """Unless the same task, started once more, has done it meanwhile."""
+        self.conn.execute(_Q["event_failed"], [note, event_id])
+
+    def lock_events(self, ids: Sequence[int]) -> set[int]:
+        """Those of the events that are to be done, for this transaction alone (C29)."""
+        return {row[0] for row in self.conn.execute(_Q["lock_events"], [list(ids)])}
 
     def events_applied(self, ids: Sequence[int]) -> None:
         self.conn.execute(_Q["events_applied"], [list(ids)])
@@ -535,8 +550,12 @@ class Journal:
     def add_follow_up(self, run: int, statement: str) -> None:
         self.conn.execute(_Q["insert_follow_up"], [self.pipeline, run, statement])
 
-    def follow_ups_left(self, run: int) -> list[str]:
-        return [row[0] for row in self.conn.execute(_Q["follow_ups_left"], [self.pipeline, run])]
+    def follow_ups_left(self, run: int) -> list[tuple[str, str | None]]:
+        """(statement, why it is left to a person), in their order."""
+        return self.conn.execute(_Q["follow_ups_left"], [self.pipeline, run]).fetchall()
+
+    def follow_up_failed(self, run: int, statement: str, why: str) -> None:
+        self.conn.execute(_Q["follow_up_failed"], [why, self.pipeline, run, statement])
 
     def follow_up_done(self, run: int, statement: str) -> None:
         self.conn.execute(_Q["follow_up_done"], [self.pipeline, run, statement])

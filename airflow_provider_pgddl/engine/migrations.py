@@ -87,15 +87,15 @@ def apply(conn: Connection[Any], set_name: str) -> list[int]:
     return list(now["pending"])
 
 
-def revert(conn: Connection[Any], set_name: str) -> None:
-    """Takes a whole set down again, and schema pgddl with it once nothing is left in it."""
+def revert(conn: Connection[Any], set_name: str, *, to: int = 0) -> None:
+    """Takes a set down again to this version, and schema pgddl with it once nothing is left in it."""
     q = queries("migrations")
     with conn.transaction():
         conn.execute(q["lock"])
         row = conn.execute(q["ledger_exists"]).fetchone()
         if not (row and row[0]):
             return
-        for version, down in conn.execute(q["downs"], [set_name]).fetchall():
+        for version, down in conn.execute(q["downs"], [set_name, to]).fetchall():
             conn.execute(down)
             conn.execute(q["forget"], [set_name, version])
         left = conn.execute(q["sets_left"]).fetchone()

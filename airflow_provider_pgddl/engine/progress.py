@@ -26,8 +26,8 @@ def duration(seconds: float) -> str:
 
 def amount(value: float) -> str:
     """`950`, `12.3k`, `4.56M`"""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
+    for limit, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * limit:  # what would be rounded to 1000 of the unit below
             return f"{value / limit:.3g}{unit}"
     return f"{value:.0f}"
 

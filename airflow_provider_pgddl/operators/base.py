@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -23,8 +22,9 @@ from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_arch
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
+from airflow_provider_pgddl.engine.job_folder import job_folder
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,6 +104,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         max_retry_delay: timedelta | float = timedelta(minutes=10),
         **kwargs: Any,
     ) -> None:
+        refuse_literal_secrets(pipeline)  # before Airflow keeps it
         if durable:
             raise ValueError("durable is for jobs that outlive their task; a pgddl stage resumes from its journal")
         super().__init__(
@@ -129,19 +130,20 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
+            tables = jobs.names(self.tables)
         except PgddlError as error:
             self._give_up(error)
-        with tempfile.TemporaryDirectory(prefix="pgddl-", ignore_cleanup_errors=True) as folder:  # mode 0700
-            result_path = Path(folder, "result.json")
+        with job_folder() as folder:
+            result_path = folder / "result.json"
             job = Job(
                 stage=self.stage,
                 pipeline=pipeline,
-                tables=jobs.names(self.tables),
+                tables=tables,
                 watch=Watched.me(),
                 secrets={side: SECRETS[side] for side in found},
                 result_path=str(result_path),
             )
-            self._prepare(job, Path(folder), in_environment(found))
+            self._prepare(job, folder, in_environment(found))
             submit_error = self._submit(context)
             outcome = jobs.read_outcome(result_path)
             if self._archive is not None:

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.connections import lookup_in_task, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.notifications import Notify, announce
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         retries: int = 3,
         **kwargs: Any,
     ) -> None:
+        refuse_literal_secrets(pipeline)  # before Airflow keeps it
         super().__init__(retries=retries, **kwargs)
         for option, effect in _REFUSED.items():
             if getattr(self, option):  # also where it came from default_args

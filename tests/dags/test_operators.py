@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Connection
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import conninfo_of
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.spark import application
 from airflow_provider_pgddl.operators.base import small
@@ -76,6 +76,17 @@ def test_a_stage_is_tried_again_unless_the_dag_says_otherwise() -> None:
 def test_what_can_be_rendered_holds_no_connection_string() -> None:
     assert {"pipeline", "tables", "env_vars", "conf"} <= set(PgddlBackfillOperator.template_fields)
     assert not [field for field in PgddlBackfillOperator.template_fields if "private" in field]
+
+
+@pytest.mark.parametrize("make", [*STAGE_OPERATORS.values(), PgddlSchemaSensor])
+def test_a_literal_password_is_refused_before_airflow_keeps_it(make: Any) -> None:
+    dsn = "host=db user=mover password=hush-hush"
+    given: dict[str, Any] = {**SHOP, "source": {"dsn": dsn}}
+    for pipeline in (given, f"pipeline: shop\nsource: {{dsn: '{dsn}'}}\n"):
+        with pytest.raises(PipelineFileError, match=r"source\.dsn: a literal password") as caught:
+            make(task_id="stage", pipeline=pipeline)
+        assert "hush" not in str(caught.value)
+    make(task_id="stage", pipeline={**SHOP, "source": {"dsn": "{{ var.value.shop_dsn }}"}})
 
 
 def test_tables_can_be_mapped() -> None:

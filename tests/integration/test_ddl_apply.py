@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,17 +14,29 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import migrations
+from airflow_provider_pgddl.engine import catalog, lease, migrations
 from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.ddl.apply import Outcome, apply_captured
+from airflow_provider_pgddl.engine.ddl.apply import (
+    Outcome,
+    apply_captured,
+    apply_events,
+    apply_in_groups,
+    apply_together,
+)
+from airflow_provider_pgddl.engine.ddl.as_client import run_as
 from airflow_provider_pgddl.engine.ddl.blockers import Blockers
+from airflow_provider_pgddl.engine.ddl.build import Build, build
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.journal import EventRow, Journal
+from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.sql import queries
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -80,12 +92,13 @@ class Target:
         assert event_id is not None
         return event_id
 
-    def apply(self, event_id: int, *, denied: bool = False, copies_only: bool = False, **ddl: Any) -> Outcome:
+    def apply(self, event_id: int, *, trusted: bool = True, copies_only: bool = False, **ddl: Any) -> Outcome:
+        """`trusted`: whether the source says so of the client, where the target lacks its role."""
         pipeline = self.make(**ddl) if ddl else self.pipeline
         row = self.journal.row(event_id)
         return apply_captured(
             self.conn, self.session, pipeline, self.journal, self.lease.fence, row,
-            as_ourselves_if_denied=denied, copies_only=copies_only,
+            trusted_on_source=lambda _: trusted, copies_only=copies_only,
         )  # fmt: skip
 
     def status(self, event_id: int) -> str:
@@ -189,6 +202,17 @@ def test_a_missing_role(target: Target, missing_role: Any, status: str, owner: s
         assert "the target has no role nobody_here: run with our own rights" in target.journal.row(event).notes
 
 
+def test_a_missing_role_that_the_source_does_not_trust_gets_no_rights_of_ours(target: Target) -> None:
+    event = target.record("CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'", role="nobody_here")
+    outcome = target.apply(event, trusted=False)
+    assert outcome.status == "failed"
+    assert "the target has no role nobody_here" in str(outcome.message)
+    assert 'CREATE ROLE "nobody_here";' in str(outcome.message)
+    assert one(target.dsn, "SELECT count(*) FROM pg_proc WHERE proname = 'f'") == 0
+    gone = target.record("GRANT SELECT ON public.t TO nobody_here", tag="GRANT", role="nobody_here")
+    assert target.apply(gone, trusted=False).status == "skipped"
+
+
 def test_mapped_roles_in_a_statement_are_replaced(target: Target) -> None:
     both = target.record("ALTER TABLE public.t OWNER TO nobody_here", "GRANT SELECT ON public.t TO nobody_here")
     assert target.apply(both, missing_role={"nobody_here": OWNER}).status == "applied"
@@ -220,16 +244,72 @@ MADE = [
 ]  # fmt: skip
 
 
-def test_what_the_client_may_not_do_is_done_for_it_where_that_is_asked_for(target: Target) -> None:
+def test_what_the_client_may_not_do_fails_with_the_grant_that_is_missing(target: Target) -> None:
     do(target.dsn, "CREATE SCHEMA closed")
-    event = target.record("CREATE TABLE closed.made (n serial PRIMARY KEY)", role=WEAK, objects=MADE)
+    event = target.record("CREATE TABLE closed.made (n serial PRIMARY KEY)", tag="CREATE TABLE", role=WEAK)
     outcome = target.apply(event)
-    assert outcome.status == "failed" and "permission denied" in str(outcome.message)
-    assert target.apply(event, denied=True).status == "applied"
+    grant = f'GRANT USAGE, CREATE ON SCHEMA "closed" TO "{WEAK}";'
+    assert outcome.status == "failed"
+    said = "permission denied for schema closed (while applying CREATE TABLE)"
+    assert outcome.message == f"{said}; on the target: {grant} then `pgddl ddl retry`"
+    do(target.dsn, grant)
+    assert target.apply(event).status == "applied"
     owned = "SELECT array_agg(relowner::regrole::text) FROM pg_class WHERE relnamespace = 'closed'::regnamespace"
-    assert one(target.dsn, owned) == [OWNER] * 3
-    assert any("run with our own rights" in note for note in target.journal.row(event).notes)
+    assert one(target.dsn, owned) == [WEAK] * 3
     assert target.attempts(event) == ["failed", "applied"]
+
+
+THEIRS = f"""
+CREATE SCHEMA theirs AUTHORIZATION {OWNER}; GRANT USAGE ON SCHEMA theirs TO {WEAK};
+CREATE TABLE theirs.t (id int PRIMARY KEY); ALTER TABLE theirs.t OWNER TO {OWNER};
+CREATE FUNCTION theirs.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+REVOKE ALL ON FUNCTION theirs.f() FROM PUBLIC; GRANT EXECUTE ON FUNCTION theirs.f() TO {OWNER};
+CREATE TYPE theirs.mood AS ENUM ('ok'); REVOKE ALL ON TYPE theirs.mood FROM PUBLIC;
+CREATE SCHEMA mine AUTHORIZATION {WEAK}; GRANT CREATE ON SCHEMA mine TO {OWNER};
+CREATE TABLE mine.t (id int); ALTER TABLE mine.t OWNER TO {WEAK}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "grant"),
+    [
+        ("ALTER TABLE theirs.t ADD COLUMN a int", 'GRANT "pgddl_apply_owner" TO "pgddl_apply_weak";'),
+        ("ALTER TABLE public.t ADD COLUMN a int", 'ALTER TABLE public.t OWNER TO "pgddl_apply_weak";'),
+        ("CREATE TABLE mine.m AS SELECT * FROM theirs.t", 'GRANT SELECT ON TABLE theirs.t TO "pgddl_apply_weak";'),
+        ("ALTER TABLE mine.t ADD FOREIGN KEY (id) REFERENCES theirs.t",
+         'GRANT REFERENCES ON TABLE theirs.t TO "pgddl_apply_weak";'),
+        ("CREATE TRIGGER g BEFORE INSERT ON mine.t FOR EACH ROW EXECUTE FUNCTION theirs.f()",
+         'GRANT EXECUTE ON ROUTINE theirs.f() TO "pgddl_apply_weak";'),
+        ("ALTER TABLE mine.t ADD COLUMN m theirs.mood", 'GRANT USAGE ON TYPE theirs.mood TO "pgddl_apply_weak";'),
+        ("ALTER TABLE mine.t RENAME TO moved; ALTER TABLE mine.moved SET SCHEMA theirs",
+         'GRANT CREATE ON SCHEMA "theirs" TO "pgddl_apply_weak";'),
+        ("ALTER TABLE mine.t OWNER TO pgddl_apply_owner", 'GRANT "pgddl_apply_owner" TO "pgddl_apply_weak";'),
+    ],
+)  # fmt: skip
+def test_whoever_runs_the_grant_that_is_named_can_go_on(target: Target, statement: str, grant: str) -> None:
+    do(target.dsn, THEIRS)
+    event = target.record(*statement.split("; "), role=WEAK)
+    outcome = target.apply(event)
+    assert outcome.status == "failed" and grant in str(outcome.message)
+    do(target.dsn, grant)
+    assert target.apply(event).status == "applied"
+    do(target.dsn, f"REVOKE {OWNER} FROM {WEAK}")
+
+
+def test_what_code_of_the_client_says_of_rights_is_no_advice(target: Target) -> None:
+    """A person would run the GRANT that we name."""
+    do(target.dsn, THEIRS, "CREATE TABLE public.payroll (id int)", f"ALTER TABLE public.payroll OWNER TO {OWNER}",
+       "CREATE FUNCTION mine.says() RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+       " RAISE insufficient_privilege USING MESSAGE = 'must be owner of table payroll'; END $$",
+       "CREATE FUNCTION mine.does() RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+       " ALTER TABLE public.payroll ADD COLUMN a int; RETURN 1; END $$",
+       "INSERT INTO mine.t VALUES (1)")  # fmt: skip
+    for function in ("says", "does"):
+        event = target.record(f"ALTER TABLE mine.t ADD COLUMN a int DEFAULT mine.{function}()", role=WEAK)
+        outcome = target.apply(event)
+        assert outcome.status == "failed"
+        assert "must be owner of table payroll" in str(outcome.message)
+        assert "GRANT" not in str(outcome.message)
 
 
 def test_a_failure_leaves_nothing_and_can_be_retried(target: Target) -> None:
@@ -261,6 +341,107 @@ def test_what_fails_at_the_commit_has_failed(target: Target) -> None:
         one(target.dsn, "SELECT count(*) FROM pg_constraint WHERE conrelid = 'public.c'::regclass AND contype = 'f'")
         == 0
     )
+
+
+# --- what is done twice ---------------------------------------------------------------------------------------------
+
+
+def dumped(target: Target, *statements: str) -> list[EventRow]:
+    """Statements of a snapshot that are to be applied."""
+    journal = Journal(target.conn, "shop")
+    journal.record("migrate", {}, catalog.server(target.conn))
+    for statement in statements:
+        event = DdlEvent(seq=0, tag="CREATE INDEX", kind="index", section="post-data", phase="index",
+                         statement=statement, schema="public", name=None, table=("public", "t"))  # fmt: skip
+        args = ["shop", 1, journal.next_seq(1), "index", None, Jsonb(event.to_json()), statement, "pending", None]
+        target.conn.execute(queries("journal")["insert_event"], args)
+    return journal.events(1, ["index"])
+
+
+def in_one_transaction(
+    conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow], _: Sequence[str]
+) -> None:
+    with lease.fenced(conn, fence):
+        apply_together(conn, pipeline, events, ())
+
+
+@pytest.mark.parametrize("apply", [apply_events, apply_in_groups, in_one_transaction], ids=lambda f: f.__name__)
+def test_a_task_that_is_started_again_after_its_commit_changes_nothing(
+    target: Target, apply: Callable[..., object]
+) -> None:
+    events = dumped(target, "CREATE INDEX one ON public.t (id)", "CREATE INDEX two ON public.t (id)")
+    statuses = "SELECT array_agg(status || ' ' || xmin::text ORDER BY seq) FROM pgddl.ddl_events"
+    apply(target.conn, "shop", target.lease.fence, events, ())
+    done = one(target.dsn, statuses)
+    assert [status.split()[0] for status in done] == ["applied"] * 2
+    apply(target.conn, "shop", target.lease.fence, events, ())
+    assert one(target.dsn, statuses) == done
+    assert one(target.dsn, "SELECT count(*) FROM pg_index WHERE indrelid = 'public.t'::regclass") == 3
+
+
+def test_two_tasks_for_the_same_indexes_wait_for_each_other(target: Target) -> None:
+    """As a speculative copy of a task does it, before the first has committed."""
+    part = Build(target.dsn, "shop", target.lease.fence, tuple(dumped(target, "CREATE INDEX one ON public.t (id)")),
+                 False, (sql.Identifier("public", "t"),), quick=True, trusted=())  # fmt: skip
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE '%%build'"
+    with in_transaction(target.dsn, "LOCK public.t IN ACCESS EXCLUSIVE MODE") as blocker:
+        with Underway(lambda: build(part)) as first, Underway(lambda: build(part)) as second:
+            wait_for(lambda: one(target.dsn, waiting) == 2, first)
+            blocker.commit()
+            assert (first.finish(), second.finish()) == (1, 1)
+    assert build(part) == 1
+    assert one(target.dsn, "SELECT array_agg(status) FROM pgddl.ddl_events") == ["applied"]
+    assert one(target.dsn, "SELECT count(*) FROM pg_index WHERE indrelid = 'public.t'::regclass") == 2
+
+
+def test_only_statements_about_rights_take_on_a_role(target: Target) -> None:
+    """What runs code of its owner would take the role back."""
+    do(target.dsn, f"ALTER TABLE public.t OWNER TO {OWNER}")
+    run_as(target.conn, OWNER, f"GRANT SELECT ON public.t TO {WEAK}")
+    run_as(target.conn, OWNER, f"REVOKE SELECT ON public.t FROM {WEAK}")
+    run_as(target.conn, OWNER, f"ALTER DEFAULT PRIVILEGES FOR ROLE {OWNER} GRANT SELECT ON TABLES TO {WEAK}")
+    run_as(target.conn, OWNER, f"ALTER DEFAULT PRIVILEGES FOR ROLE {OWNER} REVOKE SELECT ON TABLES FROM {WEAK}")
+    with pytest.raises(ValueError, match="only behind the wall"):
+        run_as(target.conn, OWNER, "ALTER TABLE public.t ADD CHECK (id > 0)")
+    run_as(target.conn, None, "ALTER TABLE public.t ADD CHECK (id > 0)")
+
+
+# --- behind the wall ------------------------------------------------------------------------------------------------
+
+
+def test_behind_the_wall_locks_notices_and_settings_are_as_in_front_of_it(target: Target) -> None:
+    do(target.dsn, "GRANT USAGE, CREATE ON SCHEMA public TO pgddl_apply_owner",
+       f"ALTER TABLE public.t OWNER TO {OWNER}", "ALTER TABLE public.t ADD COLUMN a int")  # fmt: skip
+    before = settings(target.conn)
+    event = target.record("ALTER TABLE t ADD COLUMN IF NOT EXISTS a int, ADD COLUMN d date DEFAULT '02/03/2024'",
+                          role=OWNER, path=["public"], settings={"DateStyle": "SQL, DMY"})  # fmt: skip
+    with in_transaction(target.dsn, "SET application_name = 'nightly report'", "SELECT * FROM public.t") as blocker:
+        with pytest.raises(Retry, match=f"session {blocker.info.backend_pid} .*nightly report"):
+            target.apply(event, lock_timeout="500ms", retry_for="1s")
+        with Underway(lambda: target.apply(event, lock_timeout="300ms", retry_for="60s")) as applying:
+            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
+            blocker.commit()
+            assert applying.finish().status == "applied"
+    assert any('column "a" of relation "t" already exists' in note for note in target.journal.row(event).notes)
+    default = "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'public.t'::regclass"
+    assert one(target.dsn, default) == "'2024-03-02'::date"
+    assert settings(target.conn) == before
+
+
+def test_an_index_of_an_untrusted_client_is_built_behind_the_wall_in_one_transaction(target: Target) -> None:
+    do(
+        target.dsn,
+        "GRANT USAGE, CREATE ON SCHEMA public TO pgddl_apply_owner",
+        f"ALTER TABLE public.t OWNER TO {OWNER}",
+    )
+    event = concurrent(target, BUILD, role=OWNER)
+    with in_transaction(target.dsn, "INSERT INTO public.t VALUES (1)"):
+        killed_while(target, event, lambda: waits(target.dsn, "ShareLock", "public.t"))
+    assert (target.status(event), one(target.dsn, VALID)) == ("applying", None)
+    target.start_run()
+    assert target.apply(event).status == "applied"
+    assert one(target.dsn, VALID) is True
+    assert any("run without CONCURRENTLY" in note for note in target.journal.row(event).notes)
 
 
 # --- locks --------------------------------------------------------------------------------------------------------
@@ -437,7 +618,7 @@ def test_what_a_person_settled_meanwhile_is_not_applied(target: Target) -> None:
     target.journal.resolve(event, "done by hand")
     outcome = apply_captured(
         target.conn, target.session, target.pipeline, target.journal, target.lease.fence, row,
-        as_ourselves_if_denied=False,
+        trusted_on_source=lambda _: False,
     )  # fmt: skip
     assert outcome.status == "resolved" and outcome.over
     assert target.columns() == ["id"]
@@ -518,7 +699,8 @@ import sys
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.apply import apply_captured
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.journal import EventRow, Journal
+from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 dsn, event = sys.argv[1], int(sys.argv[2])
 with Lease(dsn, "shop", "replay", None) as lease:
@@ -530,7 +712,9 @@ with Lease(dsn, "shop", "replay", None) as lease:
         "tables": {"include": ["public.*"]},
     })
     journal = DdlJournal(conn, "shop", 1)
-    apply_captured(conn, session, pipeline, journal, lease.fence, journal.row(event), as_ourselves_if_denied=False)
+    apply_captured(
+        conn, session, pipeline, journal, lease.fence, journal.row(event), trusted_on_source=lambda _: True
+    )
 """
 
 
@@ -620,3 +804,20 @@ def test_what_could_not_be_followed_up_is_not_begun(target: Target) -> None:
     event = target.record("DROP SUBSCRIPTION s", concurrently=True)
     outcome = target.apply(event)
     assert outcome.status == "failed" and "refuses a transaction" in str(outcome.message)
+
+
+@pytest.mark.parametrize("statement", ["CREATE SCHEMA public", "ALTER TABLE public.nowhere ADD a int"])
+def test_an_older_run_records_no_failure_of_a_dumps_statement(target: Target, statement: str) -> None:
+    journal = Journal(target.conn, "shop")
+    event_id = one(
+        target.dsn,
+        "INSERT INTO pgddl.ddl_events (pipeline, run, seq, phase, event, statement, status)"
+        " VALUES ('shop', 1, 1, 'create', '{}', %s, 'pending') RETURNING id",
+        statement,
+    )
+    old, event = target.lease, EventRow(event_id, None, {"tag": "CREATE", "kind": "table"}, statement)
+    old.close()
+    target.start_run()
+    with pytest.raises(Fenced):
+        apply_events(journal.conn, "shop", old.fence, [event], ())
+    assert target.status(event_id) == "pending"

@@ -62,6 +62,11 @@ CHANGES = {
     "new table": """
         CREATE TABLE public.extra (id int PRIMARY KEY, o bigint REFERENCES public.orders)
         INSERT INTO public.extra SELECT i, i FROM generate_series(1, 300) i""",
+    "keys checked late": """
+        CREATE TABLE public.refunds (id int PRIMARY KEY, o int REFERENCES public.orders DEFERRABLE INITIALLY DEFERRED)
+        ALTER TABLE public.lines ADD o bigint UNIQUE DEFERRABLE REFERENCES public.orders DEFERRABLE INITIALLY DEFERRED
+        ALTER TABLE public.lines ALTER CONSTRAINT lines_o_fkey NOT DEFERRABLE
+        INSERT INTO public.refunds SELECT i, i FROM generate_series(1, 300) i""",
     "table as": """
         CREATE TABLE public.copied AS SELECT * FROM public.orders WHERE id < 50
         ALTER TABLE public.copied ADD PRIMARY KEY (id)""",

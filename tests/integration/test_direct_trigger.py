@@ -128,6 +128,21 @@ def test_a_transaction_writes_no_more_rows_directly_than_its_snapshot_can_hold(
     brings_it(move)
 
 
+def test_what_a_client_sets_is_no_count_of_rows(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
+    """A few dots are: its rows go into the log the sooner."""
+    move = handed_over(lifecycle, source_dsn)
+    with psycopg.connect(source_dsn) as client:
+        for value in ("garbage", "0" * 5000, "." * 5000 + "x", "x" + ".", "{}", "\n", "null", " " * 40):
+            client.execute("SELECT set_config('pgddl.direct', %s, false)", [value])
+            client.execute("UPDATE public.items SET note = 'w' || %s WHERE id < 9", [value])
+            client.commit()
+            assert (logged(move), differing(move)) == ([], []), value
+        client.execute("SELECT set_config('pgddl.direct', repeat('.', 5000), false)")
+        client.execute("UPDATE public.items SET note = 'logged' WHERE id = 9")
+    assert [row[0] for row in logged(move)] == ["U"]
+    brings_it(move)
+
+
 def test_rows_that_are_written_again_by_a_trigger_or_a_function_are_right_in_the_copy(
     lifecycle: Callable[..., Lifecycle], source_dsn: str
 ) -> None:

@@ -14,15 +14,20 @@ from psycopg.conninfo import make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import comparing
 from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
 from airflow_provider_pgddl.engine.rows.ranges import Range
 from airflow_provider_pgddl.engine.stages import cut_over, swap
+from airflow_provider_pgddl.engine.stages.check import check
+from airflow_provider_pgddl.engine.stages.ddl_commands import exceptions
 from airflow_provider_pgddl.engine.stages.reset import reset
+from airflow_provider_pgddl.engine.stages.status import status
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.sessions import Underway
+from tests.integration.sessions import Underway, one
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -409,7 +414,7 @@ def test_a_cut_over_that_dies_is_finished_by_a_retry(
     execute(source_dsn, "INSERT INTO a (n) VALUES (2)")
     with monkeypatch.context() as patch:
         owner = Journal if where == "set_cut_over" else swap if where == "after" else cut_over
-        name = "_finish" if where == "after" else where
+        name = "follow_up" if where == "after" else where
         real = getattr(owner, name)
 
         def die(*args: object) -> None:
@@ -452,6 +457,70 @@ def test_two_pipelines_share_a_source(
     assert "schema pgddl" in left_behind(source_dsn)
     other.run("cleanup")
     assert left_behind(source_dsn) == []
+
+
+OF_OURS = """
+    SELECT array_agg(p.proname::text ORDER BY p.proname)
+    FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname LIKE 'pgddl%'
+"""
+
+
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_there_and_back_and_there_again(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, rows: str
+) -> None:
+    """After cleanup the source has the fence and nothing that captures, until it is taken down."""
+    capture = {"rows": rows, "identities": True}
+
+    def moved(here: str, there: str, table: str) -> Lifecycle:
+        move = lifecycle(
+            here, there, tables={"include": [f"public.{table}"]}, capture=capture, swap={"fence": "read_only"}
+        )
+        move.run_all(until="replay")
+        execute(here, f"UPDATE {table} SET body = body || '!' WHERE id % 3 = 0")
+        execute(here, f"ALTER TABLE {table} ADD {move.name} int")
+        move.run_all(after="replay")
+        return move
+
+    def fenced(dsn: str, *moves: Lifecycle) -> None:
+        tables = zip(moves, ("goods", "later"), strict=False)
+        fences = {f"trigger pgddl_fence_{move.name} on {table}" for move, table in tables}
+        assert set(left_behind(dsn)) == {"schema pgddl", *fences}
+        assert one(dsn, OF_OURS) == ["fence"]
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            execute(dsn, "DELETE FROM goods")
+
+    execute(
+        source_dsn,
+        "CREATE TABLE goods (id int PRIMARY KEY, body text); CREATE TABLE later (LIKE goods INCLUDING ALL);"
+        "INSERT INTO goods SELECT n, n FROM generate_series(1, 99) n; INSERT INTO later SELECT * FROM goods",
+    )
+    there = moved(source_dsn, target_dsn, "goods")
+    fenced(source_dsn, there)
+    # What looks at the source finds nothing to look at.
+    pipeline = load_pipeline(there.content)
+    assert there.run("cleanup").state == "nothing_to_do"
+    assert status(pipeline, source_dsn, target_dsn)["changes_since_cut_over"] == 0
+    with pytest.raises(UsageError, match="no DDL is captured"):
+        exceptions(pipeline, source_dsn)
+    assert check(pipeline, source_dsn, target_dsn)["migrations"][0]["applied"] == [1]
+    fenced(source_dsn, there)
+    # Another pipeline sets up beside the fence, and leaves it.
+    later = moved(source_dsn, target_dsn, "later")
+    fenced(source_dsn, there, later)
+    reset(load_pipeline(later.content), source_dsn, target_dsn)
+    fenced(source_dsn, there)
+    reset(load_pipeline(there.content), source_dsn, target_dsn)
+    assert left_behind(source_dsn) == []
+    execute(source_dsn, "DROP TABLE goods")
+    back = moved(target_dsn, source_dsn, "goods")
+    fenced(target_dsn, back)
+    reset(load_pipeline(back.content), target_dsn, source_dsn)
+    execute(target_dsn, "DROP TABLE goods")
+    again = moved(source_dsn, target_dsn, "goods")
+    fenced(source_dsn, again)
+    assert one(target_dsn, "SELECT array_agg(body ORDER BY id) FROM goods WHERE id < 5") == ["1", "2", "3!!!", "4"]
+    assert differences(source_dsn, target_dsn) == []
 
 
 def test_writes_of_every_kind_of_session_are_seen(source_dsn: str, target_dsn: str, lifecycle: Lifecycles) -> None:

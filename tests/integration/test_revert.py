@@ -13,10 +13,11 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import revert
 from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -351,9 +352,9 @@ def test_who_locks_both_tables_of_a_key_goes_through_while_it_is_validated(
     """We have the one and wait for the other, which the client has: it would be told of a deadlock, or we would."""
     move = rewrite()
     move.run_all(until="swap")
-    validate, met = revert.finish, list[str]()
+    validate, met = revert.follow_up, list[str]()
 
-    def finish(context: Context) -> int:
+    def follow_up(context: Context) -> FollowedUp:
         with (
             in_transaction(move.source, "LOCK TABLE kinds") as client,
             Underway(lambda: validate(context)) as validating,
@@ -364,7 +365,7 @@ def test_who_locks_both_tables_of_a_key_goes_through_while_it_is_validated(
             met.append("both")
             return validating.finish()
 
-    monkeypatch.setattr(revert, "finish", finish)
+    monkeypatch.setattr(revert, "follow_up", follow_up)
     move.run("revert")
     assert met == ["both"]
     assert one(move, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND NOT convalidated") == 0
@@ -379,7 +380,8 @@ def test_the_foreign_key_of_a_dropped_column_comes_back(rewrite: Make) -> None:
         execute(
             move.source, f"UPDATE items SET n = n + 1 WHERE id < 9; DELETE FROM kinds WHERE {deleted} AND code = 'b'"
         )
-        move.run("revert")
+        reverted = move.run("revert")
+        assert reverted.exit_code == (EXIT_BLOCKED if deleted else EXIT_DONE)
         key = (
             "SELECT convalidated FROM pg_constraint WHERE conname = 'items_kind_fkey' AND conrelid = 'items'::regclass"
         )
@@ -565,7 +567,7 @@ def test_a_revert_that_is_killed_is_done_by_a_retry(
     def die(*_: Any, **__: Any) -> Any:
         raise Killed
 
-    where = {"window": "_go_back", "lock": "_pass_over_ddl", "after": "finish"}[moment]
+    where = {"window": "_go_back", "lock": "_pass_over_ddl", "after": "follow_up"}[moment]
     with monkeypatch.context() as patch:
         patch.setattr(revert, where, die)
         with contextlib.suppress(Killed):

@@ -22,6 +22,8 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import exchange, swap
 from airflow_provider_pgddl.engine.stages.check import check
+from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages.follow_ups import FollowedUp, follow_up
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -117,6 +119,78 @@ def test_after_a_revert_and_a_reset_everything_is_as_it_was(pg18: Cluster, datab
     assert differing(before[2], after[2]) == []
     assert after[3] == before[3]
     assert left_behind(dsn) == []
+
+
+def test_to_and_fro_three_times_everything_is_as_it_was(pg18: Cluster, database: Database, lifecycle: Make) -> None:
+    """After each turn, by the whole catalog: what a copy was given once for all is neither lost nor there twice."""
+    dsn = with_everything(pg18, database)
+    execute(dsn, MARKED)
+    tables = [KEPT, "public.by_index", "public.full", "public.nothing"]
+
+    def all_of_it() -> dict[str, Any]:
+        told = {f"{table} {name}": fact for table in tables for name, fact in facts(dsn, table).items()}
+        told = {name: [row for row in fact if "pgddl" not in str(row[0])] for name, fact in told.items()}
+        for of_table in (f"{table} table" for table in tables):  # but for relhastriggers: ours make it true
+            told[of_table] = [(*row[:10], *row[11:]) for row in told[of_table]]
+        return told
+
+    before, dumped, shown = all_of_it(), without_ours(dump(pg18, dsn)), definitions(dsn)
+    move = lifecycle(dsn, rewrite={table: {} for table in tables}, **SMALL)
+    move.run_all(until="verify")
+    for turn in ["swap", "revert"] * 3:
+        if turn == "swap":
+            move.run_all(until="swap", after="schema_sync")
+        else:
+            move.run("revert")
+        now = all_of_it()
+        assert [(turn, name, before[name], now[name]) for name in before if before[name] != now[name]] == []
+        assert differing(dumped, without_ours(dump(pg18, dsn))) == [], turn
+        assert definitions(dsn) == shown, turn
+    reset(move)
+    assert left_behind(dsn) == []
+
+
+# Each way that a row can be known to replication, and the index that CLUSTER goes by.
+MARKED = """
+CREATE TABLE by_index (id integer PRIMARY KEY, e text NOT NULL);
+CREATE UNIQUE INDEX by_e ON by_index (e);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_e, CLUSTER ON by_e;
+CREATE TABLE "full" (id integer PRIMARY KEY);
+ALTER TABLE "full" REPLICA IDENTITY FULL, CLUSTER ON full_pkey;
+CREATE TABLE nothing (id integer PRIMARY KEY);
+ALTER TABLE nothing REPLICA IDENTITY NOTHING;
+"""
+
+
+def without_ours(dumped: list[str]) -> list[str]:
+    """Neither event triggers, of which a second line says what they are about, nor triggers."""
+    return [line for line in dumped if "pgddl" not in line and "WHEN TAG IN" not in line]
+
+
+@pytest.mark.parametrize("ddl", ["queue", "off"])
+@pytest.mark.parametrize("moment", ["before the swap", "after the revert"])
+def test_marks_that_change_meanwhile_go_over_as_they_are_or_are_refused(
+    pg18: Cluster, database: Database, lifecycle: Make, ddl: str, moment: str
+) -> None:
+    """CLUSTER … USING leaves its mark without an event."""
+    dsn = database(pg18)
+    execute(dsn, MARKED)
+    move = lifecycle(dsn, rewrite={"public.by_index": {}, "public.full": {}}, capture={"ddl": ddl}, **SMALL)
+    move.run_all(until="verify")
+    if moment == "after the revert":
+        move.run("swap")
+        move.run("revert")
+    do(dsn, "CLUSTER by_index USING by_index_pkey", 'ALTER TABLE "full" REPLICA IDENTITY DEFAULT, SET WITHOUT CLUSTER')
+    before = [facts(dsn, table)[name] for table in ("public.by_index", "public.full") for name in ("table", "indexes")]
+    if ddl == "off":
+        for stage in ("replay", "verify"):
+            move.run(stage)
+        assert "REPLICA IDENTITY" in move.refused("swap", PreflightRefused).what
+        return
+    move.run_all(until="swap", after="schema_sync")
+    move.run("cleanup")
+    after = [facts(dsn, table)[name] for table in ("public.by_index", "public.full") for name in ("table", "indexes")]
+    assert after == before
 
 
 LONG = [written("Sch " * 15 + f"ab{last}", 'Ta"b' * 15 + "le1") for last in "XY"]
@@ -608,14 +682,16 @@ def test_a_swap_that_is_killed_right_behind_its_commit_is_taken_back_or_finished
     class Killed(BaseException):
         pass
 
-    def die(*_: Any) -> int:
-        raise Killed
+    def die(context: Context) -> FollowedUp:
+        if context.row().cut_over_at is not None:
+            raise Killed
+        return follow_up(context)  # where a revert was killed
 
     added = []
     for then in ("revert", "swap"):
         move.run_all(until="verify", after="schema_sync" if added else None)
         with monkeypatch.context() as dying:
-            dying.setattr(swap, "_finish", die)
+            dying.setattr(swap, "follow_up", die)
             with pytest.raises(Killed):
                 move.run("swap")
         assert one(dsn, "SELECT pg_typeof(id)::text FROM orders LIMIT 1") == "bigint"

@@ -337,6 +337,38 @@ def test_a_table_of_somebody_else_is_named_with_what_its_owner_has_to_run(betwee
     assert columns(shell, "public.products")["price"] == "numeric(10,2)"
 
 
+# Makes its owner a superuser where it runs with the rights of one.
+GUEST = """
+DO $$ BEGIN CREATE ROLE schema_guest; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+CREATE SCHEMA guests AUTHORIZATION schema_guest;
+CREATE FUNCTION guests.take(text) RETURNS int LANGUAGE plpgsql AS $f$ BEGIN
+    PERFORM pg_catalog.set_config('role', 'none', true);
+    IF pg_catalog.current_setting('application_name') LIKE 'pgddl:%' THEN
+        ALTER ROLE schema_guest SUPERUSER;
+    END IF;
+    RETURN 1;
+EXCEPTION WHEN OTHERS THEN RETURN 1;
+END $f$;
+ALTER FUNCTION guests.take(text) OWNER TO schema_guest;
+CREATE TABLE guests.a (id int PRIMARY KEY, n {} CHECK (guests.take(n::text) > 0));
+INSERT INTO guests.a VALUES (1, 1);
+ALTER TABLE guests.a OWNER TO schema_guest;
+"""
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["not trusted", "trusted"])
+def test_a_table_is_aligned_as_its_owner_whose_code_that_runs(between: Between, trusted: bool) -> None:
+    shell = between(
+        GUEST.format("bigint"), GUEST.format("int"), tables={"include": ["guests.*"], "existing": "adopt"},
+        trusted_roles=["schema_guest"] if trusted else [],
+    )  # fmt: skip
+    code, said = shell.say("sync", "--apply")
+    gained = shell.on_target("SELECT rolsuper FROM pg_roles WHERE rolname = 'schema_guest'")
+    execute(shell.move.target, "ALTER ROLE schema_guest NOSUPERUSER")
+    assert (code, gained) == (0, [(trusted,)]), said
+    assert columns(shell, "guests.a")["n"] == "bigint"
+
+
 # --- locks ----------------------------------------------------------------------------------------------------------
 
 

@@ -110,7 +110,7 @@ def test_a_row_that_was_refused_and_a_table_that_could_not_be_made(move: Lifecyc
     }
 
     execute(move.target, "DROP TABLE taken; DROP TRIGGER no ON refused")
-    ddl_commands.retry(load_pipeline(move.content), move.target)
+    ddl_commands.retry(load_pipeline(move.content), move.source, move.target)
     move.run_all(after="schema_sync", until="swap")
     found = told(move)
     assert (found["gate"], "mismatch" in found["status"].values(), "mismatch" in found["metrics"].values()) == (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -13,13 +14,23 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
 from airflow_provider_pgddl.engine import lease, stages
-from airflow_provider_pgddl.engine.errors import Fenced, PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_BLOCKED,
+    EXIT_DONE,
+    Fenced,
+    PreflightRefused,
+    StageFailed,
+    UsageError,
+)
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.rows.chunks import Done
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages import cleanup, cut_over, exchange, swap, unchanged, unready
+from airflow_provider_pgddl.engine.stages import backfill, cleanup, cut_over, exchange, swap, unchanged, unready
+from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, left_behind
@@ -804,7 +815,7 @@ def test_views_are_filled_and_keys_validated_though_the_swap_was_killed(
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(swap, "_finish", kill)
+        dying.setattr(swap, "follow_up", kill)
         with pytest.raises(Killed):
             move.run("swap")
     assert has_cut_over(move)
@@ -814,6 +825,98 @@ def test_views_are_filled_and_keys_validated_though_the_swap_was_killed(
     assert one(move.target, "SELECT relispopulated FROM pg_class WHERE relname = 'unfilled'") is False
     assert one(move.target, "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = 'f'") is True
     assert move.run("cleanup").state == "done"
+
+
+BROKEN = """
+    CREATE TABLE p (id int PRIMARY KEY);
+    CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p, note text);
+    CREATE TABLE d (id int PRIMARY KEY, p int REFERENCES p);
+    CREATE TABLE e (id int PRIMARY KEY, p int);
+    ALTER TABLE e ADD FOREIGN KEY (p) REFERENCES p NOT VALID;
+    CREATE MATERIALIZED VIEW mv AS SELECT count(*) AS n FROM c;
+    CREATE MATERIALIZED VIEW most AS SELECT 100 / min(id) AS n FROM d;
+    INSERT INTO p VALUES (1);
+    SET session_replication_role = replica;
+    INSERT INTO c VALUES (1, 5, 'secret');
+    INSERT INTO d VALUES (1, 1)
+"""
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_foreign_key_that_rows_violate_already_keeps_nothing_else_from_its_end(
+    source_dsn: str, target_dsn: str, lifecycle: Make, capfd: pytest.CaptureFixture[str], in_place: bool
+) -> None:
+    do(source_dsn, BROKEN)
+    do(source_dsn, "REFRESH MATERIALIZED VIEW most", "UPDATE d SET id = 0")  # a view that cannot be filled any more
+    if in_place:
+        rewrite: dict[str, Any] = {f"public.{name}": {} for name in "pcde"}
+        move = lifecycle(source_dsn, rewrite=rewrite, swap={"recreate_materialized_views": True}, **SMALL)
+        do(source_dsn, "DROP MATERIALIZED VIEW most")  # in place it is filled under the swap's locks
+    else:
+        move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    dsn = move.target
+    findings = stages.check(load_pipeline(move.content), source_dsn, dsn)["findings"]
+    assert [(f["severity"], f["table"]) for f in findings if f["code"] == "foreign_key"] == [("warning", "public.e")]
+    move.run_all(until="verify")
+    swapped = move.run("swap")
+    assert (swapped.state, swapped.exit_code) == ("done", EXIT_BLOCKED)
+    told = {entry["table"]: entry["reason"] for entry in swapped.blocked}
+    assert told.keys() == ({"public.c"} if in_place else {"public.c", "public.most"})
+    assert "c_p_fkey" in told["public.c"] and "Key (p)=(5) is not present" in told["public.c"]
+    assert 'ALTER TABLE "public"."c" VALIDATE CONSTRAINT "c_p_fkey";' in told["public.c"]
+    assert "secret" not in str(told) + capfd.readouterr().out
+    assert one(dsn, "SELECT n FROM mv") == 1
+    valid = "SELECT convalidated FROM pg_constraint WHERE contype = 'f' AND conrelid = %s::regclass"
+    assert [one(dsn, valid, f"public.{table}") for table in "cde"] == [False, True, False]
+
+    again = move.run("swap")
+    assert (again.state, again.exit_code, list(again.blocked)) == ("nothing_to_do", EXIT_BLOCKED, list(swapped.blocked))
+    do(dsn, "UPDATE d SET id = 1", "DELETE FROM c")
+    assert (move.run("swap").exit_code, one(dsn, valid, "public.c")) == (EXIT_DONE, True)
+    assert in_place or one(dsn, "SELECT n FROM most") == 100
+    assert move.run("swap").state == "nothing_to_do"
+    assert move.run("cleanup").state == "done"
+
+
+@pytest.mark.parametrize("answer", ["none", "dropped"])
+def test_a_key_that_stays_not_valid_holds_cleanup_up_no_longer(shop: Make, answer: str) -> None:
+    move = shop()
+    do(move.source, "SET session_replication_role = replica", "INSERT INTO shop.child VALUES (99, 99, 'nobody')")
+    move.run_all(until="verify")
+    assert move.run("swap").exit_code == EXIT_BLOCKED
+    if answer == "dropped":
+        do(move.target, "ALTER TABLE shop.child DROP CONSTRAINT child_parent_fkey")
+        assert move.run("swap").exit_code == EXIT_DONE
+    assert move.run("cleanup").state == "done"
+
+
+def test_tables_that_are_rewritten_once_each_are_no_table_that_never_rests(
+    source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(backfill.RESTARTS + 1)]
+    for name in names:
+        do(source_dsn, f"CREATE TABLE {name} AS SELECT n AS id FROM generate_series(1, 50) n")
+        do(source_dsn, f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+    move = lifecycle(source_dsn, rewrite={f"public.{name}": {} for name in names}, **SMALL)
+    move.run_all(until="snapshot")
+    left, copy = [t.id for t in Journal(connect(source_dsn, purpose="test"), move.name).tables(1)], backfill._copy
+
+    def one_more_is_rewritten(context: Context, tables: Sequence[TableRow]) -> list[Done]:
+        return [replace(done, rewritten=(left.pop(),) if left else ()) for done in copy(context, tables)]
+
+    monkeypatch.setattr(backfill, "_copy", one_more_is_rewritten)
+    assert set(move.run("backfill").tables) == {f"public.{name}" for name in names} and not left
+    move.run_all(until="verify", after="backfill")
+    assert [one(source_dsn, f"SELECT count(*) FROM pgddl_copy_public.{name}") for name in names] == [50] * len(names)
+
+
+def test_differing_rows_are_counted_as_far_as_anybody_has(shop: Make) -> None:
+    move = shop()
+    do(move.source, "INSERT INTO shop.parent SELECT n, 'p' FROM generate_series(100, 400) n")
+    move.run_all(until="replay")
+    do(move.target, "UPDATE shop.parent SET name = 'other' WHERE id >= 100")
+    assert "shop.parent: at least 100 rows differ" in move.refused("verify").what
+    assert "at least 100 rows differ" in str(move.refused("swap"))
 
 
 # --- runs that were taken over ----------------------------------------------------------------------------------------

@@ -21,6 +21,15 @@ from tests.integration.sessions import Underway, do, in_transaction, one, wait_f
 
 Make = Callable[..., Lifecycle]
 UNDER_LOCK = 9  # of core: replaces what version 5 takes tables out of publications with
+CLIENT_SETTINGS = 10  # of core: replaces what versions 2 and 9 leave in settings for each other
+SINCE = [UNDER_LOCK, CLIENT_SETTINGS]
+CHANGED = {
+    UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
+    CLIENT_SETTINGS: {
+        "client_ddl", "record_command", "leave_publications", "stash", "stash_key", "take_stash", "signature",
+        "outer_context", "emit_command", "follow_log", "follow_publications",
+    },
+}  # fmt: skip
 KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 
 FUNCTIONS = """
@@ -61,7 +70,10 @@ def fresh(request: pytest.FixtureRequest, database: Database) -> Callable[[], st
 
 
 @pytest.mark.parametrize("captures_ddl", [True, False])
-def test_up_and_down_give_what_a_package_of_that_version_makes(fresh: Callable[[], str], captures_ddl: bool) -> None:
+@pytest.mark.parametrize("version", CHANGED)
+def test_up_and_down_give_what_a_package_of_that_version_makes(
+    fresh: Callable[[], str], version: int, captures_ddl: bool
+) -> None:
     """Also where event triggers are in use, whose functions have got a setting since they were made."""
 
     def set_up(source: Source) -> None:
@@ -71,27 +83,27 @@ def test_up_and_down_give_what_a_package_of_that_version_makes(fresh: Callable[[
             upgrade(source.dsn)
 
     old, new = Source(fresh(), "queue"), Source(fresh(), "queue")
-    with package_before(UNDER_LOCK):
+    with package_before(version):
         set_up(old)
-    set_up(new)
+    with package_before(version + 1):
+        set_up(new)
     landed, newest = made(old.dsn), made(new.dsn)
     assert captures_ddl == any("lc_messages" in str(row) for row in landed)
     changed = {row[0].split("(")[0] for row in set(landed) ^ set(newest)}
-    assert changed == {
-        f"pgddl.{name}" for name in ("unpublish", "named_in_alter", "is_published", "leave_publications")
-    }
+    assert changed == {f"pgddl.{name}" for name in CHANGED[version]}
     for _ in range(2):
         with old.session() as session:
             assert migrations.state(session, "core")["changed"] == []
-        assert upgrade(old.dsn) == [UNDER_LOCK]
+        with package_before(version + 1):
+            assert upgrade(old.dsn) == [version]
         assert made(old.dsn) == newest
         with old.session() as session:
             where = "set_name = 'core' AND version = %s"
             (down,) = session.execute(
-                f"SELECT down FROM pgddl.migrations WHERE {where}".encode(), [UNDER_LOCK]
+                f"SELECT down FROM pgddl.migrations WHERE {where}".encode(), [version]
             ).fetchone()
             session.execute(down.encode())
-            session.execute(f"DELETE FROM pgddl.migrations WHERE {where}".encode(), [UNDER_LOCK])
+            session.execute(f"DELETE FROM pgddl.migrations WHERE {where}".encode(), [version])
         assert made(old.dsn) == landed
 
 
@@ -124,7 +136,7 @@ def test_c19_a_pipeline_that_was_set_up_before_goes_on(landed: Lifecycle) -> Non
         client.rollback()
         client.execute("UPDATE items SET body = 'before', id = id + 5000 WHERE id < 9")
         client.commit()
-        assert upgrade(landed.source) == [UNDER_LOCK]
+        assert upgrade(landed.source) == SINCE
         client.execute(RETYPE.encode())
         assert client.execute(PUBLISHED.encode()).fetchone() == (["pairs"],)
         client.execute("UPDATE items SET body = 'after' WHERE code > 'c5'")
@@ -159,7 +171,7 @@ def test_c19_what_the_older_functions_could_not_do_is_done_after_it(landed: Life
 
     with captured_meanwhile() as alter:
         alter.fails(psycopg.errors.FeatureNotSupported)
-    assert upgrade(landed.source) == [UNDER_LOCK]
+    assert upgrade(landed.source) == SINCE
     with captured_meanwhile() as alter:
         alter.finish()
     assert one(landed.source, PUBLISHED) == ["pairs"]
@@ -173,7 +185,7 @@ def test_c19_an_upgrade_waits_for_no_client_and_fails_none(landed: Lifecycle) ->
     ):
         wait_for(lambda: waits(landed.source, "AccessExclusiveLock", "items"), alter)
         with Underway(lambda: upgrade(landed.source)) as upgraded:
-            assert upgraded.finish() == [UNDER_LOCK]
+            assert upgraded.finish() == SINCE
         assert not alter.over
         writer.commit()
         alter.finish()
@@ -181,6 +193,32 @@ def test_c19_an_upgrade_waits_for_no_client_and_fails_none(landed: Lifecycle) ->
     assert one(landed.source, "SELECT count(*) FROM pgddl.exceptions") == 0
     assert not landed.run("replay").blocked
     assert differences(landed.source, landed.target) == []
+
+
+def test_a_command_that_rewrites_a_table_meanwhile_is_recorded_whole(fresh: Callable[[], str]) -> None:
+    """The older functions had left for its end that it does."""
+    source = Source(fresh(), "queue")
+    with package_before(CLIENT_SETTINGS):
+        source.start()
+    do(
+        source.dsn,
+        "CREATE TABLE t (id int)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE FUNCTION slowly(id int) RETURNS bigint LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN id; END'",
+    )
+    source.events()
+    with (
+        in_transaction(source.dsn, "SELECT pg_advisory_xact_lock(1)") as holder,
+        Underway(lambda: do(source.dsn, "ALTER TABLE t ALTER id TYPE bigint USING slowly(id)")) as alter,
+    ):
+        wait_for(lambda: one(source.dsn, "SELECT count(*) FROM pg_locks WHERE NOT granted"), alter)
+        assert upgrade(source.dsn) == [CLIENT_SETTINGS]
+        holder.commit()
+        alter.finish()
+    (event,) = source.events()
+    assert len(event["rewritten"]) == 1
+    source.stop()
 
 
 def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:

@@ -148,6 +148,12 @@ def test_an_unreachable_server_found_by_a_stage_is_worth_retrying(pipeline: Path
     assert json.loads(done.stdout)["error"] == "Unreachable"
 
 
+@pytest.mark.parametrize("command", [["run", "backfill"], ["reset", "--yes"]])
+def test_a_table_without_its_schema_is_exit_code_2(pipeline: Path, command: list[str]) -> None:
+    done = pgddl(*command, "-p", pipeline, "--tables", "orders", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert (done.returncode, "write it as schema.table" in done.stderr) == (2, True), done.stderr
+
+
 def test_reset_asks_first(pipeline: Path) -> None:
     done = pgddl("reset", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 2

@@ -252,6 +252,7 @@ OTHER: dict[str, Any] = {
     "ddl.exclude_alter_table_subcommands": "common",
     "ddl.multi_statements": "single_only",
     "ddl.out_of_scope_references": "unhandled",
+    "trusted_roles": ["app"],
     "ddl.missing_role": {"app": "app_v2"},
     "ddl.ddl_only": True,
     "ddl.on_failure": "queue",

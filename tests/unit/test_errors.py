@@ -7,6 +7,8 @@ import pytest
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import errors
+from airflow_provider_pgddl.engine.ddl import dump
+from airflow_provider_pgddl.engine.findings import Finding, refuse
 
 
 def test_an_error_says_what_where_and_what_to_do() -> None:
@@ -49,3 +51,26 @@ def test_a_servers_error_becomes_one_of_ours(error: psycopg.Error, expected: typ
     assert type(ours) is expected
     assert ours.table == "shop.orders"
     assert ours.todo
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "pg_dump: error: query failed: ERROR:  could not open relation with OID 16500\nDETAIL: …",
+        "pg_dump: error: query failed: ERROR:  cache lookup failed for index 16500",
+        "pg_dump: error: query failed: ERROR:  could not find tuple for trigger 16500",
+    ],
+)
+def test_what_was_dropped_while_it_was_dumped_is_worth_a_retry(said: str) -> None:
+    assert dump._failed(said, "shop").retryable
+    assert not dump._failed("pg_dump: error: query failed: ERROR:  syntax error", "shop").retryable
+
+
+def test_a_refusal_says_what_is_so_at_its_time() -> None:
+    finding = Finding("error", "rights", "source", "shop.orders", "is another's")
+    for under_way in (False, True):
+        with pytest.raises(errors.PreflightRefused) as refused:
+            refuse([finding], under_way=under_way)
+        text = str(refused.value)
+        assert "is another's" in text
+        assert ("nothing has been touched" in text, "pgddl check" in text) == (not under_way, not under_way)

@@ -77,6 +77,17 @@ def test_in_place_both_sides_are_the_source(monkeypatch: pytest.MonkeyPatch) -> 
     assert Job("setup", load_pipeline(rewrite)).conninfo("target") == SECRET
 
 
+@pytest.mark.parametrize("tables", ["orders", ["shop.orders", "a.b.c"], ['shop."orders'], "shop.*", ""])
+def test_a_table_without_its_schema_is_the_callers_mistake(tables: str | list[str]) -> None:
+    with pytest.raises(UsageError, match=r"schema\.table|not closed|pattern"):
+        jobs.names(tables)
+    assert jobs.names('shop."Orders"') == ('shop."Orders"',)
+
+
+def _with(**given: object) -> str:
+    return json.dumps({"format": 1, "stage": "setup", "pipeline": SHOP, **given})
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -86,6 +97,15 @@ def test_in_place_both_sides_are_the_source(monkeypatch: pytest.MonkeyPatch) -> 
         (json.dumps({"format": 9, "stage": "setup", "pipeline": SHOP}), "has format 9"),
         (json.dumps({"format": 1, "stage": "setup", "pipeline": SHOP, "speed": 11}), "does not know: speed"),
         (json.dumps({"format": 1, "stage": "setup", "pipeline": {**SHOP, "speed": 11}}), "speed"),
+        (_with(tables="shop.orders"), "tables is not a list of names"),
+        (_with(tables=["shop.orders", 1]), "tables is not a list of names"),
+        (_with(tables=["orders"]), "orders: write it as schema.table"),
+        (_with(watch={"pid": 1}), "watch is not"),
+        (_with(watch=7), "watch is not"),
+        (_with(secrets=["PGDDL_SOURCE_CONNINFO"]), "secrets is not"),
+        (_with(result=3), "result is not"),
+        (_with(stage=3), "stage is not"),
+        (_with(dry_run="no"), "dry_run is not"),
     ],
 )
 def test_a_wrong_job_file_is_one_clear_error(tmp_path: Path, content: str, said: str) -> None:

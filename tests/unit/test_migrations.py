@@ -17,6 +17,7 @@ LANDED = {
     "core/005_leave": "1cfe54bfebf15c1c4561fa2d072f3979243c48cf34ae05232934adbe0374476b",
     "core/008_capture_guard": "c70f4d63cf3ee1695d1301c08def2b678295304b2f6c19363488030c5134652d",
     "core/009_leave_under_lock": "69ef6ec2418af75f8c6c849558187ff1e6179adc3ab1f53fd95a106e22000cf5",
+    "core/010_client_settings": "f19004399eb4e248d1cdc35cd5574fad410489b79dfbf386a8efe915938709e0",
     "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
     "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
     "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",
@@ -30,6 +31,7 @@ LANDED = {
     "journal/009_ordered": "64bd3e229f5c3a97fa9e533d69d456ce4425a7d246b3aee9582f3a6b446f0d71",
     "journal/010_claim": "692f835140f506a99ea036600b8f7e9829927e1563ff2bbe4ed49ef9cfeb1c0a",
     "journal/011_key_ranges": "c5b34b3fa91a32236eecd1473439a60d640a006907544e15157492c00f796d25",
+    "journal/012_follow_ups": "0bdaa00d0f9c852ca9143eaf68930bed281e619461f7a3ea6a4be70bbd1046f4",
 }
 
 

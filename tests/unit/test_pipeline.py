@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
@@ -24,7 +25,7 @@ from airflow_provider_pgddl.engine.pipeline.model import (
     Pipeline,
 )
 from airflow_provider_pgddl.engine.pipeline.names import column_name, sql_type, table_name, table_pattern, written
-from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 
 MIGRATE = """\
@@ -344,6 +345,51 @@ def test_a_literal_password_is_refused_and_never_repeated(dsn: str) -> None:
     ):
         assert "hunter2" not in text
         assert "target.dsn" in text
+
+
+WRITTEN = [
+    {"dsn": "postgresql://app:hunter2@db/shop"},
+    {"dsn": "postgresql://app:hunter2@{{ var.value.host }}/shop"},
+    {"dsn": "host={{ var.value.host }} password='hunter2 {{ ds }}'"},
+    {"dsn": "host=db hunter2"},
+    {"host": "db", "password": "hunter2"},
+    {"conn_id": "postgresql://app:hunter2@db/shop"},
+    "host=db password=hunter2",
+]
+RENDERED = [
+    {"conn_id": "shop"},
+    {"conn_id": "{{ var.value.shop }}"},
+    {"dsn": "${SHOP_DSN}"},
+    {"dsn": "{{ var.value.shop_dsn }}"},
+    {"dsn": "host=db password=${SECRET} user={{ var.value.user }}"},
+    {"dsn": "host=db password={{ conn.shop.password }}"},
+    {"dsn": "{% if params.big %}host=a{% else %}host=b{% endif %} user=c"},
+]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("endpoint", WRITTEN)
+def test_a_secret_is_refused_before_templates_are_rendered(side: str, endpoint: dict[str, str] | str) -> None:
+    given = migrate(**{side: endpoint}) | {"nonsense": 1}
+    for source in (given, yaml.safe_dump(given)):
+        with pytest.raises(PipelineFileError) as caught:
+            refuse_literal_secrets(source)
+        assert "hunter2" not in str(caught.value) and f"{side}." in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", RENDERED)
+def test_what_is_no_secret_waits_until_it_is_rendered(endpoint: dict[str, str]) -> None:
+    refuse_literal_secrets(migrate(target=endpoint))
+    refuse_literal_secrets(yaml.safe_dump(migrate(target=endpoint)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["shop.yaml", Path("shop.yaml"), None, object(), {"source": None}, {"source": 7}, "{{ var.value.shop }}",
+     "{% if x %}\nsource: {conn_id: a}\n{% else %}\nsource: {conn_id: b}\n{% endif %}", "- a: b\n- c"],
+)  # fmt: skip
+def test_what_nobody_can_look_into_is_left_to_the_reader(source: object) -> None:
+    refuse_literal_secrets(source)
 
 
 def test_a_secret_in_the_wrong_key_is_not_repeated_either() -> None:

@@ -29,3 +29,12 @@ def test_a_line_whose_session_was_ended_is_left_out(
     told = capsys.readouterr()
     assert told.out.startswith("pgddl backfill: half of it\n")
     assert not told.err
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0, "0"), (999.4, "999"), (999.6, "1k"), (12_340, "12.3k"), (999_400, "999k"), (999_600, "1M"), (1e9, "1G"),
+     (999.6e9, "1T"), (5e15, "5P")],
+)  # fmt: skip
+def test_an_amount_has_three_digits_and_a_unit(value: float, told: str) -> None:
+    assert progress.amount(value) == told

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
 SCHEMA = "pgddl"
+FENCE_VERSION = 1  # of the core set: the fence's function, and three tables with nothing in them without capture
 
 
 class LateChanges(Exception):

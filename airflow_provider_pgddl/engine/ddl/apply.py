@@ -11,11 +11,12 @@ from typing import NoReturn
 
 import psycopg
 from psycopg import errors as pg
+from psycopg import sql
 
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl import concurrently
-from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, own_role, roles_of, run_as
+from airflow_provider_pgddl.engine.ddl.as_client import Client, client_of, roles_of, run_as
 from airflow_provider_pgddl.engine.ddl.blockers import PATIENCE, Blockers
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.concurrently import State, Work
@@ -27,6 +28,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed,
 from airflow_provider_pgddl.engine.journal import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
+from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -35,28 +38,43 @@ _Q = queries("ddl_events")
 GROUP = 50
 
 
-def apply_event(conn: Session, pipeline: str, fence: Fence, event: EventRow, *, copies_only: bool = False) -> None:
-    """Runs one statement and marks it applied in the same transaction.
+def run_event(conn: Session, event: EventRow, trusted: Sequence[str]) -> None:
+    """Its statement, in the caller's transaction; without any mark."""
+    if grantor := event.event.get("grantor"):
+        run_as(conn, grantor, event.statement)
+    else:
+        alter(conn, event.statement, trusted)
 
-    `copies_only`: in place, a statement that would act on a live table after all is rolled back (C8).
-    What cannot succeed is marked failed, with the server's words, and raised; what a retry may cure stays pending.
+
+def apply_event(
+    conn: Session, pipeline: str, fence: Fence, event: EventRow, trusted: Sequence[str], *, copies_only: bool = False
+) -> None:
+    """Runs one statement and marks it applied in the same transaction; does nothing where it is marked (C29).
+
+    `trusted` are the pipeline's trusted_roles. `copies_only`: in place, a statement that would act on a live table
+    after all is rolled back (C8). What cannot succeed is marked failed, with the server's words, and raised; what a
+    retry may cure stays pending.
     """
     journal = Journal(conn, pipeline)
     try:
         with conn.transaction():
-            run_as(conn, event.event.get("grantor"), event.statement)
+            if not journal.lock_events([event.id]):
+                return
+            run_event(conn, event, trusted)
             if copies_only:
                 _refuse_locks_outside(conn, event.statement)
             journal.event_status(event.id, "applied")
             lease.check(conn, fence)
     except pg.DuplicateSchema:
-        journal.event_status(event.id, "skipped", "the schema is there already")
+        with lease.fenced(conn, fence):
+            journal.event_status(event.id, "skipped", "the schema is there already")
     except psycopg.Error as error:
         remedy = remedy_for(error)
         if remedy is not None and remedy.retryable:
             raise
         failure = _cannot_apply(event, error)
-        journal.event_status(event.id, "failed", failure.what)
+        with lease.fenced(conn, fence):
+            journal.event_failed(event.id, failure.what)
         raise failure from None
 
 
@@ -82,12 +100,13 @@ def _refuse_locks_outside(conn: Session, statement: str) -> None:
         )
 
 
-def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow]) -> None:
+def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow], trusted: Sequence[str]) -> None:
     """Applies events in the caller's transaction: all or none, with what else it does."""
     journal = Journal(conn, pipeline)
-    for event in events:
+    left = journal.lock_events([event.id for event in events])
+    for event in (e for e in events if e.id in left):
         try:
-            run_as(conn, event.event.get("grantor"), event.statement)
+            run_event(conn, event, trusted)
         except psycopg.Error as error:
             remedy = remedy_for(error)
             if remedy is not None and remedy.retryable:
@@ -97,32 +116,46 @@ def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow]) -> 
 
 
 def apply_events(
-    conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow], *, copies_only: bool = False
+    conn: Session,
+    pipeline: str,
+    fence: Fence,
+    events: Sequence[EventRow],
+    trusted: Sequence[str],
+    *,
+    copies_only: bool = False,
 ) -> int:
-    """Applies events in their order; returns how many."""
+    """Applies events in their order; returns how many, with those that were applied before."""
     for event in events:
-        apply_event(conn, pipeline, fence, event, copies_only=copies_only)
+        apply_event(conn, pipeline, fence, event, trusted, copies_only=copies_only)
     return len(events)
 
 
 def apply_in_groups(
-    conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow], *, copies_only: bool = False
+    conn: Session,
+    pipeline: str,
+    fence: Fence,
+    events: Sequence[EventRow],
+    trusted: Sequence[str],
+    *,
+    copies_only: bool = False,
 ) -> int:
     """`apply_events` for many quick statements about what nobody uses yet: as many as GROUP in one transaction, which
     costs more than they do. Where one of them does not succeed, each of its group has a transaction of its own."""
+    journal = Journal(conn, pipeline)
     for first in range(0, len(events), GROUP):
         group = events[first : first + GROUP]
         try:
             with lease.fenced(conn, fence):
-                for event in group:
-                    run_as(conn, event.event.get("grantor"), event.statement)
+                left = journal.lock_events([event.id for event in group])
+                for event in (e for e in group if e.id in left):
+                    run_event(conn, event, trusted)
                     if copies_only:
                         _refuse_locks_outside(conn, event.statement)
-                Journal(conn, pipeline).events_applied([event.id for event in group])
+                journal.events_applied(sorted(left))
         except (psycopg.Error, StageFailed):
             if conn.closed:
                 raise
-            apply_events(conn, pipeline, fence, group, copies_only=copies_only)
+            apply_events(conn, pipeline, fence, group, trusted, copies_only=copies_only)
     return len(events)
 
 
@@ -159,13 +192,13 @@ def apply_captured(
     fence: Fence,
     row: DdlRow,
     *,
-    as_ourselves_if_denied: bool,
+    trusted_on_source: Callable[[str], bool],
     copies_only: bool = False,
 ) -> Outcome:
     """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
 
     `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
-    `as_ourselves_if_denied`: what the client's role may not do here is done with our rights, and given to its owner.
+    `trusted_on_source` is asked where the target lacks the client's role, and says whether our rights may stand in.
     """
     own = DdlJournal(conn, journal.pipeline, journal.run)  # the work and its bookkeeping commit together
     before = None
@@ -179,7 +212,7 @@ def apply_captured(
     blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
     run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
     try:
-        return run.until_done(as_ourselves_if_denied, None if attempt.interrupted else before)
+        return run.until_done(trusted_on_source, None if attempt.interrupted else before)
     except StageFailed as error:
         return run.failed(f"{error.what}; {error.todo}" if error.todo else error.what)
 
@@ -222,18 +255,25 @@ class _Run:
     blockers: Blockers
     copies_only: bool
 
-    def until_done(self, as_ourselves_if_denied: bool, before: State | None) -> Outcome:
+    def until_done(self, trusted_on_source: Callable[[str], bool], before: State | None) -> Outcome:
         ddl = self.pipeline.ddl
         roles = roles_of(self.conn)
-        client = client_of(self.conn, self.event, ddl.missing_role, roles)
         statements, notes = self._fitting(roles)
-        client = replace(client, notes=(*client.notes, *notes))
         if not statements:
-            return self._skipped("; ".join(client.notes))
-        if self.row.concurrently and self.copies_only:
-            statements = [concurrently.plain(statement) for statement in statements]
+            return self._skipped("; ".join(notes))
+        client = client_of(self.conn, self.event, self.pipeline, roles, trusted_on_source)
+        client = replace(client, notes=(*client.notes, *notes))
+        if self.copies_only and not client.behind_wall:
+            client = replace(client, role=None)  # it has done it to the live table; the copy is ours until the swap
+        concurrent = self.row.concurrently
+        if concurrent and (self.copies_only or client.behind_wall):
+            statements, concurrent = [concurrently.plain(statement) for statement in statements], False
+            if not self.copies_only:
+                # What works in several transactions runs in no function, and SET ROLE keeps no code from being us.
+                told = f"run without CONCURRENTLY, behind the wall: role {client.role} is not trusted"
+                client = replace(client, notes=(*client.notes, told))
         work = None
-        if self.row.concurrently and not self.copies_only:
+        if concurrent:
             work = self._planned(statements)
             if before is not None and (wrong := work.taken(before)):
                 return self.failed(wrong)
@@ -249,11 +289,7 @@ class _Run:
             except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
                 why = str(error.diag.message_primary)
             except pg.InsufficientPrivilege as error:
-                if client.role is None or not as_ourselves_if_denied:
-                    return self._failed_by(error)
-                told = f"role {client.role} may not do this on the target ({error.diag.message_primary})"
-                client = client.as_ourselves(f"{told}: run with our own rights")
-                continue
+                return self._denied(error, client, statements)
             except psycopg.Error as error:
                 if "tuple concurrently" not in str(error.diag.message_primary):  # two DDLs at one catalog row
                     return self._failed_by(error)
@@ -268,13 +304,10 @@ class _Run:
 
     def _once(self, client: Client, statements: Sequence[str], roles: Collection[str]) -> None:
         """Work and bookkeeping in one transaction: whatever ends it, either both are there or neither."""
-        own = own_role(self.conn)
         with self.conn.transaction():
-            client.become(self.conn, lock_timeout(self.pipeline.ddl), local=True)
             with self.blockers.watch(self.conn), _columns_there(self.conn) as there:
-                for statement in statements:
-                    self.conn.execute(statement)
-            client.leave(self.conn, own)
+                with self._copies_open_to(client):
+                    client.run(self.conn, statements, lock_timeout(self.pipeline.ddl))
             notes = [*client.notes, *(f"{WAS_THERE}: {told}" for told in there)]
             if self.copies_only:
                 _refuse_locks_outside(self.conn, ";\n".join(statements))
@@ -282,6 +315,19 @@ class _Run:
                 notes += self._give_away(roles)
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
             lease.check(self.conn, self.fence)
+
+    @contextmanager
+    def _copies_open_to(self, client: Client) -> Iterator[None]:
+        """In place the owner of a copy may make an index in its schema, in this transaction and no other: at any other
+        time it could make there what has the name of somebody else's copy."""
+        guest = client.role if self.copies_only and client.behind_wall else None
+        opened = self.conn.execute(_Q["closed_copies"], [guest]).fetchall() if guest else []
+        rights = [(sql.Identifier(schema), sql.Identifier(guest or "")) for (schema,) in opened]
+        for schema, role in rights:
+            self.conn.execute(sql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(schema, role))
+        yield
+        for schema, role in rights:
+            self.conn.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, role))
 
     def _give_away(self, roles: Collection[str]) -> list[str]:
         """To its owner on the source what was made with our rights; returns what could not be given."""
@@ -334,7 +380,7 @@ class _Run:
         if not done:
             try:
                 with self.watch() as session:
-                    client.become(session, self.pipeline.ddl.retry_for, local=False)
+                    client.take_session(session, self.pipeline.ddl.retry_for)
                     with self.blockers.watch(session):
                         session.execute(work.statement)
             except psycopg.Error as error:
@@ -373,6 +419,15 @@ class _Run:
             self._put_off(ours.what)
         hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
         return self.failed(ours.what + hint)
+
+    def _denied(self, error: pg.InsufficientPrivilege, client: Client, statements: Sequence[str]) -> Outcome:
+        """Our own rights would do, and would be whoever's who can have this error raised."""
+        if client.role is None or self.conn.closed:
+            return self._failed_by(error)
+        what = from_postgres(error, doing=f"applying {self.row.tag}").what
+        grant = missing_grant(self.conn, client.role, error, statements)
+        todo = f"on the target: {grant}" if grant else f"give role {client.role} the right to do it there,"
+        return self.failed(f"{what}; {todo} then `pgddl ddl retry`")
 
     def _skipped(self, message: str) -> Outcome:
         with lease.fenced(self.conn, self.fence):

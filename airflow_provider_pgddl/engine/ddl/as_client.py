@@ -1,16 +1,23 @@
-"""A captured statement runs as the client ran it: its role, search_path and settings, without leaving a trace."""
+"""A captured statement runs as the client ran it: its role, search_path and settings, without leaving a trace.
+
+A client that we do not trust is behind the wall: its statements can run functions of its own, and one of those would
+take SET ROLE back and be us (C28)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import PINNED, Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, statement_node
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.rights import wall
+from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -29,26 +36,37 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What a session takes on for one event; role None: our own rights."""
+    """As whom a session runs the statements of one event; role None: with our own rights."""
 
     role: str | None
     settings: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    behind_wall: bool = False
 
-    def as_ourselves(self, why: str) -> Client:
-        return replace(self, role=None, notes=(*self.notes, why))
+    def run(self, conn: Session, statements: Sequence[str], lock_timeout: float) -> None:
+        """In the transaction that is open, where we are ourselves again afterwards."""
+        values = self._values(lock_timeout)
+        if self.behind_wall:
+            assert self.role is not None
+            wall.run(conn, self.role, *statements, settings=values)
+            return
+        own = own_role(conn)
+        self._become(conn, values, local=True)
+        for statement in statements:
+            conn.execute(statement)
+        # What we write ourselves means what it says.
+        _set(conn, {"role": own} | {name: PINNED[name] for name in values}, local=True)
 
-    def become(self, conn: Session, lock_timeout: float, *, local: bool) -> None:
-        """For the transaction that is open, or (not local) for the session."""
-        values = {**self.settings, "lock_timeout": f"{max(1, round(lock_timeout * 1000))}ms"}
-        if self.role is not None:
-            values["role"] = self.role
-        _set(conn, values, local=local)
+    def take_session(self, conn: Session, lock_timeout: float) -> None:
+        """For a session that nobody uses for anything else, and a client that is trusted with it."""
+        assert not self.behind_wall
+        self._become(conn, self._values(lock_timeout), local=False)
 
-    def leave(self, conn: Session, role: str) -> None:
-        """Ourselves again, within the transaction: what we write ourselves means what it says."""
-        restored = {name: PINNED[name] for name in (*self.settings, "lock_timeout")}
-        _set(conn, {"role": role, **restored}, local=True)
+    def _values(self, lock_timeout: float) -> dict[str, str]:
+        return {**self.settings, "lock_timeout": f"{max(1, round(lock_timeout * 1000))}ms"}
+
+    def _become(self, conn: Session, values: Mapping[str, str], *, local: bool) -> None:
+        _set(conn, values if self.role is None else {**values, "role": self.role}, local=local)
 
 
 def _set(conn: Session, values: Mapping[str, str], *, local: bool) -> None:
@@ -62,11 +80,24 @@ def own_role(conn: Session) -> str:
     return str(row[0])
 
 
+# What runs no code of anybody, for which SET ROLE is enough: REVOKE is a GrantStmt as well.
+_ABOUT_RIGHTS = ("GrantStmt", "AlterDefaultPrivilegesStmt")
+
+
+def may_become(conn: Session, role: str) -> bool:
+    """Whether SET ROLE would be let through."""
+    privilege = "SET" if conn.info.server_version >= 160_000 else "MEMBER"
+    row = conn.execute("SELECT pg_catalog.pg_has_role(%s::name, %s)", [role, privilege]).fetchone()
+    return row == (True,)
+
+
 def run_as(conn: Session, role: str | None, statement: str) -> None:
-    """One statement in the name of a role (None: our own), inside the caller's transaction."""
+    """One statement of ours, or one about rights in the name of a role, inside the caller's transaction."""
     if role is None:
         conn.execute(statement)
         return
+    if kind_of(statement_node(parse(statement))) not in _ABOUT_RIGHTS:
+        raise ValueError(f"only behind the wall may this run as {role}: {start_of(statement)}")
     own = own_role(conn)
     conn.execute("SELECT pg_catalog.set_config('role', %s, true)", [role])
     conn.execute(statement)
@@ -77,8 +108,16 @@ def roles_of(conn: Session) -> set[str]:
     return {name for (name,) in conn.execute(_Q["roles"])}
 
 
-def client_of(conn: Session, event: CapturedEvent, missing_role: MissingRole, roles: Collection[str]) -> Client:
-    """StageFailed where its role is missing and has to be there."""
+def client_of(
+    conn: Session,
+    event: CapturedEvent,
+    pipeline: Pipeline,
+    roles: Collection[str],
+    trusted_on_source: Callable[[str], bool],
+) -> Client:
+    """StageFailed where its role is missing and has to be there: also where `missing_role` does not ask for it, if
+    what it makes is not to be ours, that is, code that others trust."""
+    missing_role: MissingRole = pipeline.ddl.missing_role
     given = {_SETTINGS[k.lower()]: v for k, v in event["settings"].items() if k.lower() in _SETTINGS}
     settings = {"search_path": _path(event["path"]), **given}
     notes: list[str] = []
@@ -88,14 +127,18 @@ def client_of(conn: Session, event: CapturedEvent, missing_role: MissingRole, ro
     mapping = missing_role if isinstance(missing_role, dict) else {}
     role = mapping.get(event["role"], event["role"])
     if role in roles:
-        return Client(role, settings, tuple(notes))
-    if missing_role != "ignore":
-        raise StageFailed(
-            f"the target has no role {role}",
-            todo="create it there, or map it in ddl.missing_role",
-            sql=sql.SQL("CREATE ROLE {};").format(sql.Identifier(role)).as_string(),
-        )
-    return Client(None, settings, (*notes, f"the target has no role {role}: run with our own rights"))
+        behind_wall = bool(untrusted(conn, [role], pipeline.trusted_roles))
+        if not behind_wall and not may_become(conn, role):  # a superuser, where we are none: we may do less than it
+            note = f"role {role} is not ours to take: run with our own rights"
+            return Client(None, settings, (*notes, note))
+        return Client(role, settings, tuple(notes), behind_wall)
+    if missing_role == "ignore" and trusted_on_source(role):
+        return Client(None, settings, (*notes, f"the target has no role {role}: run with our own rights"))
+    create = sql.SQL("CREATE ROLE {};").format(sql.Identifier(role)).as_string()
+    todo = f"on the target: {create} or map it in ddl.missing_role"
+    if missing_role == "ignore":
+        todo += ", or name it in trusted_roles (what it makes is ours then)"
+    raise StageFailed(f"the target has no role {role}", todo=todo, sql=create)
 
 
 def _path(schemas: Sequence[str]) -> str:

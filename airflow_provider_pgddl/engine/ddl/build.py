@@ -25,6 +25,7 @@ class Build:
     copies_only: bool
     copies: tuple[sql.Identifier, ...]
     quick: bool
+    trusted: tuple[str, ...]
 
 
 def is_shared(event: EventRow) -> bool:
@@ -39,7 +40,7 @@ def build(part: Build) -> int:
     """Without CONCURRENTLY: nothing but us uses the copies."""
     apply = apply_in_groups if part.quick else apply_events
     with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
-        applied = apply(conn, part.pipeline, part.fence, part.events, copies_only=part.copies_only)
+        applied = apply(conn, part.pipeline, part.fence, part.events, part.trusted, copies_only=part.copies_only)
         if part.copies:
             conn.execute(sql.SQL("ANALYZE {}").format(sql.SQL(", ").join(part.copies)))
     return applied

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.foreign_key import cut_from_column
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.phases import FINISHING, FINISHING_ACTIONS, Phase
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, words
@@ -44,7 +45,7 @@ def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase]) ->
 
 def _waits(node: Node, kind: str, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     if kind in FINISHING and "finish" in waiting:
-        return True
+        return not (kind == "GrantStmt" and words(node.objtype) == "SCHEMA")  # needed for the DDL that comes behind it
     if kind == "RuleStmt":
         return "finish" in waiting and node.rulename != "_RETURN"
     if kind == "RenameStmt" and words(node.rename_type) == "CONSTRAINT":
@@ -67,7 +68,7 @@ def _without_foreign_keys(node: Node) -> bool:
         _replace(node.table_elts, kept)
     for element in (unwrap(e) for e in node.table_elts):
         if kind_of(element) == "ColumnDef":
-            changed |= _cut_constraints(element, ("foreign key",))
+            changed |= bool(cut_from_column(element, _is_foreign_key))
     return changed
 
 
@@ -80,10 +81,11 @@ def _cut(node: Node, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     kept = [c for c in node.cmds if not _action_waits(unwrap(c), event, waiting)]
     if len(kept) < len(node.cmds):
         _replace(node.cmds, kept)
+    kinds = ("foreign key", *(_BUILT if "index" in waiting else ()))
     for command in (unwrap(c) for c in node.cmds):
         if action_name(command) == "AT_AddColumn":
             column = unwrap(getattr(command, "def"))
-            _cut_constraints(column, ("foreign key", *(_BUILT if "index" in waiting else ())))
+            cut_from_column(column, lambda constraint: constraint_kind(constraint) in kinds)
         elif action_name(command) == "AT_DropConstraint":
             command.missing_ok = True  # it may be one of those that wait
     return len(node.cmds) > 0
@@ -94,8 +96,10 @@ def _action_waits(command: Node, event: CapturedEvent, waiting: Collection[Phase
     if action == "AT_AddConstraint":
         kind = constraint_kind(unwrap(getattr(command, "def")))
         return (kind == "foreign key" and "foreign_key" in waiting) or (kind in _BUILT and "index" in waiting)
-    if action in ("AT_ValidateConstraint", "AT_AlterConstraint"):
+    if action == "AT_ValidateConstraint":
         return _of_waiting_constraint(event, command.name, waiting)
+    if action == "AT_AlterConstraint":
+        return _of_waiting_constraint(event, unwrap(getattr(command, "def")).conname, waiting)
     if action.startswith(FINISHING_ACTIONS):
         return "finish" in waiting
     return action in _INDEX_ACTIONS and "index" in waiting
@@ -105,14 +109,6 @@ def _of_waiting_constraint(event: CapturedEvent, name: str, waiting: Collection[
     """Whether the constraint of this name, as the event's tables have it now, is of a kind that waits."""
     types = {c["type"] for table in event["tables"].values() for c in table["constraints"] if c["name"] == name}
     return bool(("foreign_key" in waiting and "f" in types) or ("index" in waiting and types & {"p", "u", "x"}))
-
-
-def _cut_constraints(column: Node, kinds: Collection[str]) -> bool:
-    kept = [c for c in column.constraints if constraint_kind(unwrap(c)) not in kinds]
-    if len(kept) == len(column.constraints):
-        return False
-    _replace(column.constraints, kept)
-    return True
 
 
 def _replace(nodes: Node, kept: list[Node]) -> None:

@@ -17,7 +17,14 @@ from psycopg import conninfo as libpq
 
 from airflow_provider_pgddl.engine.connect import connect, describe
 from airflow_provider_pgddl.engine.ddl.parse import Name
-from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.errors import (
+    GONE_MEANWHILE,
+    PreflightRefused,
+    Retry,
+    StageFailed,
+    Unreachable,
+    from_postgres,
+)
 from airflow_provider_pgddl.engine.sql import queries
 
 CHOSEN_BY = "PGDDL_PG_DUMP"  # the environment variable that names one pg_dump and no other
@@ -32,7 +39,7 @@ _PASSING = (
     "deadlock detected",
     "invalid snapshot identifier",
     "does not exist",  # a table dropped between the catalog's reading and the dump's; the snapshot's file
-    "cache lookup failed",
+    *GONE_MEANWHILE,
     "terminating connection",
     "server closed the connection",
     "connection to server was lost",
@@ -189,7 +196,7 @@ def _failed(said: str, where: str) -> Retry | StageFailed | PreflightRefused:
     if "server version mismatch" in last:
         return PreflightRefused(what, todo=f"name a newer pg_dump in {CHOSEN_BY}: {lines[-1]}")
     if "no matching tables" in last or "no matching schemas" in last:
-        return StageFailed(what, todo="a table of this pipeline is gone; `pgddl check` names it")
+        return StageFailed(what, todo="a table of this pipeline is gone: make it again, or `pgddl reset` the pipeline")
     if "connection to server" in last and "FATAL" not in last:
         return Unreachable(what, todo="check that the server is up and reachable, then run again")
     if any(words in last for words in _PASSING):

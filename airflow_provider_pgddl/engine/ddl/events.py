@@ -53,6 +53,11 @@ class DdlEvent:
     """Why it is noise, where a reader would wonder."""
     source: Source = "snapshot"
 
+    @property
+    def is_right_on_schema(self) -> bool:
+        """Its owner, or a grant: clients need these for their DDL from the start, wherever the schema is new."""
+        return self.kind == "schema" and self.tag in ("ALTER SCHEMA", "GRANT", "REVOKE")
+
     def to_json(self) -> dict[str, Any]:
         return {key: _listed(value) for key, value in asdict(self).items()}
 

@@ -1,8 +1,12 @@
-"""Constraints in the syntax tree: their names, and foreign keys that are validated later. Pure."""
+"""Constraints in the syntax tree: their names, cut out of columns, and foreign keys that are validated later. Pure."""
 
 from __future__ import annotations
 
-from airflow_provider_pgddl.engine.ddl.parse import deparse, kind_of, parse, start_of, statement_node
+from collections.abc import Callable
+
+from postgast import pg_query_pb2
+
+from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, start_of, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -33,3 +37,25 @@ def constraint_name(statement: str) -> str:
     if len(added) != 1 or not added[0].conname:
         raise StageFailed(f"this does not add one constraint with a name: {start_of(statement)}")
     return str(added[0].conname)
+
+
+def cut_from_column(column: Node, is_cut: Callable[[Node], bool]) -> list[Node]:
+    """Takes constraints out of a column's definition, with their attributes, and returns them.
+
+    DEFERRABLE, INITIALLY DEFERRED and NOT ENFORCED stand behind their constraint as nodes of their own: left alone they
+    would be misplaced, or worse, belong to the constraint in front."""
+    constraints = column.constraints
+    cut = []
+    for position in reversed(range(len(constraints))):
+        constraint = unwrap(constraints[position])
+        if is_cut(constraint):
+            end = position + 1
+            while end < len(constraints) and _is_attribute(unwrap(constraints[end])):
+                end += 1
+            cut.append(constraint)
+            del constraints[position:end]
+    return cut[::-1]
+
+
+def _is_attribute(constraint: Node) -> bool:
+    return str(pg_query_pb2.ConstrType.Name(constraint.contype)).startswith("CONSTR_ATTR_")

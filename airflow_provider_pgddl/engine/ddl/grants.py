@@ -40,6 +40,14 @@ def reduce(node: Node, covers: Covers) -> tuple[int, list[str]]:
     return _keep(node.objects, _place, covers)
 
 
+def taken_back(statement: str) -> str:
+    """REVOKE for a GRANT, and the other way."""
+    tree = parse(statement)
+    node = statement_node(tree)
+    node.is_grant, node.grant_option = not node.is_grant, False
+    return deparse(tree)
+
+
 def without_temporary(node: Node, names: Mapping[str, str]) -> int:
     """Takes temporary relations out of a GRANT, whose event does not tell them apart: how many objects are left."""
     if kind_of(node) != "GrantStmt":

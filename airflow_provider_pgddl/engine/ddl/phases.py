@@ -121,7 +121,8 @@ def phase_of(tree: ParseResult, section: Section) -> Phase:
     later: Phase = "create" if section == "pre-data" else "index"
     if kind == "AlterOwnerStmt" and words(node.object_type) in ("PUBLICATION", "SUBSCRIPTION"):
         return "noise"
-    # A schema may have been there before: its owner changes when all else that cannot be taken back does.
+    # A schema may have been there before: its owner changes when all else that cannot be taken back does. On a schema
+    # that the snapshot makes, owner and grants come with it (stages/snapshot.py).
     if kind == "AlterOwnerStmt" and words(node.object_type) in ("EVENT TRIGGER", "SCHEMA"):
         return "finish"
     if kind == "AlterObjectDependsStmt" and words(node.object_type) == "TRIGGER":

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from postgast import pg_query_pb2
-
+from airflow_provider_pgddl.engine.ddl.foreign_key import cut_from_column
 from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, qualified, quoted, relation, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 
@@ -40,21 +39,8 @@ def cut_foreign_keys(node: Node, covers: Covers) -> list[Name]:
 
 
 def _from_column(column: Node, covers: Covers) -> list[Name]:
-    cut = []
-    constraints = column.constraints
-    for position in reversed(range(len(constraints))):
-        constraint = unwrap(constraints[position])
-        if _leads_out(constraint, covers):
-            cut.append(relation(constraint.pktable))
-            end = position + 1  # DEFERRABLE, INITIALLY DEFERRED, NOT ENFORCED stand behind it on their own
-            while end < len(constraints) and _is_attribute(unwrap(constraints[end])):
-                end += 1
-            del constraints[position:end]
-    return cut
-
-
-def _is_attribute(constraint: Node) -> bool:
-    return str(pg_query_pb2.ConstrType.Name(constraint.contype)).startswith("CONSTR_ATTR_")
+    cut = cut_from_column(column, lambda constraint: _leads_out(constraint, covers))
+    return [relation(constraint.pktable) for constraint in reversed(cut)]
 
 
 def _leads_out(node: Node, covers: Covers) -> bool:

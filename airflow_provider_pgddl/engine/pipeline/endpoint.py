@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -14,7 +14,19 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+_RENDERED = "${TEMPLATE}"
 _SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+
+class LiteralSecret(ValueError):
+    """What must stand nowhere but in the environment."""
+
+    def __init__(self, keyword: str):
+        super().__init__(
+            f"a literal {keyword} in the file is refused; take it from the environment (dsn: ${{SHOP_DSN}}, or "
+            f"{keyword}=${{SHOP_PASSWORD}} in it), from ~/.pgpass, or use conn_id"
+        )
 
 
 def _dsn_values(dsn: str) -> dict[str, str]:
@@ -47,11 +59,31 @@ def _dsn(text: str) -> str:
         raise ValueError("write the variable with braces, ${VAR}")
     for keyword, value in _dsn_values(text).items():
         if keyword in _SECRET_KEYWORDS and not _VARIABLE.fullmatch(value):
-            raise ValueError(
-                f"a literal {keyword} in the file is refused; take it from the environment (dsn: ${{SHOP_DSN}}, or "
-                f"{keyword}=${{SHOP_PASSWORD}} in it), from ~/.pgpass, or use conn_id"
-            )
+            raise LiteralSecret(keyword)
     return text
+
+
+def without_templates(text: str) -> str:
+    """A text in which every Airflow template stands as a variable."""
+    return _TEMPLATE.sub(_RENDERED, text)
+
+
+def literal_secrets(endpoint: Any) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) of a database's keys as somebody wrote them, templates and mistakes included: of a secret
+    that stands in any of them, and of what cannot be read, for nobody can tell what is in it."""
+    for key, value in endpoint.items() if isinstance(endpoint, Mapping) else [("dsn", endpoint)]:
+        if not isinstance(value, str):
+            continue
+        shown = without_templates(value)
+        try:
+            if key in _SECRET_KEYWORDS and not _VARIABLE.fullmatch(shown):
+                raise LiteralSecret(key)
+            _dsn(shown)
+        except LiteralSecret as error:
+            yield key, str(error)
+        except ValueError as error:
+            if key == "dsn" and _RENDERED not in shown:
+                yield key, str(error)
 
 
 def _conn_id(text: str) -> str:

@@ -283,6 +283,7 @@ class Pipeline(Section):
     pipeline: Annotated[str, Field(strict=True, pattern=r"^[a-z][a-z0-9_]{0,39}$")]
     source: Endpoint
     target: Endpoint | None = None
+    trusted_roles: tuple[Text, ...] = ()
     tables: Tables = Field(default_factory=Tables)
     capture: Capture = Field(default_factory=Capture)
     ddl: Ddl = Field(default_factory=Ddl)

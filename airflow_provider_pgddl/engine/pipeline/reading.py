@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from airflow_provider_pgddl.engine.errors import PipelineFileError
 from airflow_provider_pgddl.engine.pipeline.contradictions import contradictions
-from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
+from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint, literal_secrets, without_templates
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN, KeyPath, Origin, dotted, refused
@@ -128,6 +128,29 @@ def load_pipeline(source: str | os.PathLike[str] | Mapping[str, Any], *, base: P
         raise refused(found, origin)
     pipeline._origin = origin
     return pipeline
+
+
+def refuse_literal_secrets(source: Any) -> None:
+    """Of a dict or a YAML text, whose templates are not rendered yet: Airflow keeps it with its DAG, in its database
+    and on its pages, long before a task reads it. What else is wrong with it is `load_pipeline`'s to say.
+    """
+    if isinstance(source, Mapping):
+        data, origin = source, Origin("pipeline", {})
+    elif isinstance(source, str) and _is_text(source):
+        text = without_templates(source)
+        try:
+            data, origin = _read_yaml(text, "pipeline")
+        except PipelineFileError:
+            if text == source:
+                raise
+            return  # only what it is rendered to can be read
+    else:
+        return
+    if not isinstance(data, Mapping):
+        return
+    found = [((side, key), what) for side in ("source", "target") for key, what in literal_secrets(data.get(side))]
+    if found:
+        raise refused(found, origin)
 
 
 def model_of(annotation: Any) -> tuple[type[Section] | None, bool]:
@@ -239,6 +262,7 @@ def _expected(given: object, expected: str) -> str:
 # Who works, how fast and how patiently: nothing of it is in what has been copied already. And what a person decides
 # when two schemas differ, which is never known at setup: columns that are new from then on are read again.
 FREE_KEYS = (
+    "trusted_roles",
     "capture.on_slot_lost",
     "capture.max_retained_wal",
     "backfill.workers",

@@ -8,7 +8,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import Table
-from airflow_provider_pgddl.engine.preflight import rewriting, servers, source_tables, target_side
+from airflow_provider_pgddl.engine.preflight import foreign_code, rewriting, servers, source_tables, target_side
 from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -60,9 +60,10 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
     ]  # fmt: skip
     first = [
         source_tables.missing_tables, source_tables.source_rights, source_tables.row_security, source_tables.keys,
-        source_tables.foreign_tables,
+        source_tables.foreign_tables, foreign_code.refused, foreign_code.unmade, foreign_code.guarded,
+        foreign_code.missing_authors,
     ]  # fmt: skip
-    last = [source_tables.partitioned_foreign_keys, servers.prepared]
+    last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:
         in_place = [
             rewriting.alterations, rewriting.partitions, rewriting.orders, rewriting.swap_rights,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import Table, table_pattern, written
+from airflow_provider_pgddl.engine.rights.keeping import NOTHING, Survey, survey
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("preflight")
@@ -111,6 +112,12 @@ class Facts:
         self.row_oids = [self.oids[table] for table in self.rows if self.kinds.get(table) in ("r", "p")]
         found = [Relation(*row) for row in self.source.rows("relations", oids=list(self.names))]
         self.relations = [relation for relation in found if relation.kind in "rpf"]
+
+    @cached_property
+    def surveyed(self) -> Mapping[int, Survey]:
+        """By oid, whose the tables whose rows move are, and what code of roles that are not trusted is on them."""
+        found = survey(self.source.conn, self.row_oids, self.pipeline.trusted_roles)
+        return {oid: found.get(oid, NOTHING) for oid in self.row_oids}
 
     def written(self, oid: int) -> str:
         return written(*self.names[oid])

@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.partition_checks import partition_findings
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
 from airflow_provider_pgddl.engine.preflight.facts import Facts, actions, foreign_keys, recorded
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -78,7 +79,8 @@ def orders(facts: Facts) -> Iterator[Finding]:
             columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
         )  # fmt: skip
         try:
-            side.conn.execute(probe)
+            with side.conn.transaction():
+                keeping.execute(side.conn, facts.surveyed[described.oid].role, probe)
         except pg.UndefinedFunction as error:
             place = facts.pipeline.where("rewrite", key, "order_by")
             what = f"{place}: these columns have no order: {error.diag.message_primary}"

@@ -139,6 +139,20 @@ def partitioned_foreign_keys(facts: Facts) -> Iterator[Finding]:
             yield Finding("warning", "partitioned_foreign_key", side.where, table, what)
 
 
+def unproven_foreign_keys(facts: Facts) -> Iterator[Finding]:
+    """Of a key that was validated nobody can tell without reading the rows: they may have come since, past its
+    triggers."""
+    side = facts.source
+    for key in foreign_keys(facts):
+        if key["validated"]:
+            continue
+        name, table = side.name(key["name"]), side.name(key["referencing_schema"], key["referencing_name"])
+        what = f"its foreign key {name} is NOT VALID: rows may violate it, and it stays NOT VALID behind the swap"
+        fix = f"ALTER TABLE {table} VALIDATE CONSTRAINT {name};  -- tells whether any do"
+        referencing = written(key["referencing_schema"], key["referencing_name"])
+        yield Finding("warning", "foreign_key", "source", referencing, what, fix)
+
+
 def subscribed(facts: Facts, severity: Literal["error", "warning"] = "warning") -> Iterator[Finding]:
     """A fence is a statement trigger, and apply workers fire none: what they write would be left behind."""
     if facts.pipeline.swap.fence != "read_only" and facts.pipeline.tables.keyless != "copy_at_swap":

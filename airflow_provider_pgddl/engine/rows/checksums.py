@@ -20,6 +20,7 @@ from typing import Any, Self
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.ranges import Range, by_text, where, wider_types
 from airflow_provider_pgddl.engine.sql import queries
@@ -110,28 +111,30 @@ def _hash_text(value: sql.Composable) -> sql.Composed:
 
 def compare(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None = None) -> Compared:
     """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ. QueryCanceled
-    where it takes until `latest`, of time.monotonic(), in a transaction of both."""
-    with _Reading(source, copy, sides, within, latest) as of:
+    where it takes until `latest`, of time.monotonic(), in a transaction of both. The live table is locked."""
+    roles = keeping.reader_of(source, sides.plan), keeping.writer_of(copy, sides.plan)
+    with _Reading(source, copy, sides, within, latest, roles) as of:
         return _compare(of)
 
 
 def _compare(of: _Reading) -> Compared:
-    mine, theirs = of.both("sum")
+    mine, theirs = of.both("sum", "bigint", "numeric")
     rows = int(mine[0][0])
     if mine == theirs:
         return Compared(rows, ())
-    mine, theirs = of.both("buckets")
+    mine, theirs = of.both("buckets", "bigint", "bigint", "numeric")
     counts = dict[int, int]()
     for bucket, count, _ in {*mine} ^ {*theirs}:
         counts[bucket] = max(counts.get(bucket, 0), count)
     return Compared(rows, _differing(of, counts), narrowed=True)
 
 
-def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable) -> tuple[int, int]:
-    """(rows, checksum) of a whole relation as the session sees it now; `hash_` is one of `Sides`."""
-    found = conn.execute(sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=sql.SQL(""))).fetchone()
-    assert found is not None
-    return int(found[0]), int(found[1])
+def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable, role: str) -> tuple[int, int]:
+    """(rows, checksum) of a whole relation as the session sees it now, read as the role or as ourselves (''); `hash_`
+    is one of `Sides`."""
+    query = sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=sql.SQL(""))
+    ((rows, checksum),) = keeping.fetch(conn, role, query, ["bigint", "numeric"])
+    return int(rows), int(checksum)
 
 
 def _differing(of: _Reading, counts: Mapping[int, int]) -> tuple[str, ...]:
@@ -182,6 +185,7 @@ class _Reading:
     sides: Sides
     within: Range
     latest: float | None
+    roles: tuple[str, str]
 
     def __enter__(self) -> Self:
         return self
@@ -191,26 +195,28 @@ class _Reading:
             for conn in (self.source, self.copy):
                 _limit(conn, 0)
 
-    def both(self, query: str, **parts: sql.Composable) -> list[list[tuple[Any, ...]]]:
-        """What the source says, and what the copy does."""
+    def both(self, query: str, *types: str, **parts: sql.Composable) -> list[list[tuple[Any, ...]]]:
+        """What the source says, and what the copy does; `types` are those of the columns."""
         sides, plan, found = self.sides, self.sides.plan, list[list[tuple[Any, ...]]]()
-        for conn, hash_, relation in (
-            (self.source, sides.source_hash(), plan.source), (self.copy, sides.copy_hash(), plan.copy_only),
-        ):  # fmt: skip
+        for conn, hash_, relation, role in (
+            (self.source, sides.source_hash(), plan.source, self.roles[0]),
+            (self.copy, sides.copy_hash(), plan.copy_only, self.roles[1]),
+        ):
             if self.latest is not None:
                 _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))
             composed = sql.SQL(_Q[query]).format(
                 hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
                 mask=sql.Literal(BUCKETS - 1), **parts,
             )  # fmt: skip
-            found.append(conn.execute(composed).fetchall())
+            found.append(keeping.fetch(conn, role, composed, types))
         return found
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash, each column of the key), and how many there are of it."""
         columns = [sql.SQL("s.{}::text").format(sql.Identifier(c)) for c in self.sides.plan.key]
         parts = {"buckets": sql.Literal(list(buckets)), "columns": sql.SQL(", ").join(columns)}
-        return [Counter(rows) for rows in self.both("rows_of_buckets", **parts)]
+        types = ["text", "bigint", *("text" for _ in columns)]
+        return [Counter(rows) for rows in self.both("rows_of_buckets", *types, **parts)]
 
     def rows_of_keys(self, keys: Iterable[tuple[str, ...]]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash), and how many there are of it, of these keys wherever they are."""
@@ -224,7 +230,7 @@ class _Reading:
             "keys": sql.SQL(", ").join(names), "typed": sql.SQL(", ").join(typed),
             "arrays": sql.SQL(", ").join(arrays), "same": plan.key_join("t", "pgddl_key"),
         }  # fmt: skip
-        return [Counter(rows) for rows in self.both("rows_of_keys", **parts)]
+        return [Counter(rows) for rows in self.both("rows_of_keys", "text", "bigint", **parts)]
 
 
 def _limit(conn: Session, milliseconds: int) -> None:

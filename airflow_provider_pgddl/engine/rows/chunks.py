@@ -23,13 +23,22 @@ from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import split, ties
+from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
-from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
-from airflow_provider_pgddl.engine.rows.yielding import Patience, TookTooLong, Watch, lock_nowait
+from airflow_provider_pgddl.engine.rows.transfer import (
+    REFUSALS,
+    Copied,
+    copy_between,
+    read_statement,
+    refusal,
+    write_statement,
+)
+from airflow_provider_pgddl.engine.rows.yielding import Patience, TookTooLong, Watch
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
@@ -139,7 +148,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
         query = sql.SQL(_ORDER["cuts"]).format(
             column=sql.Identifier(column.name), source=plan.source, sample=sql.Literal(sample), parts=sql.Literal(count)
         )
-        cuts = list(dict.fromkeys(text for (text,) in source.execute(query)))
+        cuts = list(dict.fromkeys(text for (text,) in keeping.fetch_held(source, plan, "reader", query, ["text"])))
     ranges: list[tuple[str, str | None, str | None]] = [
         ("values", low, high) for low, high in pairwise([None, *cuts, None])
     ]
@@ -264,7 +273,7 @@ class _Worker:
 
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
         """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
-        cells = split.cells_of(self._target, table.plan, split.values(table.plan, rows))
+        cells = self._cells(table, rows)
         if not split.are_new(self._target, table.plan, cells):
             place = (table.id, rows.as_string())
             if place not in self._without_partition:
@@ -279,34 +288,60 @@ class _Worker:
         except StageFailed as failed:
             self._stopped[table.id] = [failed.what]
 
+    def _cells(self, table: TableToCopy, rows: sql.Composed) -> list[split.Cell]:
+        """Where these rows belong, read under the lock that keeps code of others out."""
+        plan, patience = table.plan, Patience(self._work.patience)
+        while True:
+            try:
+                with self._target.transaction():
+                    keeping.lock(self._target, [(plan.source, plan)], "reader")
+                    return split.cells_of(self._target, plan, split.values(plan, rows))
+            except GaveWay as error:
+                patience.wait(error)
+
     def _copy(
         self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int, rows_of: sql.Composed
     ) -> tuple[int, int, str | None]:
         """(rows, bytes, the source's snapshot that they were read at)"""
-        if hold_copies(self._target, {table.id: table.plan}):
+        plans, plan = {table.id: table.plan}, table.plan
+        if hold_copies(self._target, plans):
             raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
-            return self._insert_select(table.plan, rows_of), 0, None
+            behind = self._code(keeping.code_of_live(self._source, plans), keeping.code_of_copies(self._target, plans))
+            return self._insert_select(plan, rows_of, plan.keepers.writer if behind else ""), 0, None
+        behind = self._code(keeping.code_of_copies(self._target, plans))
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
+            reader = plan.keepers.reader if self._code(keeping.code_of_live(self._source, plans)) else ""
             with ties.quiet(self._target, {table.id: table.plan}) as tied:
                 if stops := ties.told(tied.stops((), self._target.info.user)):
                     raise _Changed(table.id, stops[table.id])
-                copied = copy_between(
-                    self._source,
-                    self._target,
-                    read_statement(_select(table.plan, rows_of), table.plan.binary),
-                    write_statement(table.plan.copy, table.plan.column_list, table.plan.binary),
-                )
+                types = keeping.types_read(self._source, plan) if reader else ()
+                query = _select(keeping.as_typed(plan, types) if reader else plan, rows_of)
+                with keeping.selected(self._source, reader, query, types) as rows:
+                    if behind:
+                        copied = Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
+                    else:
+                        copied = copy_between(
+                            self._source, self._target, read_statement(rows, plan.binary),
+                            write_statement(plan.copy, plan.column_list, plan.binary),
+                        )  # fmt: skip
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
         return copied.rows, copied.bytes, snapshot
 
+    def _code(self, *found: tuple[set[int], dict[int, list[str]]]) -> bool:
+        """Whether there is code of the table's owner on one of the sides."""
+        for _, stops in found:
+            for table, findings in stops.items():
+                raise _Changed(table, findings)
+        return any(behind for behind, _ in found)
+
     def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:
         """Lock first, then look (C3): under the lock the file and the structure cannot change any more."""
-        lock_nowait(self._source, [sql.SQL("ONLY {}").format(leaf)])
+        keeping.lock(self._source, [(sql.SQL("ONLY {}").format(leaf), table.plan)], "reader")
         now = catalog.describe(self._source, [table.plan.oid], table.triggers).get(table.plan.oid)
         findings = drift(table.version, table.physical, now)
         if findings:
@@ -315,11 +350,11 @@ class _Worker:
         if next(x.filenode for x in now.leaves if x.oid == oid) != filenode:
             raise _Changed(table.id, None)
 
-    def _insert_select(self, plan: Plan, rows_of: sql.Composed) -> int:
+    def _insert_select(self, plan: Plan, rows_of: sql.Composed, role: str) -> int:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
             plan.copy, plan.column_list, _select(plan, rows_of)
         )
-        return self._target.execute(statement).rowcount
+        return keeping.execute(self._target, role, statement)
 
 
 class _NoPartition(Exception):

@@ -9,7 +9,9 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties, windows
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain
 from airflow_provider_pgddl.engine.rows.flush import flush
@@ -86,6 +88,7 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
     logs = logs_of(replica)
     with replica.target.transaction():
         tables = _keepable(replica.target, tables)
+        tables, behind = _allowed(replica.target, tables)
         with ties.quiet(replica.target, ties.by_id(tables)) as tied:
             for table in (t for t in tables if t.id not in tied.triggers):
                 count, lost_track, _ = summaries(logs, [table])[table.id]
@@ -94,7 +97,7 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
                 elif count:
                     staging = staging_table(replica.target, "ingest", table.plan, table.id)
                     stage_keys(logs, replica.target, table, staging)
-                    delete_from_copy(replica.target, table, staging)
+                    delete_from_copy(replica.target, table, staging, behind=table.id in behind)
                     replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)
 
@@ -109,9 +112,11 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
     logs = logs_of(replica)
     with target.transaction():
         tables = _keepable(target, tables)
+        tables, behind = _allowed(target, tables)
         with ties.quiet(target, ties.by_id(tables)) as firing:
             tables, tied, _ = untied(target, tables, firing, Window(taken_at, lsn))
-            changed, staged = ingest_across(replica, logs, tables, done, tied)
+            tables = [t for t in tables if t.id not in tied.tied & behind]
+            changed, staged = ingest_across(replica, logs, tables, done, tied, behind)
             leave_pending(target, tables, staged)
             for table in tables:
                 if table.id in done.stopped:
@@ -133,12 +138,39 @@ def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
     return [t for t in tables if t.id not in altered]
 
 
+def _allowed(target: Session, tables: Sequence[TableRow]) -> tuple[list[TableRow], set[int]]:
+    """Without those that must not be touched; and which are written to behind the wall."""
+    behind, stops = keeping.hold_code_of_copies(target, {t.id: t.plan for t in tables})
+    return [t for t in tables if t.id not in stops and not (t.id in behind and t.plan.keep)], behind
+
+
 def _empty(replica: Replica, table: TableRow) -> None:
     """Not where foreign keys or triggers would fire: what wants room is tried again, and the table is read again."""
     target, plan = replica.target, table.plan
+    (allowed, behind) = _allowed(target, [table])
     with ties.quiet(target, {table.id: plan}) as tied:
-        if tied.tied or tied.triggers:
+        if tied.tied or tied.triggers or not allowed:
             return
         kept.save_all(target, table)
-        ties.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)])
+        role = plan.keepers.writer if behind else ""
+        ties.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)], role)
         target.execute(sql.SQL("TRUNCATE {}").format(pending_table(table.id)))
+
+
+def empty_again(target: Session, table: TableRow) -> None:
+    """Empties a copy whose rows are all to be read again, in the caller's transaction; the values that it alone has are
+    kept. StageFailed where that would run code of its owner as us."""
+    plan = table.plan
+    refuse_code(target, table)
+    with ties.quiet(target, {table.id: plan}) as tied:
+        if plan.keepers.writer and (stops := ties.told(tied.stops((), target.info.user))):
+            raise StageFailed("; ".join(stops[table.id]), table=table.qualified)
+        kept.save_all(target, table)
+        target.execute(sql.SQL("TRUNCATE {}").format(plan.copy_only))
+
+
+def refuse_code(target: Session, table: TableRow) -> None:
+    """Locks a copy that is not trusted; StageFailed where it must not be touched, or has values to keep and code of its
+    owner."""
+    if keeping.writer_of(target, table.plan) and table.plan.keep:
+        raise StageFailed(kept.NOT_BEHIND_THE_WALL, table=table.qualified)

@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, split
 from airflow_provider_pgddl.engine.rows.logs import Logs, summaries
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -51,8 +52,9 @@ def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
     acknowledge. NoPartition where rows need partitions first: roll back, make them, and do it again."""
     plan = table.plan
-    keys = _drain_log(conn, table)
-    rows = _drain_pending(conn, table, fill) if fill else 0
+    behind = _behind(conn, table)
+    keys = _drain_log(conn, table, behind)
+    rows = _drain_pending(conn, table, fill, behind) if fill else 0
     if plan.echo:
         conn.execute(sql.SQL(_Q["forget_echo"]).format(log=change_log.log_table(plan.echo)))
     return keys, rows
@@ -81,7 +83,19 @@ def prepare_drain(conn: Session, tables: Sequence[TableRow]) -> None:
             staging_table(conn, purpose, table.plan, table.id)
 
 
-def _drain_log(conn: Session, table: TableRow) -> int:
+def _behind(conn: Session, table: TableRow) -> bool:
+    """Whether the table or its copy has code of its owner, so that rows are moved behind the wall."""
+    plans = {table.id: table.plan}
+    copies, refused = keeping.hold_code_of_copies(conn, plans)
+    live, stops = keeping.code_of_live(conn, plans)
+    if found := stops.get(table.id) or refused.get(table.id):
+        raise LostTrack("; ".join(found))
+    if (live or copies) and table.plan.keep:
+        raise LostTrack(kept.NOT_BEHIND_THE_WALL)
+    return bool(live or copies)
+
+
+def _drain_log(conn: Session, table: TableRow, behind: bool) -> int:
     plan, logs = table.plan, Logs(conn)
     if plan.keep:
         kept.fit(conn, table)
@@ -97,14 +111,14 @@ def _drain_log(conn: Session, table: TableRow) -> int:
         moves = kept.read_moves(conn, conn, table, logs.of(table), catalog.current_snapshot(conn))
     conn.execute(sql.SQL("DELETE FROM {}").format(change_log.log_table(table.log_table)))
     if moves is None:
-        keys = ingest_keys(conn, table, staging, truncated)
+        keys = ingest_keys(conn, table, staging, truncated, behind=behind)
     else:
         keys = ingest_keeping(conn, table, staging, moves)
     conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     return keys
 
 
-def _drain_pending(conn: Session, table: TableRow, fill: int) -> int:
+def _drain_pending(conn: Session, table: TableRow, fill: int, behind: bool) -> int:
     plan = table.plan
     if hold_copies(conn, {table.id: plan}):
         raise LostTrack(COPY_ALTERED)
@@ -113,16 +127,16 @@ def _drain_pending(conn: Session, table: TableRow, fill: int) -> int:
         return 0
     conn.execute(sql.SQL("ANALYZE {}").format(taken))
     arrivals = kept.create_arrivals(conn, plan, table.id) if plan.keep else plan.copy
-    rows = _insert_rows(conn, plan, taken, arrivals)
+    rows = _insert_rows(conn, plan, taken, arrivals, plan.keepers.writer if behind else "")
     if plan.keep:
         kept.put_back(conn, plan, table.id, taken)
     if plan.proof:
-        _refuse_unproven(conn, plan, taken)
+        _refuse_unproven(conn, plan, taken, plan.keepers.writer if behind else "")
     conn.execute(sql.SQL("TRUNCATE {}").format(taken))
     return rows
 
 
-def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier) -> None:
+def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str) -> None:
     """Whether each row that has just been written yields the row that it was made from: what a type cannot hold it may
     round or cut off without an error."""
 
@@ -134,7 +148,8 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier) -> None:
         column: sql.SQL("{} IS DISTINCT FROM {}").format(value("c", column, number), value("m", column, number))
         for column, (_, _, number) in plan.proof.items()
     }
-    rows = conn.execute(
+    rows = keeping.fetch(
+        conn, role,
         sql.SQL(_Q["unproven"]).format(
             keys=sql.SQL("pg_catalog.concat_ws(', ', {})").format(
                 sql.SQL(", ").join(sql.Identifier("k", f"k{i}") for i in range(1, len(plan.key) + 1))
@@ -150,24 +165,26 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier) -> None:
             ),
             copy=plan.copy_only, of_copy=plan.key_join("t", "k"),
             differ=sql.SQL(" OR ").join(differ.values()), limit=sql.Literal(NAMED),
-        )
-    ).fetchall()  # fmt: skip
+        ),
+        ["text", "text[]"], taken,
+    )  # fmt: skip
     if rows:
         raise Unproven([f"({key})" for key, _ in rows], sorted({c for _, columns in rows for c in columns}))
 
 
-def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Identifier) -> int:
+def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Identifier, role: str) -> int:
+    """As the role, or as ourselves ('')."""
     insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.column_list, rows=rows_of_keys(plan, taken))
     if plan.split is None:
-        return conn.execute(insert).rowcount
+        return keeping.execute(conn, role, insert, taken)
     try:
         with conn.transaction():
-            return conn.execute(insert).rowcount
+            return keeping.execute(conn, role, insert, taken)
     except pg.CheckViolation as error:
         if not split.has_no_partition(plan, error):
             raise
         rows = sql.SQL(_Q["from_keys"]).format(source=plan.source, staging=taken, join=plan.key_join("t", "k"))
-        cells = split.cells_of(conn, plan, split.values(plan, rows))
+        cells = split.cells_of(conn, plan, split.values(plan, rows), taken)
         if not split.are_new(conn, plan, cells):
             raise
         raise NoPartition(cells) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     add_pending,
@@ -45,10 +46,11 @@ def fill_across(
     *,
     staged: int = 0,
     into: sql.Identifier | None = None,
+    behind: bool = False,
 ) -> tuple[int, int]:
     """Takes up to `limit` pending keys and inserts the rows that the source's snapshot shows for them, or leaves them
     in the table `into`; returns (keys, rows). Where keys were `staged` by this transaction's ingest, together with
-    those.
+    those. `behind` the wall where the copy has code of its owner.
 
     In the caller's transactions: the keys leave the pending set if and only if their rows arrive.
     """
@@ -63,18 +65,36 @@ def fill_across(
         write_statement(wanted, plan.key_list(), plan.key_binary),
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
-    keeping = plan.keep and into is None
-    arrivals = kept.create_arrivals(target, plan, table_id) if keeping else into or plan.copy
-    rows = copy_between(
-        source, target,
-        read_statement(rows_of_keys(plan, wanted), plan.binary),
-        write_statement(arrivals, plan.column_list, plan.binary),
-    ).rows  # fmt: skip
-    if keeping:
+    reader = keeping.reader_of(source, plan)
+    types = keeping.types_read(source, plan) if reader else ()
+    query = rows_of_keys(keeping.as_typed(plan, types) if reader else plan, wanted)
+    with_kept = plan.keep and into is None
+    with keeping.selected(source, reader, query, types, wanted) as rows_shown:
+        if behind:
+            rows = copy_behind(source, target, plan, rows_shown, f"pgddl_bare_{table_id}")
+        else:
+            arrivals = kept.create_arrivals(target, plan, table_id) if with_kept else into or plan.copy
+            rows = copy_between(
+                source, target,
+                read_statement(rows_shown, plan.binary), write_statement(arrivals, plan.column_list, plan.binary),
+            ).rows  # fmt: skip
+    if with_kept:
         kept.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     return keys, rows
+
+
+def copy_behind(source: Session, target: Session, plan: Plan, rows: sql.Composable, name: str) -> int:
+    """The rows of a query into a copy that has code of its owner: COPY cannot run behind the wall, so they come to a
+    table of ours first, which runs none."""
+    arrivals, insert, as_they_are = keeping.bare_arrivals(target, plan, name)
+    binary = plan.binary and as_they_are
+    read, write = read_statement(rows, binary), write_statement(arrivals, plan.column_list, binary)
+    copied = copy_between(source, target, read, write).rows
+    keeping.execute(target, plan.keepers.writer, insert, arrivals)
+    target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
+    return copied
 
 
 def fill_tables(
@@ -86,6 +106,7 @@ def fill_tables(
     fence: Fence | None = None,
     *,
     staged: Mapping[int, int] | None = None,
+    behind: Collection[int] = (),
 ) -> Filled:
     """Fills one table after the other until `limit` keys are used up; with a fence in a transaction each, without one
     in the caller's, which holds the copies and has perhaps `staged` keys.
@@ -102,11 +123,18 @@ def fill_tables(
                 if fence and hold_copies(target, {table_id: plan}):
                     refused[table_id] = [COPY_ALTERED]
                     continue
+                at_wall = table_id in behind
+                if fence:
+                    coded, stops = keeping.code_of_copies(target, {table_id: plan})
+                    if stops:
+                        refused |= stops
+                        continue
+                    at_wall = bool(coded)
                 with ties.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied:
                     if tied.tied or tied.triggers:
                         continue  # they came just now: the next window sees to it
                     here = (staged or {}).get(table_id, 0)
-                    keys, rows = fill_across(source, target, plan, table_id, limit, staged=here)
+                    keys, rows = fill_across(source, target, plan, table_id, limit, staged=here, behind=at_wall)
                 count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
             refused[table_id] = [refusal(error)]

@@ -22,6 +22,10 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("kept")
 # The other columns bear their own names, so these have such as nobody gives.
+NOT_BEHIND_THE_WALL = (
+    "it has columns whose values have to be kept, and code of its owner, as whom they cannot be: "
+    "name the owner in trusted_roles"
+)
 _KEY = "pgddl key "
 _LEAF = "pgddl leaf"
 _SEEN = "pgddl seen"  # the snapshot of the chunk that has brought the row; null: that of the last window

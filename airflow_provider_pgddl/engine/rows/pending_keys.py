@@ -9,6 +9,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.plan import Plan
@@ -84,10 +85,12 @@ def stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identi
     return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary)).rows
 
 
-def ingest_keys(target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int]) -> int:
+def ingest_keys(
+    target: Session, table: TableRow, staging: sql.Identifier, truncated: Sequence[int], *, behind: bool = False
+) -> int:
     """Deletes the staged keys from the copy and makes them pending; returns how many keys were staged."""
-    truncate_leaves(target, table, truncated)
-    delete_from_copy(target, table, staging)
+    truncate_leaves(target, table, truncated, behind=behind)
+    delete_from_copy(target, table, staging, behind=behind)
     add_pending(target, table.id, table.plan, staging)
     row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(staging)).fetchone()
     return int(row[0]) if row else 0
@@ -104,19 +107,18 @@ def ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, mo
     return keys
 
 
-def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
-    """The rows of the staged keys."""
+def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, *, behind: bool = False) -> None:
+    """The rows of the staged keys; `behind` the wall where the copy has code of its owner."""
     plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
     if plan.keep:
         kept.delete_from_copy(target, table, staging)
         return
-    target.execute(
-        sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
-    )
+    delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
+    keeping.execute(target, plan.keepers.writer if behind else "", delete, staging)
 
 
-def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int]) -> None:
+def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], *, behind: bool = False) -> None:
     plan = table.plan
     # A partition that has gone since, which its table's version says: its rows went with it.
     there = [plan.copies[str(leaf)] for leaf in truncated if str(leaf) in plan.copies]
@@ -124,7 +126,8 @@ def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int]) 
         # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
         # known.
         only = sql.SQL("" if plan.split else "ONLY ")
-        ties.empty(target, [only + sql.Identifier(*name) for name in there], there)
+        role = plan.keepers.writer if behind else ""
+        ties.empty(target, [only + sql.Identifier(*name) for name in there], there, role)
 
 
 def wait_for_kept(target: Session, table: TableRow) -> None:

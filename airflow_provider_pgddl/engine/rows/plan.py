@@ -28,6 +28,18 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Keepers:
+    """Whose a table is, as found when the stage began: the role that owns the live table (`reader`) and the copy
+    (`writer`), "" for one that is trusted. `trusted` are the pipeline's trusted_roles; `refused` is why nothing may be
+    done with it at all."""
+
+    reader: str = ""
+    writer: str = ""
+    trusted: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Source relation, copy, the replicated columns with what is read for each, and the key.
 
@@ -74,6 +86,7 @@ class Plan:
     proof: dict[str, list[Any]] = field(default_factory=dict)
     echo: str = ""
     serials: dict[str, str] | None = None
+    keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
     def qualified(self) -> str:
@@ -147,7 +160,7 @@ class Plan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "keepers"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -96,7 +97,8 @@ def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int
         **_names(plan, width), copy=plan.copy_only, percent=sql.Literal(percent),
         step=sql.Literal(max(1, round(rows * percent / 100))),
     )  # fmt: skip
-    return _on_source(source, plan, Range(0), copy.execute(query).fetchall())
+    cuts = keeping.fetch_held(copy, plan, "writer", query, ["text"] * width)
+    return _on_source(source, plan, Range(0), cuts)
 
 
 def scattered(copy: Session, plans: Mapping[int, Plan]) -> set[int]:
@@ -120,7 +122,8 @@ def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Ran
             **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS),
             beyond=beyond,
         )  # fmt: skip
-        cuts = _on_source(source, plan, within, copy.execute(query).fetchall())
+        found = keeping.fetch_held(copy, plan, "writer", query, ["text"] * width)
+        cuts = _on_source(source, plan, within, found)
     if not cuts:
         return [Range(within.id, within.low, within.high, cuttable=False)]
     return [Range(0, low, high) for low, high in pairwise([within.low, *cuts, within.high])]

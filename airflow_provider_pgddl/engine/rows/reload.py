@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -99,6 +100,9 @@ def _make_pending(
 ) -> int:
     if hold_copies(replica.target, {table.id: table.plan}):
         raise ChangedAgain(COPY_ALTERED)
+    coded, stops = keeping.code_of_copies(replica.target, {table.id: table.plan})
+    if stops:
+        raise ChangedAgain("; ".join(stops[table.id]))
     record(replica.target)
     if not leaves:
         if table.plan.keep:
@@ -106,7 +110,8 @@ def _make_pending(
             kept.save_all(replica.target, table)
             kept.forget_truncated(replica.target, table, moves.truncated)
             kept.follow(replica.target, table, moves)
-        ties.empty(replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)])
+        role = table.plan.keepers.writer if coded else ""
+        ties.empty(replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], role)
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
@@ -114,19 +119,19 @@ def _make_pending(
     rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
     kept.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
-    ingest_keys(replica.target, table, staging, list(leaves))
+    ingest_keys(replica.target, table, staging, list(leaves), behind=bool(coded))
     return rows
 
 
 def _copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key))
-    keys = sql.SQL("SELECT {} FROM {}").format(names, relation)
-    if replica.in_place:
-        return _insert(replica.source, into, plan, keys)
-    read = read_statement(keys, plan.key_binary)
-    return copy_between(
-        replica.source, replica.target, read, write_statement(into, plan.key_list(), plan.key_binary)
-    ).rows
+    query = sql.SQL("SELECT {} FROM {}").format(names, relation)
+    with keeping.selected(replica.source, keeping.reader_of(replica.source, plan), query, plan.key_types) as keys:
+        if replica.in_place:
+            return _insert(replica.source, into, plan, keys)
+        read = read_statement(keys, plan.key_binary)
+        write = write_statement(into, plan.key_list(), plan.key_binary)
+        return copy_between(replica.source, replica.target, read, write).rows
 
 
 def _insert(conn: Session, into: sql.Identifier, plan: Plan, keys: sql.Composable) -> int:

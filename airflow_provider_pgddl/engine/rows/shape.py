@@ -13,8 +13,8 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.yielding import lock_nowait
 from airflow_provider_pgddl.engine.sql import queries
 
 COPY_ALTERED = "its copy was altered, so nothing is written to it before it has been compared with the source again"
@@ -35,11 +35,17 @@ def hold_copies(conn: Session, plans: Mapping[int, Plan]) -> set[int]:
     there = _digests(conn, checked)
     if there:
         try:
-            lock_nowait(conn, [sql.SQL("ONLY {}").format(checked[i].copy) for i in there])
+            keeping.lock(conn, [(_relation(checked[i]), checked[i]) for i in there], "writer")
         except pg.UndefinedTable:
             raise GaveWay("a copy was dropped or renamed just now", todo="nothing: this part is tried again") from None
         there = _digests(conn, checked)
     return {i for i, plan in checked.items() if there.get(i) != plan.copy_attributes}
+
+
+def _relation(plan: Plan) -> sql.Composable:
+    """With its partitions, where somebody could alter one whom we do not trust."""
+    whole = plan.keepers.writer and (plan.partitioned or plan.split)
+    return plan.copy if whole else sql.SQL("ONLY {}").format(plan.copy)
 
 
 def _digests(conn: Session, plans: Mapping[int, Plan]) -> dict[int, str]:

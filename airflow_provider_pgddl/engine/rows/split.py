@@ -15,6 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -82,19 +83,22 @@ def bare(type_: str) -> str:
     return re.sub(r"\([^)]*\)", "", type_)
 
 
-def cells_of(conn: Session, plan: Plan, of: sql.Composed) -> list[Cell]:
-    """The cells that these `values` lie in; values that are in none (infinity, NaN) are left out."""
+def cells_of(conn: Session, plan: Plan, of: sql.Composed, *keys: sql.Identifier) -> list[Cell]:
+    """The cells that these `values` lie in; values that are in none (infinity, NaN) are left out. `keys` are tables of
+    ours that they are selected by."""
     split = plan.split
     assert split is not None
     if not split.grows:
         return []
+    role = keeping.reader_of(conn, plan)
     if split.method == "list":
-        return [listed([text]) for (text,) in conn.execute(sql.SQL(_Q["values_of"]).format(rows=of))]
+        rows = keeping.fetch(conn, role, sql.SQL(_Q["values_of"]).format(rows=of), ["text"], *keys)
+        return [listed([text]) for (text,) in rows]
     if split.step in _PERIODS:
         query = sql.SQL(_Q["periods_of"]).format(rows=of, **_period(plan))
-        return [_period_cell(*row) for row in conn.execute(query)]
+        return [_period_cell(*row) for row in keeping.fetch(conn, role, query, ["text", "text", "text"], *keys)]
     query = sql.SQL(_Q["widths_of"]).format(rows=of, width=sql.Literal(int(split.step)))
-    return [_width_cell(plan, int(low)) for (low,) in conn.execute(query)]
+    return [_width_cell(plan, int(low)) for (low,) in keeping.fetch(conn, role, query, ["numeric"], *keys)]
 
 
 def range_cells(conn: Session, plan: Plan, first: str | None, last: str | None, ahead: int) -> list[Cell]:
@@ -137,9 +141,8 @@ def edges(conn: Session, plan: Plan) -> tuple[str | None, str | None, bool]:
         key: sql.SQL(_finite(plan).format(value))
         for key, value in (("finite", "r.v"), ("finite_first", "e.first"), ("finite_last", "e.last"))
     }
-    row = conn.execute(sql.SQL(_Q["edges"]).format(rows=of, **parts)).fetchone()
-    assert row is not None
-    first, last, others = row
+    query = sql.SQL(_Q["edges"]).format(rows=of, **parts)
+    ((first, last, others),) = keeping.fetch_held(conn, plan, "reader", query, ["text", "text", "boolean"])
     return first, last, others
 
 
@@ -158,8 +161,8 @@ def lowest_and_used(conn: Session, plan: Plan) -> tuple[str | None, str | None]:
     bounds.sort()
     used = None
     for _, low, high, schema, name in reversed(bounds):
-        row = conn.execute(sql.SQL(_Q["is_empty"]).format(partition=sql.Identifier(schema, name))).fetchone()
-        if row and not row[0]:
+        query = sql.SQL(_Q["is_empty"]).format(partition=sql.Identifier(schema, name))
+        if keeping.fetch_held(conn, plan, "writer", query, ["boolean"]) == [(False,)]:
             used = low if low != "MINVALUE" else str(int(high) - 1)
             break
     return next((low for _, low, _, _, _ in bounds if low != "MINVALUE"), None), used
@@ -257,11 +260,10 @@ def make(conn: Session, plan: Plan, cells: Iterable[Cell]) -> list[str]:
     storage = _storage(conn, plan) if new else sql.SQL("")
     for name in new:
         leaf = sql.Identifier(plan.copy_schema, name)
-        conn.execute(
-            sql.SQL("CREATE TABLE {} PARTITION OF {} {}{}").format(
-                leaf, plan.copy, sql.SQL(wanted[name].bound), storage
-            )
+        create = sql.SQL("CREATE TABLE {} PARTITION OF {} {}{}").format(
+            leaf, plan.copy, sql.SQL(wanted[name].bound), storage
         )
+        keeping.execute(conn, plan.keepers.writer, create)  # with indexes, whose expressions may be its owner's
         for setting in split.settings:
             conn.execute(sql.SQL("ALTER TABLE {} {}").format(leaf, sql.SQL(setting)))
     if new:

@@ -19,11 +19,16 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ties")
 Name = tuple[str, str]
+NOT_TOGETHER = (
+    "foreign keys of the target tie it to others, and it has code of its owner, as whom they cannot be written "
+    "together: drop one or the other, or name the owner in trusted_roles"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +152,15 @@ def _by_table(rows: Iterable[tuple[int, str, Sequence[str]]]) -> Triggers:
     return found
 
 
-def empty(target: Session, relations: Sequence[sql.Composable], names: Iterable[Name]) -> None:
+def empty(target: Session, relations: Sequence[sql.Composable], names: Iterable[Name], role: str = "") -> None:
     """TRUNCATE, or DELETE where a foreign key would refuse that even in the replica role (C27); one statement, so that
-    none of them is checked in between."""
+    none of them is checked in between. As the role where they have code of it."""
     listed = list(names)
     args = {"schemas": [s for s, _ in listed], "names": [n for _, n in listed]}
     row = target.execute(_Q["is_referenced"], args).fetchone()
     if row and row[0]:
         parts = [sql.SQL("DELETE FROM {}").format(relation) for relation in relations]
-        target.execute(_at_once(parts))
+        keeping.execute(target, role, _at_once(parts))
     else:
         target.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(relations)))
 

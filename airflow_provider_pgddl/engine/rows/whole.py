@@ -13,7 +13,9 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
+from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
@@ -26,28 +28,43 @@ def copy_all(source: Session, target: Session, tables: Sequence[tuple[TableRow, 
 
     StageFailed where a copy holds rows already, refuses one, or is not equal afterwards."""
     started, rows = time.monotonic(), 0
-    altered = hold_copies(target, {t.id: t.plan for t, _ in tables})
+    plans = {t.id: t.plan for t, _ in tables}
+    altered = hold_copies(target, plans)
+    live, stops = keeping.code_of_live(source, plans)
+    copies, refused = keeping.code_of_copies(target, plans)
     for table, sides in tables:
         if table.id in altered:
             raise StageFailed(COPY_ALTERED, table=table.qualified, todo="run stage replay, then swap again")
+        if found := stops.get(table.id) or refused.get(table.id):
+            raise StageFailed("; ".join(found), table=table.qualified)
         try:
-            rows += _copy(source, target, table, sides)
+            keepers = table.plan.keepers
+            reader = keepers.reader if table.id in live else ""
+            rows += _copy(source, target, table, sides, reader, keepers.writer if table.id in copies else "")
         except REFUSALS as error:
             raise StageFailed(refusal(error), table=table.qualified) from error
     return {"keyless_rows": rows, "keyless_ms": round((time.monotonic() - started) * 1000)}
 
 
-def _copy(source: Session, target: Session, table: TableRow, sides: Sides) -> int:
+def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reader: str, writer: str) -> int:
+    """`reader` and `writer` are the roles behind the wall, '' for ourselves."""
     plan = table.plan
     _refuse_rows_of_others(target, table)
     if source is target:
         parts = {"copy": plan.copy, "columns": plan.column_list, "rows": _rows(plan)}
-        target.execute(sql.SQL(queries("windows")["insert_rows"]).format(**parts))
+        insert = sql.SQL(queries("windows")["insert_rows"]).format(**parts)
+        keeping.execute(target, reader or writer, insert)
     else:
-        write = write_statement(plan.copy, plan.column_list, plan.binary)
-        copy_between(source, target, read_statement(_rows(plan), plan.binary), write)
-    there = count_and_sum(source, sides.source_hash(), plan.source)
-    here = count_and_sum(target, sides.copy_hash(), plan.copy_only)
+        types = keeping.types_read(source, plan) if reader else ()
+        query = _rows(keeping.as_typed(plan, types) if reader else plan)
+        with keeping.selected(source, reader, query, types) as rows:
+            if writer:
+                copy_behind(source, target, plan, rows, "pgddl_bare")
+            else:
+                write = write_statement(plan.copy, plan.column_list, plan.binary)
+                copy_between(source, target, read_statement(rows, plan.binary), write)
+    there = count_and_sum(source, sides.source_hash(), plan.source, reader)
+    here = count_and_sum(target, sides.copy_hash(), plan.copy_only, writer)
     if there != here:
         raise StageFailed(
             f"the copy does not equal the source: {here[0]} rows of {there[0]}, and another checksum",
@@ -63,8 +80,8 @@ def _rows(plan: Plan) -> sql.Composed:
 
 def _refuse_rows_of_others(target: Session, table: TableRow) -> None:
     """Nobody can say of a row without a key where it came from."""
-    found = target.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(table.plan.copy_only)).fetchone()
-    if found is not None:
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(table.plan.copy_only)
+    if keeping.fetch(target, keeping.writer_of(target, table.plan), query, ["boolean"]) == [(True,)]:
         empty = sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(target)
         raise StageFailed(
             "its copy has rows already, which are none of the source's", table=table.qualified,

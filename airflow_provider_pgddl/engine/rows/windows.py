@@ -9,7 +9,7 @@ matters."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain_into_partitions
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillElsewhere, fill_tables, fill_together
@@ -40,7 +41,7 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
-from airflow_provider_pgddl.engine.rows.yielding import Watch, lock_nowait
+from airflow_provider_pgddl.engine.rows.yielding import Watch
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -129,18 +130,16 @@ def window(
 def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
     """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between
     the two."""
-    present = [t for t in tables if t.plan]
-    if present:
-        names = _present(replica.watcher, present)
-        if names:  # else all of them have just been dropped, which drift says
-            lock_nowait(replica.source, [sql.Identifier(*name) for name in names])
-
-
-def _present(watcher: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
-    """The tables' present names, asked from the other session so that ours has no snapshot yet; a renamed one is
-    stopped by drift."""
-    rows = watcher.execute(queries("catalog")["relations"], {"oids": [t.oid for t in tables]})
-    return [(schema, name) for _, schema, name, _, _ in rows]
+    plans = {t.oid: t.plan for t in tables if t.plan}
+    if plans:
+        # Their present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped
+        # by drift, and of one that has just been dropped drift says so.
+        rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
+        live = [(sql.Identifier(schema, name), plans[oid]) for oid, schema, name, _, _ in rows]
+        keeping.lock(replica.source, live, "reader")
+        if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
+            guarded = [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer]
+            keeping.lock(replica.source, guarded, "writer")
 
 
 def stopped_by_drift(
@@ -186,12 +185,17 @@ def _across(
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
+        healthy, behind = _guarded(source, target, healthy, done)
         with ties.quiet(target, ties.by_id(healthy)) as firing:
             healthy, tied, waits = untied(target, healthy, firing, done)
+            if both := tied.tied & behind:
+                done.stopped |= {i: [ties.NOT_TOGETHER] for i in both}
+                healthy = [t for t in healthy if t.id not in tied.tied]
+                tied = Ties()
             for table in healthy:
                 if table.plan.keep:
                     kept.fit(target, table)
-            changed, staged = ingest_across(replica, logs, healthy, done, tied)
+            changed, staged = ingest_across(replica, logs, healthy, done, tied, behind)
             if fill > 0 and tied.tied and not tied.tied & done.stopped.keys():
                 together = [t for t in healthy if t.id in tied.tied]
                 rows, refused = fill_together(source, target, replica.pipeline, together)
@@ -201,7 +205,9 @@ def _across(
             apart = {table_id: keys for table_id, keys in waiting.items() if table_id not in tied.tied}
             if fill > 0 and sum(apart.values()) + sum(staged.values()) <= fill:
                 shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
-                rows, refused = fill_tables(source, target, replica.pipeline, shares, fill, staged=staged)
+                rows, refused = fill_tables(
+                    source, target, replica.pipeline, shares, fill, staged=staged, behind=behind
+                )
                 done.rows += rows
                 done.stopped |= refused
                 waiting = {table_id: keys for table_id, keys in waiting.items() if table_id not in apart}
@@ -268,12 +274,24 @@ def _unaltered(target: Session, tables: Sequence[TableRow], done: Window) -> lis
     return [t for t in tables if t.id not in altered]
 
 
+def _guarded(
+    source: Session, target: Session, tables: Sequence[TableRow], done: Window
+) -> tuple[list[TableRow], set[int]]:
+    """The tables whose rows may be moved, and those of them whose copies are written to behind the wall."""
+    plans = ties.by_id(tables)
+    _, stops = keeping.code_of_live(source, plans)
+    behind, refused = keeping.code_of_copies(target, plans)
+    refused |= {t.id: [kept.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.keep}
+    done.stopped |= stops | refused
+    return [t for t in tables if t.id not in done.stopped], behind
+
+
 def logs_on_source(replica: Replica, tables: Sequence[TableRow]) -> list[str]:
     return [] if replica.receive else [t.log_table for t in tables]
 
 
 def ingest_across(
-    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window, tied: Ties
+    replica: Replica, logs: Logs, tables: Sequence[TableRow], done: Window, tied: Ties, behind: Collection[int] = ()
 ) -> tuple[list[TableRow], dict[int, int]]:
     """Takes the keys of every non-empty log out of the copy; returns the tables whose log was taken, and how many keys
     of which are staged only: whoever does not fill them in the same transaction makes them pending."""
@@ -292,8 +310,8 @@ def ingest_across(
         if table.plan.keep:
             ingest_keeping(replica.target, table, staging, read_moves(replica, logs, table))
         else:
-            truncate_leaves(replica.target, table, truncated)
-            delete_from_copy(replica.target, table, staging)
+            truncate_leaves(replica.target, table, truncated, behind=table.id in behind)
+            delete_from_copy(replica.target, table, staging, behind=table.id in behind)
             staged[table.id] = keys
         done.keys += keys
         changed.append(table)

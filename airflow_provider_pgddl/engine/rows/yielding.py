@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import LiteralString, Self
 
 import psycopg
 from psycopg import errors as pg
@@ -86,10 +86,13 @@ class Watch:
                     session.rollback()
 
 
-def lock_nowait(conn: Session, relations: Sequence[sql.Composable]) -> None:
-    """ACCESS SHARE on relations, or GaveWay at once: never queue while other sessions of ours hold something (C17)."""
+def lock_nowait(conn: Session, relations: Sequence[sql.Composable], mode: LiteralString = "ACCESS SHARE") -> None:
+    """Locks relations, or GaveWay at once: never queue while other sessions of ours hold something (C17)."""
+    if not relations:
+        return
+    listed = sql.SQL(", ").join(relations)
     try:
-        conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.SQL(", ").join(relations)))
+        conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE NOWAIT").format(listed, sql.SQL(mode)))
     except pg.LockNotAvailable:
         raise GaveWay("is locked by another session", todo="nothing: this part is tried again") from None
 

@@ -286,3 +286,16 @@ SELECT pg_catalog.format('%%s %%s %%s', s.stxkind, nullif(s.stxstattarget, -1),
                          pg_catalog.pg_get_statisticsobjdef_columns(s.oid))
 FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
 WHERE n.nspname = %s AND s.stxname = %s
+
+-- name: marks
+-- How a table is known to replication, and the index that CLUSTER goes by, as actions of an ALTER TABLE.
+SELECT 'REPLICA IDENTITY ' || CASE c.relreplident
+           WHEN 'd' THEN 'DEFAULT' WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING'
+           ELSE coalesce('USING INDEX ' || pg_catalog.quote_ident(
+               (SELECT x.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+                WHERE i.indrelid = c.oid AND i.indisreplident)), 'NOTHING') END,
+       coalesce('CLUSTER ON ' || pg_catalog.quote_ident(
+           (SELECT x.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+            WHERE i.indrelid = c.oid AND i.indisclustered)), 'SET WITHOUT CLUSTER')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s

@@ -171,6 +171,13 @@ SELECT rolname::text FROM pg_catalog.pg_roles
 -- name: assume
 SELECT pg_catalog.set_config(s.name, s.value, %s) FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY s(name, value, n) ORDER BY s.n
 
+-- name: closed_copies
+-- Schemas of copies, some of which are as good as this role's, in which it may make nothing.
+SELECT DISTINCT n.nspname::text
+FROM (SELECT %s::name) r(role), pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+WHERE n.nspname ~ '^pgddl_copy_' AND c.relkind IN ('r', 'p') AND pg_catalog.pg_has_role(r.role, c.relowner, 'USAGE')
+  AND NOT pg_catalog.has_schema_privilege(r.role, n.oid, 'CREATE')
+
 -- name: own_role
 SELECT pg_catalog.current_setting('role')
 

@@ -88,7 +88,8 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
        pg_catalog.format('CREATE %%s %%I.%%I%%s%%s%%s AS %%s%%s', k.kind, n.nspname, c.relname, ' USING ' || pg_catalog.quote_ident(am.amname), k.options,
                          ' TABLESPACE ' || pg_catalog.quote_ident(ts.spcname),
                          pg_catalog.rtrim(pg_catalog.pg_get_viewdef(c.oid), ';'),
-                         CASE WHEN c.relkind = 'm' THEN CASE WHEN c.relispopulated THEN ' WITH DATA' ELSE ' WITH NO DATA' END END) AS make,
+                         CASE WHEN c.relkind = 'm' THEN ' WITH NO DATA' END) AS make,
+       CASE WHEN c.relkind = 'm' AND c.relispopulated THEN pg_catalog.format('REFRESH MATERIALIZED VIEW %%I.%%I', n.nspname, c.relname) END AS fill,
        ARRAY(
            SELECT s.statement FROM (
                SELECT 1 AS step, d.adnum::int AS no, pg_catalog.format('ALTER VIEW %%I.%%I ALTER COLUMN %%I SET DEFAULT %%s', n.nspname, c.relname,
@@ -261,6 +262,7 @@ JOIN pg_catalog.pg_class c ON c.oid = l.polrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
 WHERE l.oid = ANY (%(oids)s::oid[])
+ORDER BY l.oid  -- it is read twice, and has to be the same
 
 -- name: rules
 SELECT w.oid, w.rulename::text, n.nspname::text, c.relname::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), o.rolname::text,
@@ -272,6 +274,7 @@ JOIN pg_catalog.pg_class c ON c.oid = w.ev_class
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
 WHERE w.oid = ANY (%(oids)s::oid[])
+ORDER BY w.oid
 
 -- name: publications
 -- The publications that name a table, with its list of columns and its row filter. Those of a whole schema follow its name; ours

@@ -46,6 +46,9 @@ BEGIN
         END;
         RETURN NULL;
     END IF;
+    IF pg_catalog.rtrim(rows_before, '.') <> '' THEN
+        rows_before := '';      -- a client's own, not ours
+    END IF;
     -- A snapshot that is kept may not show the copy's row, or what the table has become; and reading the copy would make
     -- serializable transactions fail that have nothing to do with each other.
     IF pg_catalog.length(rows_before) < {most} AND pg_catalog.current_setting('transaction_isolation') = 'read committed' THEN

@@ -273,6 +273,14 @@ UPDATE pgddl.ddl_events
 SET status = %s, note = %s, applied_at = CASE WHEN %s = 'applied' THEN pg_catalog.clock_timestamp() END
 WHERE id = %s
 
+-- name: lock_events
+-- Of these the ones that are still to be done. Whoever is at one of them is waited for, and what it has committed is seen.
+SELECT id FROM pgddl.ddl_events WHERE id = ANY(%s) AND status NOT IN ('applied', 'skipped', 'resolved') ORDER BY id FOR UPDATE
+
+-- name: event_failed
+UPDATE pgddl.ddl_events SET status = 'failed', note = %s, applied_at = NULL
+WHERE id = %s AND status NOT IN ('applied', 'skipped', 'resolved')
+
 -- name: events_applied
 UPDATE pgddl.ddl_events SET status = 'applied', note = NULL, applied_at = pg_catalog.clock_timestamp() WHERE id = ANY(%s)
 
@@ -362,13 +370,16 @@ SELECT pg_catalog.jsonb_agg(k.key) FROM (
 
 -- name: insert_follow_up
 INSERT INTO pgddl.follow_ups (pipeline, run, statement) VALUES (%s, %s, %s)
-ON CONFLICT (pipeline, run, statement) DO UPDATE SET done_at = NULL
+ON CONFLICT (pipeline, run, statement) DO UPDATE SET done_at = NULL, failed = NULL
 
 -- name: follow_ups_left
-SELECT statement FROM pgddl.follow_ups WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY id
+SELECT statement, failed FROM pgddl.follow_ups WHERE pipeline = %s AND run = %s AND done_at IS NULL ORDER BY id
 
 -- name: follow_up_done
 UPDATE pgddl.follow_ups SET done_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND run = %s AND statement = %s
+
+-- name: follow_up_failed
+UPDATE pgddl.follow_ups SET failed = %s WHERE pipeline = %s AND run = %s AND statement = %s
 
 -- name: purge
 DELETE FROM pgddl.pipelines WHERE pipeline = %s

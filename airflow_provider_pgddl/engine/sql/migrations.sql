@@ -24,7 +24,7 @@ SELECT version, name, checksum FROM pgddl.migrations WHERE set_name = %s ORDER B
 INSERT INTO pgddl.migrations (set_name, version, name, checksum, down) VALUES (%s, %s, %s, %s, %s)
 
 -- name: downs
-SELECT version, down FROM pgddl.migrations WHERE set_name = %s ORDER BY version DESC
+SELECT version, down FROM pgddl.migrations WHERE set_name = %s AND version > %s ORDER BY version DESC
 
 -- name: forget
 DELETE FROM pgddl.migrations WHERE set_name = %s AND version = %s

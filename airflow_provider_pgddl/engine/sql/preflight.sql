@@ -230,7 +230,7 @@ SELECT k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS re
        tn.nspname::text AS referenced_schema, tr.relname::text AS referenced_name, tr.relkind::text AS referenced_kind,
        pg_catalog.pg_has_role(fr.relowner, 'USAGE') AS owns_referencing,
        pg_catalog.pg_has_role(tr.relowner, 'USAGE') AS owns_referenced,
-       fo.rolname::text AS referencing_owner, tor.rolname::text AS referenced_owner
+       fo.rolname::text AS referencing_owner, tor.rolname::text AS referenced_owner, k.convalidated AS validated
 FROM pg_catalog.pg_constraint k
 JOIN pg_catalog.pg_class fr ON fr.oid = k.conrelid
 JOIN pg_catalog.pg_namespace fn ON fn.oid = fr.relnamespace
@@ -422,3 +422,10 @@ WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = ANY(%
 SELECT o.oid, coalesce((SELECT sum(pg_catalog.pg_table_size(t.relid)) FROM pg_catalog.pg_partition_tree(o.oid::pg_catalog.regclass) t),
                        pg_catalog.pg_table_size(o.oid::pg_catalog.regclass))::bigint
 FROM unnest(%(oids)s::oid[]) o(oid)
+
+-- name: owner_lacks
+SELECT n.nspname, 'USAGE' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %(oid)s AND NOT pg_catalog.has_schema_privilege(%(role)s::name, n.oid, 'USAGE')
+
+-- name: may_make_walls
+SELECT pg_catalog.has_database_privilege(%(role)s::name, pg_catalog.current_database(), 'TEMPORARY')

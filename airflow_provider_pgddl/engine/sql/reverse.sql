@@ -101,10 +101,11 @@ ORDER BY 1, 2
 
 -- name: strip
 -- Takes off a table what the end of a swap gives it, for it is going to be a copy again: what acts on writes to it, what would be
--- there twice, and what may be gone by the next swap. A copy's grants to its owner and its owner stay; they are set again.
+-- there twice, and what may be gone by the next swap. A copy's grants to its owner and its owner stay; they are set again. What a
+-- copy has from its making on (replica identity, CLUSTER's index) nobody would give it a second time.
 WITH own AS (
     SELECT c.oid, pg_catalog.format('%%I.%%I', n.nspname, c.relname) AS name, n.nspname, c.relrowsecurity, c.relforcerowsecurity,
-           c.relreplident, c.relowner, c.relacl
+           c.relowner, c.relacl
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
 ), sequences AS (
     SELECT s.oid, pg_catalog.format('%%I.%%I', n.nspname, s.relname) AS name, s.relacl, s.relowner
@@ -118,9 +119,6 @@ UNION ALL SELECT pg_catalog.format('DROP POLICY %%I ON %%s', p.polname, own.name
 UNION ALL SELECT pg_catalog.format('DROP RULE %%I ON %%s', r.rulename, own.name) FROM own JOIN pg_catalog.pg_rewrite r ON r.ev_class = own.oid
 UNION ALL SELECT pg_catalog.format('ALTER TABLE %%s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY', own.name)
 FROM own WHERE relrowsecurity OR relforcerowsecurity
-UNION ALL SELECT pg_catalog.format('ALTER TABLE %%s REPLICA IDENTITY DEFAULT', own.name) FROM own WHERE relreplident <> 'd'
-UNION ALL SELECT pg_catalog.format('ALTER TABLE %%s SET WITHOUT CLUSTER', own.name) FROM own
-WHERE EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = own.oid AND i.indisclustered)
 UNION ALL SELECT DISTINCT pg_catalog.format('REVOKE ALL ON %%s %%s FROM %%s CASCADE', g.what, g.name,
                                             CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::pg_catalog.regrole::text END)
 FROM (SELECT 'TABLE' AS what, name, relacl AS acl, relowner FROM own

@@ -6,6 +6,14 @@ WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_s
   AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
 ORDER BY 1, 2
 
+-- name: hold
+-- Locks these sequences until the transaction ends: nothing else can take the name of one.
+SELECT count(pg_catalog.pg_sequence_last_value(s.id::pg_catalog.regclass)) FROM unnest(%s::oid[]) s(id)
+
+-- name: names
+-- As the server finds them, whatever the snapshot shows.
+SELECT s.id, s.id::pg_catalog.regclass::text FROM unnest(%s::oid[]) s(id)
+
 -- name: position
 SELECT {number}::int, last_value, is_called FROM {sequence}
 

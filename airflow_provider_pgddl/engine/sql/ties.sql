@@ -48,7 +48,7 @@ ORDER BY f.oid
 
 -- name: triggers
 -- Triggers of others on these copies that a row or a statement of ours would fire, by copy and relation: in a session as any other,
--- and in one that has taken the replica role.
+-- and in one that has taken the replica role. Ours are known by their functions: anybody may give a trigger a name like theirs.
 SELECT k.id, pg_catalog.format('%%I.%%I', tn.nspname, tr.relname),
        coalesce(pg_catalog.array_agg(g.tgname::text ORDER BY g.tgname) FILTER (WHERE g.tgenabled IN ('O', 'A')), '{}'),
        coalesce(pg_catalog.array_agg(g.tgname::text ORDER BY g.tgname) FILTER (WHERE g.tgenabled IN ('R', 'A')), '{}')
@@ -58,7 +58,8 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
 CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
 JOIN pg_catalog.pg_class tr ON tr.oid = t.relid
 JOIN pg_catalog.pg_namespace tn ON tn.oid = tr.relnamespace
-JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgname !~ '^pgddl_'
+JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
+JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace AND pn.nspname <> 'pgddl'
 GROUP BY 1, 2
 ORDER BY 1, 2
 

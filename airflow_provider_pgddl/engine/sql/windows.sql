@@ -57,7 +57,7 @@ INSERT INTO {copy} ({columns}) OVERRIDING SYSTEM VALUE {rows}
 
 -- name: unproven
 -- Keys of rows that would not be the same again, with the columns, where the copy's row yields another value than the source has.
-SELECT {keys}, pg_catalog.array_remove(ARRAY[{columns}], NULL)
+SELECT {keys}, pg_catalog.array_remove(ARRAY[{columns}]::text[], NULL)
 FROM {staging} AS k JOIN {source} AS c ON {of_source}
 CROSS JOIN LATERAL (SELECT {expressions} FROM {copy} AS t WHERE {of_copy}) AS m
 WHERE {differ} LIMIT {limit}

@@ -3,9 +3,8 @@ the change log."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-
-from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.control import Control, Told
@@ -14,14 +13,14 @@ from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
-from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.clearing import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.gate import validating
 from airflow_provider_pgddl.engine.stages.receiving import receiving
@@ -42,7 +41,8 @@ def run(context: Context) -> StageResult:
     todo = context.healthy(context.tables(), "created")
     if not todo:
         return context.result("nothing_to_do")
-    rows = size = restarts = 0
+    rows = size = 0
+    restarts = Counter[int]()
     while todo:
         todo = _lay_out(context, todo)
         finished = _copy(context, todo)
@@ -50,11 +50,10 @@ def run(context: Context) -> StageResult:
         # At this barrier no chunk is under way: what changed a table is applied to its copy, and it goes on.
         stop(context, {table: findings for d in finished for table, findings in d.stopped.items()})
         rewritten = {table for d in finished for table in d.rewritten}
-        restarts += bool(rewritten)
-        if restarts == RESTARTS:
-            raise Retry(
-                f"a table was rewritten or truncated {RESTARTS} times during the backfill", todo="run the stage again"
-            )
+        restarts.update(rewritten)
+        for table in (t for t in context.tables() if restarts[t.id] == RESTARTS):
+            what = f"was rewritten or truncated {RESTARTS} times during the backfill"
+            raise Retry(what, table=table.qualified, todo="run the stage again in a quieter moment")
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
         follow(context)
         todo = context.healthy(context.tables(), "created")
@@ -181,10 +180,13 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
     nothing now."""
     for table in tables:
         context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
-        with context.fenced(table):
-            kept.save_all(context.target, table)
-            context.target.execute(sql.SQL("TRUNCATE {}").format(table.plan.copy_only))
-            context.journal.unplan(table.id)
+
+        def attempt(table: TableRow = table) -> None:
+            with context.fenced(table):
+                empty_again(context.target, table)
+                context.journal.unplan(table.id)
+
+        patiently(context, attempt)
 
 
 def _mark_finished(context: Context) -> list[TableRow]:
@@ -196,6 +198,7 @@ def _mark_finished(context: Context) -> list[TableRow]:
         done = [t for t in done if t.id not in altered]
         for table in done:
             if table.plan.keep:
+                refuse_code(context.target, table)
                 wait_for_kept(context.target, table)
         context.journal.set_state("backfilled", [t.id for t in done])
     return done

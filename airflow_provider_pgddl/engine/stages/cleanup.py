@@ -38,8 +38,11 @@ def run(context: Context) -> StageResult:
         raise UsageError(
             "the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away"
         )
-    if context.journal.follow_ups_left(row.run):
+    left = context.journal.follow_ups_left(row.run)
+    if any(failed is None for _, failed in left):
         raise UsageError("the swap has not been finished", todo="run stage swap again, which does what is left")
+    for statement, why in left:
+        context.say(f"was left to you: {statement}; ({why})")
     if not context.in_place:
         _note_late_ddl(context)
     tables = context.tables()
@@ -211,13 +214,13 @@ def drop_schema_if_empty(conn: Session, schema: str) -> None:
 
 
 def forget_capture(source: Session, pipeline: str) -> None:
-    """Takes the pipeline off the source; the last one takes the core set down, unless a fence still stands on it."""
+    """Takes the pipeline off the source; the last one takes the core set down, but for what a fence stands on."""
     if not migrations.state(source, "core")["applied"]:
         return
     ddl_log.stop(source, pipeline)
     slot_log.stop_slot(source, pipeline)
     with source.transaction():
-        left, fences = change_log.forget_pipeline(source, pipeline)
-    if left == 0 and not fences:
-        migrations.revert(source, "core")
+        left, fenced = change_log.forget_pipeline(source, pipeline)
+    if left == 0:
+        migrations.revert(source, "core", to=change_log.FENCE_VERSION if fenced else 0)
         migrations.revert(source, "injector")

@@ -21,7 +21,9 @@ from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
+from airflow_provider_pgddl.engine.rows.plan import Keepers
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema import verdict
@@ -81,6 +83,8 @@ class Context:
         self.source = self.session("source", "stage")
         self.target = self.source if self.pipeline.in_place else self.session("target", "stage")
         self.journal = Journal(self.target, self.name)
+        self.journal.keepers_of = self._keepers_of
+        self._keepers = dict[tuple[int, str, str], Keepers]()
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
@@ -114,6 +118,24 @@ class Context:
 
     def say(self, text: str) -> None:
         say(self.job.stage, text)
+
+    def look_at_owners_again(self) -> None:
+        """Once DDL has come: a table may be another role's, or have code that it had not."""
+        self._keepers.clear()
+
+    def _keepers_of(self, rows: Sequence[TableRow]) -> Mapping[int, Keepers]:
+        def key(row: TableRow) -> tuple[int, str, str]:
+            return row.oid, row.plan.copy_schema, row.plan.copy_name
+
+        new = {row.id: (row.oid, row.plan) for row in rows if key(row) not in self._keepers}
+        if new:
+            found = keeping.look(self.source, self.target, new, self.pipeline.trusted_roles)
+            self._keepers |= {key(row): found[row.id] for row in rows if row.id in found}
+        kept = {row.id: self._keepers[key(row)] for row in rows}
+        for row in rows:
+            if row.state == "captured":  # its copy is still to be made
+                self._keepers.pop(key(row), None)
+        return kept
 
     def border(self, limits: Limits | None = None) -> Border:
         """Where this run stops while it is paused, or while the source is beyond the limits."""
@@ -172,7 +194,7 @@ class Context:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
         by_id = {t.id: t for t in self.journal.tables(self.journal.run)}
         found = {i: [verdict.stopped(finding) for finding in findings] for i, findings in stopped.items()}
-        with self.target.transaction():
+        with self.fenced():
             self.journal.schema.record_many(
                 {(by_id[i].schema, by_id[i].name): ("mismatch", f, None, (None, None)) for i, f in found.items()}
             )
@@ -214,7 +236,7 @@ def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None
     from airflow_provider_pgddl.engine.pipeline.reading import changed_keys
     from airflow_provider_pgddl.engine.unbuilt import unsupported
 
-    refuse(unsupported(pipeline))  # a key that may change can still ask for what is not built
+    refuse(unsupported(pipeline), under_way=True)  # a key that may change can still ask for what is not built
     changed = changed_keys(recorded, pipeline.to_json())
     if changed:
         raise UsageError(

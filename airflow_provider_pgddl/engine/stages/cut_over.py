@@ -90,8 +90,9 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
         keys = _add_foreign_keys(context)
         events = context.journal.events(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
+        trusted = context.pipeline.trusted_roles
         refreshes = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW"]
-        apply_together(context.target, context.name, [e for e in events if e not in refreshes])
+        apply_together(context.target, context.name, [e for e in events if e not in refreshes], trusted)
         for statement in [*(e.statement for e in refreshes), *_refreshes(context)]:
             context.journal.add_follow_up(run_no, statement)
         for event in refreshes:
@@ -210,7 +211,8 @@ def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
     relations = fenced_relations(context.source, tables)
     with writers_wait(), context.source.transaction():
         lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
-        refuse(what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables]))
+        passing = what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
+        refuse(passing, under_way=True)
         for schema, name in relations:
             change_log.raise_fence(context.source, context.name, schema, name)
         context.check_fence()
@@ -251,7 +253,7 @@ def _add_foreign_keys(context: Context) -> int:
             name = constraint_name(event.statement)
             context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
         changed.append(replace(event, statement=not_valid(event.statement) if later else event.statement))
-    apply_together(context.target, context.name, changed)
+    apply_together(context.target, context.name, changed, context.pipeline.trusted_roles)
     return len(events)
 
 

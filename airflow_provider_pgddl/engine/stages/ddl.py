@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rights.trust import is_trusted
 from airflow_provider_pgddl.engine.rows.clearing import clear_changed
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
@@ -345,7 +346,8 @@ def _apply(context: Context) -> int:
             context.tried.add(row.id)
             outcome = apply_captured(
                 context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
-                context.fence(), row, as_ourselves_if_denied=context.moves_rows, copies_only=context.in_place,
+                context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
+                copies_only=context.in_place,
             )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
             if outcome.over:
@@ -354,7 +356,14 @@ def _apply(context: Context) -> int:
         status = row.status if done else outcome.status
         if not context.journal.passes_over(status, row.object_kind):
             break
+    if applied:
+        context.look_at_owners_again()
     return applied
+
+
+def _is_trusted(context: Context, role: str) -> bool:
+    source = context.session_once("source", "ddl")
+    return is_trusted(source, role, context.pipeline.trusted_roles)
 
 
 def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:

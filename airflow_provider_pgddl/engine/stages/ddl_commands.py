@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rights.trust import is_trusted
 from airflow_provider_pgddl.engine.schema.versions import diff
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
@@ -164,7 +165,7 @@ def _changed(ddl: DdlJournal, ids: Sequence[int]) -> dict[str, Any]:
     return _overview(ddl) | {"changed": [_event(ddl.row(event_id), first) for event_id in ids]}
 
 
-def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> dict[str, Any]:
+def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | None = None) -> dict[str, Any]:
     """Applies failed events, all in commit order or this one, up to the first that fails again.
 
     Retry where a lock was not to be had in time, or another run is alive: a stage tries failed events by itself.
@@ -179,6 +180,10 @@ def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> d
         def session(purpose: str) -> Session:
             return connect(target_dsn, purpose=purpose, pipeline=name, token=token)
 
+        def trusted_on_source(role: str) -> bool:
+            with connect(source_dsn, purpose="ddl retry", pipeline=name) as source:
+                return is_trusted(source, role, pipeline.trusted_roles)
+
         with session("ddl retry") as target:
             held.terminate_stale(target)
             ddl = DdlJournal(target, name, Journal(target, name).run)
@@ -186,7 +191,7 @@ def retry(pipeline: Pipeline, target_dsn: str, event_id: int | None = None) -> d
             for row in _failed(ddl, event_id):
                 outcome = apply_captured(
                     target, lambda: session("ddl watch"), pipeline, ddl, held.fence, row,
-                    as_ourselves_if_denied=pipeline.moves_rows, copies_only=pipeline.in_place,
+                    trusted_on_source=trusted_on_source, copies_only=pipeline.in_place,
                 )  # fmt: skip
                 tried.append(row.id)
                 if not outcome.over:

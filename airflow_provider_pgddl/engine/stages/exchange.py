@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine import catalog, dependents, lease
 from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.ddl.actions import dropped_columns, retyped_columns
-from airflow_provider_pgddl.engine.ddl.as_client import run_as
+from airflow_provider_pgddl.engine.ddl.apply import run_event
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
@@ -175,8 +175,8 @@ def _exchange(
         for key in keys:
             if key not in lost:
                 add_foreign_key(context, journal, key)
-        carried.put_back(conn, replaced_names(tables))
-        _finish(journal, conn, tables, events)  # after the foreign keys: it may comment on one
+        carried.put_back(conn, replaced_names(tables), context.pipeline.trusted_roles)
+        _finish(context, journal, conn, tables, events)  # after the foreign keys: it may comment on one
         splitting.own(conn, tables)
         for table, sequences in serials:
             own_sequences(conn, table, sequences)  # after the owner: they must have the same
@@ -203,7 +203,8 @@ def read_dependents(
     changed = {oid: retyped_columns(pipeline.rewrites[t.schema, t.name].alter) for oid, t in by_oid.items()}
     asked = pipeline.swap.recreate_materialized_views
     found = dependents.read(conn, list(by_oid), changed, materialized=asked)
-    refuse(Finding("error", r.code, "source", by_oid[r.table].qualified, r.what, r.fix) for r in found.refused)
+    refused = [Finding("error", r.code, "source", by_oid[r.table].qualified, r.what, r.fix) for r in found.refused]
+    refuse(refused, under_way=True)
     return found
 
 
@@ -240,7 +241,7 @@ def _refuse_changed(
     context: Context, conn: Session, tables: Sequence[TableRow], broken: Callable[[], list[Finding]]
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
-    refuse(broken())
+    refuse(broken(), under_way=True)
     _, stopped = stopped_by_drift(conn, Journal(conn, context.name), tables)
     if stopped:
         if captures_ddl(context):
@@ -371,14 +372,16 @@ def _revoke_defaults(conn: Session, table: TableRow) -> None:
         conn.execute(sql.SQL("REVOKE ALL ON {} FROM {}").format(sql.SQL(relation), grantee))
 
 
-def _finish(journal: Journal, conn: Session, tables: Sequence[TableRow], events: Sequence[EventRow]) -> None:
+def _finish(
+    context: Context, journal: Journal, conn: Session, tables: Sequence[TableRow], events: Sequence[EventRow]
+) -> None:
     """Owner, grants, policies, triggers, comments: with their original text, which now means the new table (C21)."""
     ids = {t.id for t in tables}
     for table in tables:
         _revoke_defaults(conn, table)
     for event in events:
         if event.table_id in ids:
-            run_as(conn, event.event.get("grantor"), event.statement)
+            run_event(conn, event, context.pipeline.trusted_roles)
             journal.event_status(event.id, "applied")
 
 

@@ -38,6 +38,12 @@ def hand_over(context: Context) -> None:
     to the copy from then on (C10). One that cannot be handed over now keeps its log, which loses nothing, until the
     next replay."""
     for table in _of_the_log(context):
+        if owner := table.plan.keepers.writer:
+            context.say(
+                f"{table.qualified}: stays with the change log: a direct trigger would run code of {owner}, who is not "
+                "in trusted_roles, with our rights"
+            )
+            continue
         late = direct.late_checks(context.source, table.plan)
         if late:
             context.say(f"{table.qualified}: stays with the change log: {', '.join(late)} is checked late (DEFERRABLE)")

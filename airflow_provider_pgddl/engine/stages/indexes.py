@@ -1,5 +1,5 @@
-"""Indexes and statistics that came, went or changed without an applied event, and names of indexes that the target's
-server has chosen: done on the copies before a swap."""
+"""Indexes, statistics and what an index is marked for that came, went or changed without an applied event, and names of
+indexes that the target's server has chosen: done on the copies before a swap."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from airflow_provider_pgddl.engine.stages.pending import replace_pending
 
 # What a name has while it changes hands, in one transaction.
 _BETWEEN = "pgddl renames {}"
+
+# Kinds of statements about what an index is to its table.
+_MARKS = ("cluster", "replica identity")
 
 # "index" or "statistics", its name on the source, and its table's schema, with which it is on a copy.
 Built = tuple[str, Name, str]
@@ -50,8 +53,28 @@ def carry_indexes(
         return
     replace_pending(context, wanted, ["index"])
     pending = context.journal.events(context.journal.run, ["index"])
-    count = apply_events(context.target, context.name, context.fence(), pending, copies_only=context.in_place)
+    trusted = context.pipeline.trusted_roles
+    count = apply_events(
+        context.target, context.name, context.fence(), pending, trusted, copies_only=context.in_place
+    )
     context.say(f"{count} index(es) built that came after the snapshot")
+
+
+def carry_marks(context: Context, added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> None:
+    """Replica identity and CLUSTER's index, where the dump shows another one: CLUSTER … USING sets its mark without an
+    event. Behind the indexes, which they name."""
+    for table in dict.fromkeys(e.table for e in [*gone, *added] if e.table and e.kind in _MARKS):
+        copy = (copy_schema(table[0]), table[1]) if context.in_place else table
+        there = _marks(context.target, copy)
+        for wanted in _marks(context.source, table) - there if there else ():
+            with context.fenced():
+                alter = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*copy), sql.SQL(wanted))
+                context.target.execute(alter)
+
+
+def _marks(conn: Session, table: Name) -> set[str]:
+    """As actions of an ALTER TABLE; empty where there is no such table."""
+    return {action for row in conn.execute(queries("catalog")["marks"], table) for action in row}
 
 
 def name_as_on_source(context: Context) -> None:

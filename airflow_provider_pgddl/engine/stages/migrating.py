@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_pgddl.engine.catalog import Table
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.errors import Fenced, PgddlError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy
 from airflow_provider_pgddl.engine.schema.model import Schemas
@@ -22,13 +22,17 @@ def migrate(context: Context, tables: Sequence[TableRow], seen: Mapping[int, Tab
     if not _is_asked_for(context.pipeline):
         return
     found = evaluate(context.pipeline, context.source, context.target, tables, (), seen=schemas)
-    work = Alterations(context.pipeline, context.target_dsn, context.target, signals=True, say=context.say)
+    work = Alterations(
+        context.pipeline, context.target_dsn, context.target, signals=True, say=context.say, fence=context.fence()
+    )
     for table in tables:
         both = found[table.schema, table.name]
         plan = _plan(table, both)
         if plan.steps and both.source is not None and is_as_described(both.source, seen[table.oid]):
             try:
                 work.apply(plan)
+            except Fenced:
+                raise
             except PgddlError as error:
                 context.say(f"{table.qualified}: {error}")
 

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, recorded
@@ -87,8 +88,7 @@ def _holds_rows_of_others(context: Context, late: TableRow) -> bool:
     if late.oid in context.journal.detached(context.journal.run):
         return False  # its rows came with those of the table that it was a partition of
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
-    row = context.target.execute(query).fetchone()
-    return bool(row and row[0])
+    return keeping.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
 
 
 def _leave_for_the_swap(context: Context, late: TableRow, then: Table) -> None:

@@ -41,6 +41,7 @@ class WayBack:
         """Log and trigger function of each copy, without a lock that anybody meets; made anew where a copy is another
         than they were made for."""
         context = self._context
+        context.check_fence()
         self._digests = copy_digests(context.source, tables)  # first: what is altered after this shows another one
         for table in tables if context.pipeline.swap.keep_old else ():
             old, copy = _described(context.source, table)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
@@ -22,8 +21,8 @@ from airflow_provider_pgddl.engine.dependents import Carried
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.drain import NAMED, LostTrack, Unproven, drain
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -50,10 +49,12 @@ from airflow_provider_pgddl.engine.stages.exchange import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
+from airflow_provider_pgddl.engine.stages.follow_ups import follow_up
 from airflow_provider_pgddl.engine.stages.in_the_way import Watched, blockers_signalled
 from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.replay import no_shorter
 from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
+from airflow_provider_pgddl.engine.stages.sequences import positions
 
 _Q = queries("reverse")
 _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
@@ -76,8 +77,9 @@ def run(context: Context) -> StageResult:
     if row.cut_over_at is None:
         if row.reverted_at is None:
             raise UsageError("nothing has been swapped", todo="run stage swap first")
-        finished = finish(context)
-        return context.result("done" if finished else "nothing_to_do", validated=finished)
+        followed = follow_up(context)
+        state = "done" if followed.done else "nothing_to_do"
+        return followed.noted(context.result(state, validated=followed.done))
     backs = _ways_back(context)
     _refuse_changed(context.source, backs)
     _dependents(context, context.source, backs)
@@ -86,11 +88,12 @@ def run(context: Context) -> StageResult:
     backs = _made_ready(context, backs)
     windows = _catch_up(context, backs)
     figures = _go_back(context, backs)
-    finished = finish(context)
-    return context.result(
-        "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=finished,
+    # A value that only the old table knows may refer to a row that was deleted since: its key stays NOT VALID.
+    followed = follow_up(context)
+    return followed.noted(context.result(
+        "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=followed.done,
         windows=len(windows), keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), **figures,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 # --- what keeps it from happening -------------------------------------------------------------------------------------
@@ -142,10 +145,11 @@ def _refuse_sequences_beyond(conn: Session, backs: Sequence[Back]) -> None:
             if types.get(column) == now:
                 continue  # the column is what it was, and so is what it makes of the sequence
             largest = _LARGEST.get(types.get(column, ""))
-            row = conn.execute(sql.SQL("SELECT last_value FROM {}").format(sql.Identifier(schema, name))).fetchone()
-            if largest is not None and row is not None and abs(row[0]) > largest:
+            sequence = catalog.oid_of(conn, schema, name)
+            at = positions(conn, {(schema, name): sequence})[schema, name].last if sequence else 0
+            if largest is not None and abs(at) > largest:
                 raise StageFailed(
-                    f"sequence {schema}.{name} stands at {row[0]}, beyond what column {column} can hold as "
+                    f"sequence {schema}.{name} stands at {at}, beyond what column {column} can hold as "
                     f"{types[column]}",
                     table=table.qualified,
                     todo="set it to a value that the old column can hold, then run revert again; the new table stays "
@@ -275,11 +279,11 @@ def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error
     plan, columns = row.plan, []
     for column, made in zip(plan.columns, plan.expressions, strict=True):
         if column in plan.proof:
-            query = sql.SQL("SELECT {} FROM {} AS t WHERE EXISTS (SELECT FROM {} AS k WHERE {} AND k.n = {})")
+            query = sql.SQL("SELECT ({})::text FROM {} AS t WHERE EXISTS (SELECT FROM {} AS k WHERE {} AND k.n = {})")
             parts = (sql.SQL(made), plan.source, trial, plan.key_join("t", "k"), sql.Literal(number))
             try:
                 with conn.transaction():
-                    conn.execute(query.format(*parts))
+                    keeping.fetch(conn, keeping.reader_of(conn, plan), query.format(*parts), ["text"], trial)
             except psycopg.DataError:
                 columns.append(column)
     return _said(error) + (f" (column {', '.join(columns)})" if columns else "")
@@ -344,7 +348,8 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Wat
         serials = [(table, way, _move(conn, table, way)) for table, way in backs]
         for key in (*keys, *lost):
             add_foreign_key(context, journal, key)
-        carried.put_back(conn, {(t.schema, t.name): (copy_schema(t.schema), t.name) for t in tables})
+        copies = {(t.schema, t.name): (copy_schema(t.schema), t.name) for t in tables}
+        carried.put_back(conn, copies, context.pipeline.trusted_roles)
         for table, way, sequences in serials:
             own_sequences(conn, table, sequences, way.row.plan.serials)
         refuse_left_behind(conn, new)
@@ -365,7 +370,7 @@ def _refuse_changed_now(
     conn: Session, backs: Sequence[Back], keys: Sequence[ForeignKey], broken: Callable[[], list[Finding]]
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
-    refuse(broken())
+    refuse(broken(), under_way=True)
     _refuse_changed(conn, backs)
     if foreign_keys(conn, [way.row.oid for _, way in backs]) != list(keys):
         raise NotYet("foreign keys changed while the locks were taken")
@@ -438,26 +443,3 @@ def _pass_over_ddl(context: Context, conn: Session) -> None:
         ).fetchone()
         assert row is not None
         ddl.set_position(*row)
-
-
-def finish(context: Context) -> int:
-    """Foreign keys are validated, without holding anybody up. A value that only the old table knows may refer to a row
-    that was deleted since: its key stays NOT VALID, and that is said."""
-    run_no = context.journal.run
-    statements = context.journal.follow_ups_left(run_no)
-    for statement in statements:
-
-        def attempt(statement: str = statement) -> str:
-            with context.fenced():
-                limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
-                said = statement
-                try:
-                    with context.source.transaction():
-                        context.source.execute(statement)
-                except pg.ForeignKeyViolation as error:
-                    said = f"stays NOT VALID: {error.diag.message_primary} ({statement})"
-                context.journal.follow_up_done(run_no, statement)
-            return said
-
-        context.say(with_tries(context.pipeline.swap, "finishing the revert", attempt))
-    return len(statements)

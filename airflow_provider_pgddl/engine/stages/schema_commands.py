@@ -253,7 +253,7 @@ def _changed(pipeline: Pipeline, both: Evaluated, finding: Finding) -> sql.Compo
     source, target = both.source.column(finding.column), both.target.column(finding.column)
     if source is None or target is None or judge_cast(target.type, source.type).kind in ("same", "safe"):
         return None
-    query = "SELECT FROM {} WHERE CAST(CAST({c} AS {new}) AS {old})::text IS DISTINCT FROM {c}::text LIMIT 1"
+    query = "SELECT true FROM {} WHERE CAST(CAST({c} AS {new}) AS {old})::text IS DISTINCT FROM {c}::text LIMIT 1"
     return sql.SQL(query).format(
         sql.Identifier(both.target.schema, both.target.name),
         c=sql.Identifier(finding.column),

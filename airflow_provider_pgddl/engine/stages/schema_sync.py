@@ -90,13 +90,15 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     context.say(f"{total} indexes and constraints on {len(tables)} tables")
     over_spark = worth_spreading(context.pipeline, len(last), sum(sizes.values()))
     built = sum(_build_parts(context, parts, len(tables), over_spark) for parts in (first, last) if parts)
-    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []))
+    trusted = context.pipeline.trusted_roles
+    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []), trusted)
 
 
 def _part(context: Context, tables: Sequence[TableRow], events: Sequence[EventRow], *, analyze: bool = False) -> Build:
     return Build(
         context.target_dsn, context.name, context.fence(tables[0]) if len(tables) == 1 else context.fence(),
         tuple(events), context.in_place, tuple(t.plan.copy for t in tables if analyze), quick=len(tables) > 1,
+        trusted=context.pipeline.trusted_roles,
     )  # fmt: skip
 
 

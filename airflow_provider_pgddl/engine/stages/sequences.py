@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from psycopg import errors as pg
@@ -10,6 +10,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 
@@ -81,7 +82,7 @@ def keep_ahead(context: Context) -> None:
     def attempt() -> None:
         here = _sequences(context.target)
         now = _on_source(context, here)
-        stand = _positions(context.target, now)
+        stand = positions(context.target, {name: here[name].oid for name in now})
         wanted = {here[name].oid: ahead(here[name], now[name], stand[name]) for name in now}
         moved = {oid: position for oid, position in wanted.items() if position is not None}
         if moved:
@@ -102,25 +103,33 @@ def set_exactly(context: Context) -> int:
 
 def _on_source(context: Context, here: Collection[Name]) -> dict[Name, Position]:
     """Where the source's sequences stand that the target has too."""
-    return _positions(context.source, _sequences(context.source).keys() & here)
+    there = {name: sequence.oid for name, sequence in _sequences(context.source).items() if name in here}
+    return positions(context.source, there)
 
 
 def _sequences(conn: Session) -> dict[Name, Sequence]:
     return {(schema, name): Sequence(*rest) for schema, name, *rest in conn.execute(_Q["sequences"])}
 
 
-def _positions(conn: Session, names: Iterable[Name]) -> dict[Name, Position]:
+def positions(conn: Session, sequences: Mapping[Name, int]) -> dict[Name, Position]:
+    """Where these stand, given their oids; read by the names that they have once they are locked, for a view that has
+    taken the name of one would run as us (C28)."""
     found: dict[Name, Position] = {}
-    listed = sorted(names)
+    listed = sorted(sequences)
     for start in range(0, len(listed), SEQUENCES_A_QUERY):
         batch = listed[start : start + SEQUENCES_A_QUERY]
-        query = sql.SQL(" UNION ALL ").join(
-            sql.SQL(_Q["position"]).format(number=sql.Literal(i), sequence=sql.Identifier(*name))
-            for i, name in enumerate(batch)
-        )
+        oids = [sequences[name] for name in batch]
         try:
-            found |= {batch[i]: Position(last, called) for i, last, called in conn.execute(query)}
-        except pg.UndefinedTable as error:
+            with conn.transaction():
+                conn.execute(_Q["hold"], [oids])
+                keeping.hold_schemas(conn, oids)
+                names = dict(conn.execute(_Q["names"], [oids]).fetchall())
+                query = sql.SQL(" UNION ALL ").join(
+                    sql.SQL(_Q["position"]).format(number=sql.Literal(i), sequence=sql.SQL(names[oid]))
+                    for i, oid in enumerate(oids)
+                )
+                found |= {batch[i]: Position(last, called) for i, last, called in conn.execute(query)}
+        except (pg.UndefinedTable, pg.InternalError_) as error:  # the latter: an oid that is nobody's by now
             raise GaveWay("a sequence was dropped or renamed just now") from error
     return found
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from psycopg import sql
-
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.catalog import Table
@@ -23,6 +21,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows.clearing import empty_again
 from airflow_provider_pgddl.engine.rows.logs import lost_tracks
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
@@ -204,6 +203,7 @@ def _fresh(
         plan = first_plan(context.pipeline, now, table.plan.left_out)
     else:
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
+    plan = replace(plan, keepers=table.plan.keepers)
     return replace(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=catalog.fingerprint(now.structure()), physical=now.physical(),
@@ -385,14 +385,17 @@ def note_made(context: Context, was: TableRow, look: Look) -> None:
 
 def start_over(context: Context, was: TableRow, look: Look) -> None:
     """Without indexes it is read by blocks, as from the start."""
-    with context.fenced(was):
-        kept.rekey(context.target, was, look.fresh)
-        kept.save_all(context.target, look.fresh)
-        context.target.execute(sql.SQL("TRUNCATE {}").format(look.fresh.plan.copy_only))
-        context.journal.unplan(was.id)
-        drop_pending(context.target, look.fresh)
-        create_pending(context.target, look.fresh)
-        _record(context.target, context.name, was, look, "created")
+
+    def attempt() -> None:
+        with context.fenced(was):
+            kept.rekey(context.target, was, look.fresh)
+            empty_again(context.target, look.fresh)
+            context.journal.unplan(was.id)
+            drop_pending(context.target, look.fresh)
+            create_pending(context.target, look.fresh)
+            _record(context.target, context.name, was, look, "created")
+
+    patiently(context, attempt)
 
 
 def read_again(context: Context, was: TableRow, look: Look, leaves: Sequence[int] = ()) -> None:

@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relo
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rights.keeping import is_superuser
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import (
@@ -40,6 +41,8 @@ from airflow_provider_pgddl.engine.stages.splitting import Shaper, make_partitio
 DUMP_TRIES = 3
 SETTLED_TRIES = 10
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
+
+_LET_OWN = queries("rights")["let_own"]
 
 Name = tuple[str, str]
 
@@ -230,7 +233,9 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]
     # What is there already is not ours to make, nor to take away again.
     extensions = {row[0] for row in context.target.execute("SELECT extname FROM pg_catalog.pg_extension")}
     roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
-    for event in events:
+    schemas = {row[0] for row in context.target.execute("SELECT nspname FROM pg_catalog.pg_namespace")}
+    new = [e.is_right_on_schema and e.schema not in schemas for e in events]
+    for event in (replace(e, phase="create") if early else e for e, early in zip(events, new, strict=True)):
         if event.phase == "noise":
             continue
         missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
@@ -270,8 +275,9 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
     """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE
     TABLE.
 
-    What acts on writers, and the owner, comes after the move, with its original text (C21). A serial's sequence is
-    kept and goes on under the new table; foreign keys of both directions are read from the catalog at the swap."""
+    What acts on writers, and the owner once more, comes after the move, with its original text (C21). A serial's
+    sequence is kept and goes on under the new table; foreign keys of both directions are read from the catalog at the
+    swap."""
     tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
     names = moving(events, tables)
     shaper = Shaper(context, events)
@@ -282,6 +288,13 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
         )
         for statement, tag in ((create, "CREATE SCHEMA"), (comment.as_string(context.target), "COMMENT")):
             yield Step(_ours(statement, tag, schema), statement)
+        if not is_superuser(context.target):  # else whoever is to own a copy needs this
+            for (grant,) in context.target.execute(_LET_OWN, [copy_schema(schema), schema]).fetchall():
+                yield Step(_ours(grant, "GRANT", schema), grant)
+    owners: dict[Name, list[DdlEvent]] = {}
+    for event in events:
+        if event.kind == "owner" and event.tag == "ALTER TABLE" and event.table is not None:
+            owners.setdefault(event.table, []).append(event)
     gone = {id(event) for name in tables for event in _gone(context, events, name)}
     for event in events:
         if event.phase == "noise" or event.table not in tables:
@@ -301,6 +314,10 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
         else:
             yield Step(event, shaper.shaped(event, relocate(event.statement, names)))
         if event.tag == "CREATE TABLE":
+            # From the start: what Postgres does with its code it does as its owner. No section: the dump has shown the
+            # statement once, and the guard of the swap counts what it has shown.
+            for owner in owners.get(event.table, ()):
+                yield Step(replace(owner, phase="create", section=None), relocate(owner.statement, names))
             yield from _alter(context, event)
     # What a table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
     for event in events:
@@ -355,4 +372,5 @@ def _apply(context: Context) -> int:
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
     events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]
-    return apply_in_groups(context.target, context.name, context.fence(), events, copies_only=context.in_place)
+    trusted = context.pipeline.trusted_roles
+    return apply_in_groups(context.target, context.name, context.fence(), events, trusted, copies_only=context.in_place)

@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.ddl.partitioned import constraint_of_comment,
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.model import PartitionBy
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import split
 from airflow_provider_pgddl.engine.rows.split import Cell
 from airflow_provider_pgddl.engine.sql import queries
@@ -91,7 +92,9 @@ def _first_cells(source: Session, table: TableRow, by: PartitionBy) -> list[Cell
         cells = split.range_cells(source, plan, first, last, by.ahead)
     elif by.list is True:
         rows = split.values(plan, sql.SQL("FROM {} AS t").format(plan.source))
-        cells = [split.listed([text]) for (text,) in source.execute(sql.SQL(_Q["values_of"]).format(rows=rows))]
+        query = sql.SQL(_Q["values_of"]).format(rows=rows)
+        found = keeping.fetch_held(source, plan, "reader", query, ["text"])
+        cells = [split.listed([text]) for (text,) in found]
         if len(cells) > split.MOST:
             raise split.too_many(plan, f"{len(cells)} values")
     else:

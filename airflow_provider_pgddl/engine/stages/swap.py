@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
-from airflow_provider_pgddl.engine.stages import cut_over, exchange, revert
+from airflow_provider_pgddl.engine.stages import cut_over, exchange
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
-from airflow_provider_pgddl.engine.stages.locks import with_tries
+from airflow_provider_pgddl.engine.stages.follow_ups import follow_up
 from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
 from airflow_provider_pgddl.engine.stages.unready import refuse_unready
@@ -30,22 +29,21 @@ def run(context: Context) -> StageResult:
         cut_over.lower_fence(context.source, context.pipeline, context.tables())
     context.border().wait()
     if context.row().cut_over_at is not None:
-        finished = _finish(context)
-        dropped = _drop_replaced(context)
-        return context.result("done" if finished or dropped else "nothing_to_do", validated=finished)
+        followed = follow_up(context)
+        state = "done" if _drop_replaced(context) or followed.done else "nothing_to_do"
+        return followed.noted(context.result(state, validated=followed.done))
     if context.in_place:
-        revert.finish(context)  # where that was killed
+        follow_up(context)  # where a revert was killed
     follow(context, look=True)
     refuse_unready(context)
     try:
         figures = exchange.run(context, context.tables()) if context.in_place else cut_over.run(context)
     except Rehearsed as done:
         return _rehearsed(context, done)
-    finished = _finish(context)
+    followed = follow_up(context)
     _drop_replaced(context)
-    return context.result(
-        "done", {t.qualified: {"state": t.state} for t in context.tables()}, validated=finished, **figures
-    )
+    states = {t.qualified: {"state": t.state} for t in context.tables()}
+    return followed.noted(context.result("done", states, validated=followed.done, **figures))
 
 
 def _rehearsed(context: Context, done: Rehearsed) -> StageResult:
@@ -63,24 +61,6 @@ def _rehearsed(context: Context, done: Rehearsed) -> StageResult:
         context.result("rehearsed", locked_ms=done.locked_ms, statements=len(done.statements)),
         statements=[noted.to_json() for noted in done.statements],
     )
-
-
-def _finish(context: Context) -> int:
-    """After the commit: foreign keys are validated and views filled without holding anybody up; what is left if this is
-    killed, the next run does, and cleanup waits for it."""
-    run_no = context.journal.run
-    statements = context.journal.follow_ups_left(run_no)
-    for statement in statements:
-
-        def attempt(statement: str = statement) -> None:
-            with context.fenced():
-                limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
-                context.target.execute(statement)
-                context.journal.follow_up_done(run_no, statement)
-
-        with_tries(context.pipeline.swap, "finishing the swap", attempt)
-        context.say(statement)
-    return len(statements)
 
 
 def _drop_replaced(context: Context) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.grants import taken_back
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
@@ -15,7 +17,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
-from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, name_as_on_source
+from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, carry_marks, name_as_on_source
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 
@@ -53,10 +55,13 @@ class SchemaGuard:
         if captures_ddl(context):
             name_as_on_source(context)
             carry_indexes(context, dumped, added, gone)
-            replace_pending(context, dumped, ["foreign_key", "finish"])
+            carry_marks(context, added, gone)
+            replace_pending(context, [*_taken_back(gone, dumped), *dumped], ["foreign_key", "finish"])
             explained = _Explained(context)
-            added = [e for e in added if e.phase == "create" and not explained.has(e)]
-            gone = [e for e in gone if e.phase == "create" and not explained.has(e)]
+            added, gone = (
+                [e for e in events if e.phase == "create" and not e.is_right_on_schema and not explained.has(e)]
+                for events in (added, gone)
+            )
         # What a person did on both sides, table by table the same, was carried over.
         added, gone = _without_carried(added, gone, settled), _without_carried(gone, added, settled)
         if added or gone:
@@ -123,6 +128,16 @@ def _equal_now(context: Context) -> set[Name]:
             },
         )
     }
+
+
+def _taken_back(gone: Sequence[DdlEvent], dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
+    """What takes back the grants that came with a schema of ours, and that the source has no more."""
+    schemas = {e.schema for e in dumped if e.tag == "CREATE SCHEMA"}
+    return [
+        replace(e, phase="finish", tag="GRANT" if e.tag == "REVOKE" else "REVOKE", statement=taken_back(e.statement))
+        for e in gone
+        if e.phase == "create" and e.is_right_on_schema and e.tag != "ALTER SCHEMA" and e.schema in schemas
+    ]
 
 
 def _without_carried(

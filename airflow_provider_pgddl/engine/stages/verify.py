@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rows.checksums import Sides
+from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.ranges import Bound, Range, boundaries, parts, scattered, sizes
@@ -63,7 +63,7 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
     for table in (t for t in tables if not t.keyless):  # such are compared when they are copied
         left, _, differ = found.get(table.id, (1, 0, 0))
         if differ:
-            reasons[table.qualified] = f"{differ} rows differ"
+            reasons[table.qualified] = f"{_counted(differ)} rows differ"
         elif left:
             reasons[table.qualified] = "it was not verified to the end"
     return reasons
@@ -222,12 +222,17 @@ def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[st
     return {t.qualified: {"rows": found[t.id][1], "differ": found[t.id][2]} for t in tables if t.id in found}
 
 
+def _counted(differ: int) -> str:
+    """A range knows no more than so many of its keys, so from there on nobody has counted them all."""
+    return f"at least {differ:,}" if differ >= LISTED else str(differ)
+
+
 def _raise_difference(context: Context, tables: Sequence[TableRow], differing: dict[str, dict[str, Any]]) -> None:
     by_name = {t.qualified: t for t in tables}
     lines = []
     for name in differing:
         keys = context.journal.differing(by_name[name].id)
-        lines.append(f"{name}: {len(keys)} rows differ, such as {', '.join(keys[:5])}")
+        lines.append(f"{name}: {_counted(differing[name]['differ'])} rows differ, such as {', '.join(keys[:5])}")
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),
         todo="do not swap. Find out who else writes to the copy; then `pgddl reset` and start again",

@@ -13,6 +13,6 @@ with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}
     PgddlSetupOperator(task_id="cluster_mode", pipeline=NOBODY, deploy_mode="cluster")
     PgddlSetupOperator(task_id="no_file", pipeline="none.yaml")
     PgddlSetupOperator(task_id="bad_file", pipeline="bad.yaml")
-    PgddlSetupOperator(task_id="literal_password", pipeline=NOBODY | {"source": {"dsn": "host=a password=hush-lit"}})
+    PgddlSetupOperator(task_id="literal_password", pipeline="literal_password.yaml")
     PgddlSetupOperator(task_id="no_spark_submit", pipeline=NOBODY, spark_binary="spark9-submit")
     PgddlSetupOperator(task_id="unreachable", pipeline=NOBODY, retries=1, retry_delay=0)

@@ -1,0 +1,394 @@
+"""Rows of tables whose owners we do not trust (C28). Their code runs as they, behind the wall; where none can be
+reached, which is nearly always, it is kept out by locks, and everything goes on as with any other table.
+
+The locks: ROW EXCLUSIVE on the relation keeps indexes, triggers and constraints from coming (CREATE INDEX CONCURRENTLY
+makes its entry, which is looked at, and then waits for us); SHARE on two catalogs keeps extended statistics and
+partitions from coming, which no lock on the table does; and a lock on their rows keeps its schemas' names. Casts can
+come at any time: what is cast of or to a user's type is cast behind the wall. Reading is enough to run code: a query
+that is planned evaluates what is constant in the predicates of a table's indexes and in its statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed
+from airflow_provider_pgddl.engine.rights import wall
+from airflow_provider_pgddl.engine.rights.trust import untrusted
+from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
+from airflow_provider_pgddl.engine.rows.yielding import Patience, lock_nowait
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("rights")
+Name = tuple[str, str]
+Side = Literal["reader", "writer"]
+PATIENCE = 60.0  # seconds for a look at a table that somebody is at
+
+# What is evaluated where a table is only read.
+_READ = ("index", "statistics", "partition key", "cast")
+# What the plan reads for a column beside itself, and runs nobody's code but a cast's.
+_PLAIN = re.compile(r'("([^"]|"")*"|\w+|NULL|CAST\(("([^"]|"")*"|\w+) AS [a-z ]+(\(\d+(,\d+)?\))?\))')
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Something that runs where a table is read or written: `code` (`function m.f(integer)`) of role `author`, in what
+    `kind` and `name` say (`check`, `positive`). `nested`: by way of a domain inside another type."""
+
+    kind: str
+    name: str
+    author: str
+    code: str
+    nested: bool
+
+    def __str__(self) -> str:
+        return f"{self.code} of role {self.author} (in {self.kind} {self.name})"
+
+
+class OwnerChanged(Retry):
+    """A table is another role's than when the stage began."""
+
+
+# --- who keeps what: once a stage, and where a table is new ---------------------------------------------------------
+
+
+def look(
+    source: Session, target: Session, tables: Mapping[int, tuple[int, Plan]], trusted: Sequence[str]
+) -> dict[int, Keepers]:
+    """By table id, given each one's oid on the source and its plan."""
+    names = {i: (plan.copy_schema, plan.copy_name) for i, (_, plan) in tables.items()}
+    there = catalog.oids_of(target, names.values())
+    copies = {i: there[name] for i, name in names.items() if name in there}
+    live = survey(source, (oid for oid, _ in tables.values()), trusted)
+    copied = survey(target, copies.values(), trusted)
+    found = {}
+    for i, (oid, _) in tables.items():
+        here, copy = live.get(oid, NOTHING), copied.get(copies.get(i, 0), NOTHING)
+        why = [*here.refused, *copy.refused]
+        if source is target and i in copies and copy.role != here.role:
+            why.append(
+                f"it belongs to {here.role or 'a trusted role'} and its copy to {copy.role or 'a trusted role'}: "
+                "give both one owner"
+            )
+        found[i] = Keepers(here.role, copy.role, tuple(trusted), tuple(dict.fromkeys(why)))
+    if source is target:
+        guests = [(names[i][0], found[i].writer, tables[i][1].split is not None) for i in copies if found[i].writer]
+        let_in(target, guests)
+    return found
+
+
+def let_in(conn: Session, guests: Sequence[tuple[str, str, bool]]) -> None:
+    """(schema, role, whether it makes tables there): into schemas of ours, where code runs as that role."""
+    if guests:
+        for (grant,) in conn.execute(_Q["let_in"], [list(each) for each in zip(*guests, strict=True)]).fetchall():
+            conn.execute(grant)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Of one table: the role that owns it and is not trusted, or ''; the code that is not; and why nothing may be done
+    with it, if there is a reason."""
+
+    role: str
+    code: tuple[Code, ...]
+    refused: tuple[str, ...]
+
+
+NOTHING = Survey("", (), ())
+
+
+def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, Survey]:
+    """By oid; tables of which nothing is to be said are left out."""
+    listed = sorted(set(oids))
+    owners = dict(conn.execute(_Q["owners"], [listed]).fetchall())
+    strange = untrusted(conn, {role for roles in owners.values() for role in roles}, trusted)
+    code = foreign_code(conn, listed, trusted)
+    guarded = {oid: next((r for r in owners.get(oid, ()) if r in strange), "") for oid in listed}
+    others = _strangers(conn, [(c, guarded[oid]) for oid in listed for c in code.get(oid, ())])
+    forced = {oid for (oid,) in conn.execute(_Q["forced"], [listed])}
+    found = {}
+    for oid, role in guarded.items():
+        why, here = list[str](), code.get(oid, ())
+        if role and len(owners[oid]) > 1:
+            why.append(
+                f"it and its partitions belong to several roles ({', '.join(sorted(owners[oid]))}), and code of one "
+                f"would run with another's rights: give them one owner, or set trusted_roles: [{role}]"
+            )
+        why += [refusal(c, role) for c in here if (c, role) in others or c.nested]
+        if role and here and oid in forced:
+            why.append(
+                f"its rows would be read as {role}, for {here[0]}, and its row security is forced on {role}: "
+                f"ALTER TABLE … NO FORCE ROW LEVEL SECURITY, or set trusted_roles: [{role}]"
+            )
+        if role or here:
+            found[oid] = Survey(role, tuple(here), tuple(dict.fromkeys(why)))
+    return found
+
+
+def strangers(conn: Session, code: Iterable[Code], role: str) -> list[Code]:
+    """Which of these would gain rights by running as the role, or as one that is trusted ('')."""
+    listed = list(code)
+    others = _strangers(conn, [(c, role) for c in listed])
+    return [c for c in listed if (c, role) in others or c.nested]
+
+
+def _strangers(conn: Session, pairs: Iterable[tuple[Code, str]]) -> set[tuple[Code, str]]:
+    """Code whose author would gain rights even by running as the table's owner ('': a trusted one)."""
+    listed = list(pairs)
+    if not listed:
+        return set()
+    args = [[code.author for code, role in listed if role], [role for _, role in listed if role]]
+    fine = set(conn.execute(_Q["may_act_as"], args).fetchall()) if args[0] else set()
+    return {(code, role) for code, role in listed if (code.author, role) not in fine}
+
+
+def foreign_code(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, list[Code]]:
+    """By oid, what of roles that are not trusted can run where these tables are read or written."""
+    found: dict[int, list[Code]] = {}
+    args = {"oids": sorted(set(oids)), "trusted": list(trusted)}
+    with plans_kept(conn):
+        rows = conn.execute(_Q["foreign_code"], args).fetchall()
+    for oid, *code in rows:
+        found.setdefault(oid, []).append(Code(*code))
+    return found
+
+
+# --- under locks, in the transaction that reads or writes -----------------------------------------------------------
+
+
+def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: Side) -> None:
+    """Locks live tables or copies against what must not pass while their rows are moved; GaveWay where somebody is at
+    one. To read or write one that is not trusted, see above; only a superuser may be sure to have those locks."""
+    listed = [(relation, plan) for relation, plan in relations]
+    guarded = [(r, p) for r, p in listed if getattr(p.keepers, side)]
+    if guarded and not is_superuser(conn):
+        guarded = []
+    strong = {id(r) for r, _ in guarded}
+    lock_nowait(conn, [r for r, _ in listed if id(r) not in strong])
+    lock_nowait(conn, [r for r, _ in guarded], "ROW EXCLUSIVE")
+    if guarded:
+        _hold_catalogs(conn, [p for _, p in guarded])
+
+
+def _hold_catalogs(conn: Session, guarded: Iterable[Plan]) -> None:
+    catalogs = ["pg_statistic_ext", *(["pg_inherits"] if any(p.partitioned or p.split for p in guarded) else [])]
+    lock_nowait(conn, [sql.Identifier("pg_catalog", name) for name in catalogs], "SHARE")
+
+
+def is_superuser(conn: Session) -> bool:
+    """As the server has told: no query, which would take the transaction's snapshot before the lock that it is for."""
+    return conn.info.parameter_status("is_superuser") == "on"
+
+
+def code_of_live(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[int], dict[int, list[str]]]:
+    """(tables to be read behind the wall, findings for those that must not be touched): asked once the lock is there,
+    of a session whose snapshot is not older than it. OwnerChanged where one is another's by now."""
+    return _code(conn, plans, "reader", {i: (p.schema, p.name) for i, p in plans.items()}, _READ)
+
+
+def code_of_copies(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[int], dict[int, list[str]]]:
+    """The same for writing to copies, or reading them."""
+    return _code(conn, plans, "writer", {i: (p.copy_schema, p.copy_name) for i, p in plans.items()}, ())
+
+
+def hold_code_of_copies(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[int], dict[int, list[str]]]:
+    """The same for copies that are still to be locked; GaveWay where somebody is at one."""
+    try:
+        lock(conn, [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer], "writer")
+    except pg.UndefinedTable:
+        raise GaveWay("a copy was dropped or renamed just now", todo="nothing: this part is tried again") from None
+    return code_of_copies(conn, plans)
+
+
+def reader_of(conn: Session, plan: Plan) -> str:
+    """The role as which a live table is to be read that is locked already; '' for ourselves. StageFailed where it must
+    not be. Of one that is trusted whoever began the window or the chunk has asked."""
+    if not (plan.keepers.reader or plan.keepers.refused):
+        return ""
+    return _role(plan, "reader", code_of_live(conn, {0: plan}))
+
+
+def writer_of(conn: Session, plan: Plan) -> str:
+    """The same of its copy, which is locked by this."""
+    if not (plan.keepers.writer or plan.keepers.refused):
+        return ""
+    return _role(plan, "writer", hold_code_of_copies(conn, {0: plan}))
+
+
+def _role(plan: Plan, side: Side, found: tuple[set[int], dict[int, list[str]]]) -> str:
+    coded, stops = found
+    if stops:
+        raise StageFailed("; ".join(stops[0]), table=plan.qualified)
+    return str(getattr(plan.keepers, side)) if coded else ""
+
+
+def _code(
+    conn: Session, plans: Mapping[int, Plan], side: str, names: Mapping[int, Name], kinds: Sequence[str]
+) -> tuple[set[int], dict[int, list[str]]]:
+    if not plans:
+        return set(), {}
+    roles = {i: str(getattr(plan.keepers, side)) for i, plan in plans.items()}
+    trusted = next(iter(plans.values())).keepers.trusted
+    args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()],
+            "roles": [roles[i] for i in names], "trusted": list(trusted)}  # fmt: skip
+    with plans_kept(conn):
+        changed = [i for (i,) in conn.execute(_Q["kept_by_others"], args)]
+    if changed:
+        raise OwnerChanged("its owner is another since the stage began", table=plans[changed[0]].qualified,
+                           todo="run the stage again")  # fmt: skip
+    stops = {i: list(plan.keepers.refused) for i, plan in plans.items() if plan.keepers.refused}
+    guarded = {i: names[i] for i, role in roles.items() if role and i not in stops}
+    if not guarded:
+        return set(), stops
+    if side == "writer":
+        args = {"ids": list(guarded), "schemas": [s for s, _ in guarded.values()],
+                "names": [n for _, n in guarded.values()]}  # fmt: skip
+        with plans_kept(conn):
+            for i, trap in conn.execute(_Q["traps"], args).fetchall():
+                what = f"{trap} would run where rows are written to its copy: drop it"
+                stops.setdefault(i, []).append(what)
+    hold_schemas(conn, catalog.oids_of(conn, guarded.values()).values())
+    oids = catalog.oids_of(conn, guarded.values())
+    found = foreign_code(conn, oids.values(), trusted)
+    coded = {i: found[oids[name]] for i, name in guarded.items() if oids.get(name) in found}
+    others = _strangers(conn, [(c, roles[i]) for i, code in coded.items() for c in code])
+    for i, code in coded.items():
+        why = [c for c in code if (c, roles[i]) in others or c.nested]
+        if why:
+            stops.setdefault(i, []).extend(refusal(c, roles[i]) for c in why)
+    met = {i for i, code in coded.items() if not kinds or any(c.kind in kinds for c in code)}
+    met |= {i for i in guarded if any(_PLAIN.fullmatch(made) is None for made in plans[i].expressions)}  # USING
+    met |= {i for i in guarded if any("." in type_ for type_ in plans[i].key_types)}  # printed, and read again
+    if casting := {oids[n]: i for i, n in guarded.items() if n in oids and any("(" in e for e in plans[i].expressions)}:
+        met |= {casting[oid] for (oid,) in conn.execute(_Q["have_types"], [list(casting)])}
+    return met - stops.keys(), stops
+
+
+def hold_schemas(conn: Session, oids: Iterable[int]) -> None:
+    """Keeps the names of the schemas that these relations and their partitions are in, until the transaction ends: no
+    lock on a table keeps its schema from being renamed, and another table, or a view, from being found under its name.
+    GaveWay where somebody is renaming one. Only a superuser may lock rows of a catalog."""
+    if not is_superuser(conn):
+        return
+    try:
+        conn.execute(_Q["hold_schemas"], [sorted(set(oids))])
+    except (pg.LockNotAvailable, pg.SerializationFailure):
+        raise GaveWay("its schema is being altered just now", todo="nothing: this part is tried again") from None
+
+
+def refusal(code: Code, role: str) -> str:
+    """Why a table must not be touched, with the ways out."""
+    how = (
+        "is reached through an array, a composite or a range, and"
+        if code.nested
+        else "would run as " + (role or "a trusted role") + ": it"
+    )
+    return (
+        f"{code} {how} cannot be kept from rights that {code.author} has not: run the pipeline as "
+        f"{role or code.author}, or set trusted_roles: [{code.author}]"
+    )
+
+
+# --- behind the wall -------------------------------------------------------------------------------------------------
+
+
+def execute(conn: Session, role: str, statement: sql.SQL | sql.Composed, *reads: sql.Identifier) -> int:
+    """Runs a statement as the role, or as ourselves (''), and returns its row count; `reads` are tables of ours."""
+    if not role:
+        return conn.execute(statement).rowcount
+    _let_read(conn, role, reads)
+    return wall.run(conn, role, statement)
+
+
+def fetch(
+    conn: Session, role: str, query: sql.SQL | sql.Composed, types: Sequence[str], *reads: sql.Identifier
+) -> list[tuple[Any, ...]]:
+    """The same for a query's rows, whose columns are of these types."""
+    if not role:
+        rows: list[tuple[Any, ...]] = conn.execute(query).fetchall()
+        return rows
+    _let_read(conn, role, reads)
+    return wall.query(conn, role, query, types)
+
+
+def fetch_held(
+    conn: Session, plan: Plan, side: Side, query: sql.SQL | sql.Composed, types: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """The rows of a query on the live table or its copy, outside of any window: with the locks that it needs."""
+    relation = sql.Identifier(plan.schema, plan.name) if side == "reader" else plan.copy
+    patience = Patience(PATIENCE)
+    while True:
+        try:
+            with conn.transaction():
+                if getattr(plan.keepers, side):
+                    lock(conn, [(relation, plan)], side)
+                role = reader_of(conn, plan) if side == "reader" else writer_of(conn, plan)
+                return fetch(conn, role, query, types)
+        except GaveWay as error:
+            patience.wait(error)
+
+
+@contextmanager
+def selected(
+    conn: Session, role: str, query: sql.Composable, types: Sequence[str], *reads: sql.Identifier
+) -> Iterator[sql.Composable]:
+    """The same as a query to be run once, in the block."""
+    if not role:
+        yield query
+        return
+    _let_read(conn, role, reads)
+    with wall.rows(conn, role, query, types) as relation:
+        yield sql.SQL("SELECT * FROM {}").format(relation)
+
+
+def _let_read(conn: Session, role: str, relations: Sequence[sql.Identifier]) -> None:
+    if relations:
+        listed = sql.SQL(", ").join(relations)
+        conn.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(listed, sql.Identifier(role)))
+
+
+def types_read(conn: Session, plan: Plan) -> list[str]:
+    """Of the plan's columns as its expressions yield them from the live table."""
+    own = {name: type_ for name, type_, _ in conn.execute(_Q["bare_types"], [plan.schema, plan.name])}
+    types = []
+    for column, made in zip(plan.columns, plan.expressions, strict=True):
+        plain = own.get(column) if made == sql.Identifier(column).as_string() else None
+        types.append(plain or str(plan.pairs[column][2]))
+    return types
+
+
+def as_typed(plan: Plan, types: Sequence[str]) -> Plan:
+    """The same plan with every expression that is no column cast to its type."""
+    made = [
+        e if e == sql.Identifier(c).as_string() else f"CAST({e} AS {t})"
+        for c, e, t in zip(plan.columns, plan.expressions, types, strict=True)
+    ]
+    return replace(plan, expressions=tuple(made))
+
+
+def bare_arrivals(conn: Session, plan: Plan, name: str) -> tuple[sql.Identifier, sql.Composed, bool]:
+    """A table of the session for rows of the copy that runs nobody's code; what is selected from it for the copy; and
+    whether its types are those of the copy (else rows come as text)."""
+    arrivals = sql.Identifier("pg_temp", name)
+    rows = conn.execute(_Q["bare_types"], [plan.copy_schema, plan.copy_name]).fetchall()
+    types = {column: (own, bare) for column, own, bare in rows}
+    definitions = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(types[c][1])) for c in plan.columns
+    )
+    conn.execute(sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(arrivals, definitions))
+    values = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Identifier("a", c), sql.SQL(types[c][0])) for c in plan.columns
+    )
+    as_text = any(types[c][1] == "text" and types[c][0] != "text" for c in plan.columns)
+    insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS a").format(
+        plan.copy, plan.column_list, values, arrivals
+    )
+    return arrivals, insert, not as_text

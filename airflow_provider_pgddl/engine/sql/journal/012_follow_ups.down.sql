@@ -1,0 +1,1 @@
+ALTER TABLE pgddl.follow_ups DROP COLUMN failed;

@@ -1,0 +1,240 @@
+-- name: untrusted
+-- A superuser is a member of every role. Whoever is a member of ours may do all that we may.
+SELECT r.rolname FROM pg_catalog.pg_roles r
+WHERE r.rolname = ANY(%s::name[]) AND r.rolname <> ALL(%s::name[])
+  AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')
+
+-- name: trusted
+SELECT EXISTS (SELECT FROM pg_catalog.pg_roles r
+               WHERE r.rolname = %s AND (r.rolsuper OR pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')))
+
+-- name: owners
+-- Who owns each of these tables and its partitions, at any depth.
+SELECT r.oid, pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_userbyid(c.relowner)::text)
+FROM unnest(%s::oid[]) r(oid)
+CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+JOIN pg_catalog.pg_class c ON c.oid = t.relid
+GROUP BY r.oid
+
+-- name: foreign_code
+-- What of roles that are not trusted can run where these tables, or their partitions, are read or written: by table, in what (kind
+-- and name), whose it is, and what it is. Down from what belongs to a table over pg_depend to functions, whose owners decide: what
+-- they call in their turn runs with the same rights. A domain counts with any CHECK or none, for its owner can add one at any
+-- time, and no lock on the tables keeps that out. Nothing that initdb made (below 16384) reaches what users made.
+WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
+    SELECT r.oid, t.relid FROM unnest(%(oids)s::oid[]) r(oid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+), reached(root, kind, what, classid, objid, nested) AS (
+    SELECT start.*, false FROM (
+        SELECT t.root, CASE WHEN a.attgenerated <> '' THEN 'generated column' ELSE 'default' END, a.attname::text,
+               'pg_catalog.pg_attrdef'::pg_catalog.regclass::oid, d.oid
+        FROM tree t JOIN pg_catalog.pg_attrdef d ON d.adrelid = t.relid
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        UNION ALL
+        SELECT t.root, 'check', c.conname, 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid
+        FROM tree t JOIN pg_catalog.pg_constraint c ON c.conrelid = t.relid AND c.contype = 'c'
+        UNION ALL
+        SELECT t.root, 'index', x.relname, 'pg_catalog.pg_class'::pg_catalog.regclass, x.oid
+        FROM tree t JOIN pg_catalog.pg_index i ON i.indrelid = t.relid JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+        UNION ALL
+        SELECT t.root, 'statistics', s.stxname, 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, s.oid
+        FROM tree t JOIN pg_catalog.pg_statistic_ext s ON s.stxrelid = t.relid
+        UNION ALL
+        SELECT t.root, 'partition key', c.relname, 'pg_catalog.pg_class'::pg_catalog.regclass, c.oid
+        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind = 'p'
+        UNION ALL
+        SELECT t.root, 'column', a.attname, 'pg_catalog.pg_type'::pg_catalog.regclass, a.atttypid
+        FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum > 0 AND a.atttypid >= 16384
+        UNION ALL
+        SELECT t.root, 'cast', a.attname, 'pg_catalog.pg_proc'::pg_catalog.regclass, c.castfunc
+        FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum > 0 AND a.atttypid >= 16384
+        JOIN pg_catalog.pg_cast c ON a.atttypid IN (c.castsource, c.casttarget) AND c.castfunc >= 16384
+    ) start(root, kind, what, classid, objid)
+    UNION
+    SELECT r.root, r.kind, r.what, n.classid, n.objid, r.nested OR n.nested
+    FROM reached r CROSS JOIN LATERAL (
+        SELECT d.refclassid, d.refobjid, false FROM pg_catalog.pg_depend d
+        WHERE d.classid = r.classid AND d.objid = r.objid AND d.refobjid >= 16384 AND d.deptype IN ('n', 'a')
+          AND (r.kind <> 'partition key' OR d.objsubid = 0 OR r.classid <> 'pg_catalog.pg_class'::pg_catalog.regclass)
+          AND r.classid IN ('pg_catalog.pg_attrdef'::pg_catalog.regclass, 'pg_catalog.pg_constraint'::pg_catalog.regclass,
+                            'pg_catalog.pg_class'::pg_catalog.regclass, 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass,
+                            'pg_catalog.pg_operator'::pg_catalog.regclass)
+          AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
+                               'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_type'::pg_catalog.regclass)
+        UNION ALL
+        SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, p.amproc, false
+        FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_amproc p ON p.amprocfamily = o.opcfamily
+        WHERE r.classid = 'pg_catalog.pg_opclass'::pg_catalog.regclass AND o.oid = r.objid AND p.amproc >= 16384
+        UNION ALL
+        SELECT 'pg_catalog.pg_operator'::pg_catalog.regclass, p.amopopr, false
+        FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_amop p ON p.amopfamily = o.opcfamily
+        WHERE r.classid = 'pg_catalog.pg_opclass'::pg_catalog.regclass AND o.oid = r.objid AND p.amopopr >= 16384
+        UNION ALL
+        SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid, false FROM pg_catalog.pg_constraint c
+        WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND c.contypid = r.objid
+        UNION ALL
+        SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, inner_type, nested
+        FROM pg_catalog.pg_type y CROSS JOIN LATERAL (
+            SELECT y.typbasetype, false WHERE y.typtype = 'd'
+            UNION ALL SELECT y.typelem, true WHERE y.typelem <> 0
+            UNION ALL SELECT a.atttypid, true FROM pg_catalog.pg_attribute a
+            WHERE y.typtype = 'c' AND a.attrelid = y.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL SELECT g.rngsubtype, true FROM pg_catalog.pg_range g WHERE g.rngtypid = y.oid OR g.rngmultitypid = y.oid
+        ) within(inner_type, nested)
+        WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND y.oid = r.objid AND inner_type >= 16384
+        UNION ALL
+        SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, f, false
+        FROM pg_catalog.pg_range g CROSS JOIN LATERAL (VALUES (g.rngsubdiff::oid), (g.rngcanonical::oid)) v(f)
+        WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND (g.rngtypid = r.objid OR g.rngmultitypid = r.objid)
+          AND f >= 16384
+    ) n(classid, objid, nested)
+), authored(root, kind, what, author, code, nested) AS (
+    SELECT r.root, r.kind, r.what, p.proowner, 'function ' || p.oid::pg_catalog.regprocedure::text, r.nested
+    FROM reached r JOIN pg_catalog.pg_proc p ON p.oid = r.objid WHERE r.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+    UNION
+    SELECT r.root, r.kind, r.what, y.typowner, 'domain ' || y.oid::pg_catalog.regtype::text, r.nested
+    FROM reached r JOIN pg_catalog.pg_type y ON y.oid = r.objid AND y.typtype = 'd'
+    WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass
+    UNION
+    -- The server's own functions are no code of anybody's, but some of them run SQL that they are given (ts_rewrite, query_to_xml),
+    -- or do what only our rights allow (pg_read_file, set_config, lo_unlink): whose expression calls them does it. pg_depend knows
+    -- nothing of these, so expressions are looked through. What is immutable does nothing of the kind.
+    SELECT e.root, e.kind, e.what, e.owner, 'function ' || p.oid::pg_catalog.regprocedure::text, false
+    FROM (
+        SELECT t.root, CASE WHEN a.attgenerated <> '' THEN 'generated column' ELSE 'default' END, a.attname::text, c.relowner, d.adbin::text
+        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_attrdef d ON d.adrelid = t.relid
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        UNION ALL
+        SELECT t.root, 'check', k.conname, c.relowner, k.conbin::text
+        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid
+        JOIN pg_catalog.pg_constraint k ON k.conrelid = t.relid AND k.contype = 'c'
+    ) e(root, kind, what, owner, expression)
+    CROSS JOIN LATERAL (SELECT DISTINCT f.found[1]::oid FROM pg_catalog.regexp_matches(e.expression, ':funcid (\d+)', 'g') f(found)) f(oid)
+    JOIN pg_catalog.pg_proc p ON p.oid = f.oid AND p.oid < 16384
+    WHERE p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
+       OR p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}')
+)
+SELECT a.root, a.kind, a.what, o.rolname, a.code, bool_or(a.nested)
+FROM authored a JOIN pg_catalog.pg_roles o ON o.oid = a.author
+WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+
+-- name: kept_by_others
+-- Which of these relations (by any number) belong, with their partitions, to another than this role; '' is one that is trusted.
+SELECT DISTINCT k.id
+FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[], %(roles)s::name[]) k(id, schema, name, role)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname = k.name
+CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
+WHERE CASE WHEN k.role = '' THEN o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper
+                                 AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
+           ELSE o.rolname <> k.role END
+
+-- name: traps
+-- What writing to these copies (by any number) would set off that no window keeps from it: rules; and on those in place, which have
+-- none of ours and where nothing is silenced, triggers, and foreign keys to them, whose actions fire triggers of other tables.
+WITH copies AS (
+    SELECT k.id, t.relid, k.schema ~ '^pgddl_(copy|old)_' AS in_place
+    FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+)
+SELECT c.id, pg_catalog.format('rule %%I on %%s', w.rulename, c.relid::pg_catalog.regclass)
+FROM copies c JOIN pg_catalog.pg_rewrite w ON w.ev_class = c.relid AND w.ev_enabled <> 'D'
+UNION ALL
+SELECT c.id, pg_catalog.format('trigger %%I on %%s', g.tgname, c.relid::pg_catalog.regclass)
+FROM copies c JOIN pg_catalog.pg_trigger g ON g.tgrelid = c.relid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
+JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
+WHERE c.in_place AND pn.nspname <> 'pgddl'
+UNION ALL
+SELECT c.id, pg_catalog.format('foreign key %%I of %%s', f.conname, f.conrelid::pg_catalog.regclass)
+FROM copies c JOIN pg_catalog.pg_constraint f ON f.confrelid = c.relid AND f.contype = 'f'
+WHERE c.in_place
+
+-- name: hold_schemas
+SELECT n.oid FROM pg_catalog.pg_namespace n
+WHERE n.oid = ANY (ARRAY(
+    SELECT c.relnamespace FROM unnest(%s::oid[]) r(oid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+    JOIN pg_catalog.pg_class c ON c.oid = t.relid))
+FOR KEY SHARE NOWAIT
+
+-- name: have_types
+-- Which of these tables have columns of types that users have made.
+SELECT DISTINCT a.attrelid FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+
+-- name: may_act_as
+-- Which of these roles may do anyway whatever the one beside it may.
+SELECT r.role, r.owner FROM unnest(%s::name[], %s::name[]) r(role, owner)
+WHERE r.role = r.owner OR pg_catalog.pg_has_role(r.role, r.owner, 'USAGE')
+
+-- name: forced
+-- Of these tables those whose owner's own rows are filtered.
+SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relrowsecurity AND c.relforcerowsecurity
+
+-- name: bare_types
+-- Of a relation's columns: name, type, and what values of it are kept as where nothing of a user may run: a domain's base type
+-- where that is the server's own, text for any other type of a user's.
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       CASE WHEN a.atttypid < 16384 THEN pg_catalog.format_type(a.atttypid, a.atttypmod)
+            WHEN t.typtype = 'd' AND t.typbasetype < 16384 THEN pg_catalog.format_type(t.typbasetype, t.typtypmod)
+            ELSE 'text' END
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = (SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                    WHERE n.nspname = %s AND c.relname = %s)
+  AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: let_in
+-- Schemas of ours in which code runs as the owner of a copy, who finds it by its name; and makes its partitions.
+SELECT DISTINCT pg_catalog.format('GRANT %%s ON SCHEMA %%I TO %%I', p.privilege, n.nspname, g.role)
+FROM unnest(%s::name[], %s::name[], %s::boolean[]) g(schema, role, makes)
+JOIN pg_catalog.pg_namespace n ON n.nspname = g.schema
+CROSS JOIN LATERAL (SELECT 'USAGE' UNION ALL SELECT 'CREATE' WHERE g.makes) p(privilege)
+WHERE n.nspname ~ '^pgddl_' AND NOT pg_catalog.has_schema_privilege(g.role, n.oid, p.privilege)
+
+-- name: let_own
+SELECT DISTINCT pg_catalog.format('GRANT USAGE, CREATE ON SCHEMA %%I TO %%I', %s::name, r.rolname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND r.rolname <> current_user
+
+-- name: with_referenced
+-- Tables with those at the other end of their foreign keys.
+SELECT c.oid, ARRAY(SELECT k.confrelid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
+FROM unnest(%s::name[], %s::name[]) g(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = g.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = g.name AND c.relkind IN ('r', 'p')
+
+-- name: names_of
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%s::oid[]) ORDER BY 1, 2
+
+-- name: code_of_types
+-- The first of these types (as text) whose values, read from text, run code that is not trusted: by way of a domain within it.
+WITH RECURSIVE within(named, oid, nested) AS (
+    SELECT t.named, t.type::oid, false FROM unnest(%(types)s::text[]) g(named)
+    CROSS JOIN LATERAL (SELECT g.named, pg_catalog.to_regtype(g.named)) t(named, type) WHERE t.type >= 16384
+    UNION
+    SELECT w.named, i.oid, w.nested OR i.nested
+    FROM within w JOIN pg_catalog.pg_type y ON y.oid = w.oid CROSS JOIN LATERAL (
+        SELECT y.typbasetype, false WHERE y.typtype = 'd'
+        UNION ALL SELECT y.typelem, true WHERE y.typelem <> 0
+        UNION ALL SELECT a.atttypid, true FROM pg_catalog.pg_attribute a
+        WHERE y.typtype = 'c' AND a.attrelid = y.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT g.rngsubtype, true FROM pg_catalog.pg_range g WHERE g.rngtypid = y.oid OR g.rngmultitypid = y.oid
+    ) i(oid, nested) WHERE i.oid >= 16384
+)
+SELECT w.named, o.rolname, 'domain ' || y.oid::pg_catalog.regtype::text
+FROM within w JOIN pg_catalog.pg_type y ON y.oid = w.oid AND y.typtype = 'd' AND w.nested
+CROSS JOIN LATERAL (
+    SELECT y.typowner
+    UNION SELECT p.proowner FROM pg_catalog.pg_constraint c
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass AND d.objid = c.oid
+         AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+    JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid WHERE c.contypid = y.oid
+) a(author)
+JOIN pg_catalog.pg_roles o ON o.oid = a.author
+WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
+ORDER BY 1, 2, 3 LIMIT 1

@@ -1,0 +1,291 @@
+"""C28: code of a role that we do not trust is found, kept out, or run behind a wall that it cannot leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
+from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, StageFailed
+from airflow_provider_pgddl.engine.rights import keeping, wall
+from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.trust import untrusted
+from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan, make_plan
+from tests.combinations import matrix
+from tests.conftest import Database
+from tests.integration.sessions import Underway, do, one, wait_for, waits
+
+ROLES = """
+DO $$ BEGIN
+    IF to_regrole('c28_owner') IS NULL THEN
+        CREATE ROLE c28_owner; CREATE ROLE c28_other; CREATE ROLE c28_pipeline LOGIN PASSWORD '%s' IN ROLE c28_owner;
+    END IF;
+END $$;
+CREATE SCHEMA m AUTHORIZATION c28_owner;
+CREATE SCHEMA n AUTHORIZATION c28_other;
+SET ROLE c28_other;
+CREATE FUNCTION n.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN $1; END';
+GRANT USAGE ON SCHEMA n TO PUBLIC;
+SET ROLE c28_owner;
+CREATE FUNCTION m.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN $1; END';
+CREATE FUNCTION m.fine(text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN true; END';
+CREATE TABLE m.t (id int PRIMARY KEY, a int);
+INSERT INTO m.t SELECT i, i FROM generate_series(1, 20) i;
+"""
+
+
+@pytest.fixture(params=matrix(15, 16, 18))
+def server(request: pytest.FixtureRequest) -> Cluster:
+    cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
+    return cluster
+
+
+@pytest.fixture
+def dsn(server: Cluster, database: Database) -> str:
+    made = database(server)
+    do(made, ROLES % server.password)
+    return made
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[Session]:
+    with connect(dsn, purpose="test") as session:
+        yield session
+
+
+def as_owner(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute("SET ROLE c28_owner")
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+# --- the wall ---------------------------------------------------------------------------------------------------------
+
+ESCAPES = (
+    "SET ROLE NONE", "RESET ROLE", "SET LOCAL SESSION AUTHORIZATION DEFAULT", "RESET SESSION AUTHORIZATION",
+    "SELECT set_config('role', 'none', true)", "SELECT set_config('role', 'postgres', false)",
+    "SELECT set_config('session_authorization', 'postgres', true)", "ALTER ROLE c28_owner SUPERUSER",
+    "SELECT count(*) FROM pg_authid",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_nobody_leaves_it(conn: Session, escape: str) -> None:
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        wall.run(conn, "c28_owner", escape)
+    assert refused.value.sqlstate in ("42501", "22023", "0A000"), refused.value
+    assert one_of(conn, "SELECT current_user::text") == "postgres"
+
+
+def one_of(conn: Session, query: str) -> Any:
+    row = conn.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_statements_run_as_the_role_and_tell_their_rows(conn: Session) -> None:
+    with conn.transaction():
+        assert wall.run(conn, "c28_owner", "UPDATE m.t SET a = 0 WHERE id <= 3") == 3
+        assert wall.query(conn, "c28_owner", "SELECT current_user::text, count(*) FROM m.t", ["text", "bigint"]) == [
+            ("c28_owner", 20)
+        ]
+    assert one_of(conn, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'pgddl_wall%'") == 0
+
+
+def test_a_pipeline_without_superuser_s_rights_has_walls_too(server: Cluster, dsn: str) -> None:
+    weak = psycopg.conninfo.make_conninfo(dsn, user="c28_pipeline")
+    with connect(weak, purpose="test") as conn, conn.transaction():
+        assert wall.run(conn, "c28_owner", "UPDATE m.t SET a = 0 WHERE id <= 3") == 3
+        assert one_of(conn, "SELECT current_user::text") == "c28_pipeline"
+        with pytest.raises(psycopg.Error), conn.transaction():
+            wall.run(conn, "c28_owner", "SET ROLE c28_pipeline")
+
+
+def test_what_code_sets_and_prepares_is_gone_behind_it(dsn: str, conn: Session) -> None:
+    as_owner(dsn, """CREATE FUNCTION m.meddle() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM set_config('search_path', 'm', false);
+        PERFORM set_config('standard_conforming_strings', 'off', false);
+        PERFORM set_config('lock_timeout', '1ms', true);
+        DEALLOCATE ALL;
+        EXECUTE 'PREPARE _pg3_0 AS SELECT 666';
+        EXECUTE 'DECLARE kept CURSOR WITH HOLD FOR SELECT 1';
+    END $$""")  # fmt: skip
+    query = "SELECT count(*) FROM pg_catalog.pg_class WHERE relname = %s"
+    with plans_kept(conn):
+        assert conn.execute(query, ["t"]).fetchone() == (1,)
+    with conn.transaction():
+        conn.execute("SET LOCAL lock_timeout = '7s'")
+        wall.run(conn, "c28_owner", "SELECT m.meddle()")
+        with plans_kept(conn):
+            assert conn.execute(query, ["t"]).fetchone() == (1,)
+        pinned = {"search_path": "", "standard_conforming_strings": "on", "lock_timeout": "7s"}
+        assert {name: one_of(conn, f"SHOW {name}") for name in pinned} == pinned
+    assert one_of(conn, "SELECT count(*) FROM pg_cursors WHERE name = 'kept'") == 0
+    assert one_of(conn, "SHOW search_path") == ""
+    with pytest.raises(psycopg.errors.DivisionByZero), conn.transaction():
+        wall.run(conn, "c28_owner", "SELECT m.meddle(), 1 / 0")
+    with plans_kept(conn):
+        assert conn.execute(query, ["t"]).fetchone() == (1,)
+
+
+LEFT = {
+    "table": "CREATE TEMPORARY TABLE pg_class (a int)",
+    "type": "CREATE DOMAIN pg_temp.text AS pg_catalog.text",
+    "function": "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "deferred trigger": "INSERT INTO m.later VALUES (1)",
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_code_leaves_in_the_session_ends_the_transaction(dsn: str, conn: Session, left: str) -> None:
+    as_owner(
+        dsn,
+        "CREATE TABLE m.later (a int)",
+        "CREATE FUNCTION m.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE CONSTRAINT TRIGGER later AFTER INSERT ON m.later DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+        " EXECUTE FUNCTION m.fires()",
+    )
+    with pytest.raises(LeftBehindTheWall, match="c28_owner"), conn.transaction():
+        wall.run(conn, "c28_owner", LEFT[left])
+    assert one_of(conn, "SELECT count(*) FROM m.later") == 0
+    with conn.transaction():  # the session can go on
+        assert wall.run(conn, "c28_owner", "DELETE FROM m.t") == 20
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+CODE = {
+    "check": "ALTER TABLE m.t ADD CHECK (m.f(a) >= 0)",
+    "generated column": "ALTER TABLE m.t ADD COLUMN g int GENERATED ALWAYS AS (m.f(a)) STORED",
+    "default": "ALTER TABLE m.t ADD COLUMN d int DEFAULT m.f(1)",
+    "index": "CREATE INDEX ON m.t (a) WHERE m.f(1) > 0",
+    "statistics": "CREATE STATISTICS m.s ON (m.f(a)), id FROM m.t",
+    "column": "CREATE DOMAIN m.d AS text CHECK (m.fine(VALUE)); ALTER TABLE m.t ADD COLUMN c m.d",
+    "cast": "CREATE TYPE m.e AS ENUM ('x'); CREATE FUNCTION m.told(m.e) RETURNS text LANGUAGE plpgsql IMMUTABLE AS"
+            " 'BEGIN RETURN 1; END'; CREATE CAST (m.e AS text) WITH FUNCTION m.told(m.e);"
+            " ALTER TABLE m.t ADD COLUMN e m.e",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_code_is_found(dsn: str, conn: Session, kind: str) -> None:
+    oid = catalog.oid_of(conn, "m", "t")
+    assert oid is not None
+    assert keeping.foreign_code(conn, [oid], []) == {}
+    as_owner(dsn, CODE[kind])
+    assert {code.kind for code in keeping.foreign_code(conn, [oid], [])[oid]} == {kind}
+    assert {code.author for code in keeping.foreign_code(conn, [oid], [])[oid]} == {"c28_owner"}
+    assert keeping.foreign_code(conn, [oid], ["c28_owner"]) == {}
+
+
+REFUSED = {
+    "a third role's function": "ALTER TABLE m.t ADD CHECK (n.f(a) >= 0)",
+    "a domain in an array": "CREATE DOMAIN m.d AS text; ALTER TABLE m.t ADD COLUMN c m.d[]",
+    "a domain in a composite in a range's array": "CREATE DOMAIN m.d AS int; CREATE TYPE m.c AS (x m.d);"
+    " CREATE TYPE m.r AS RANGE (subtype = m.c); ALTER TABLE m.t ADD COLUMN c m.r[]",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_wall_helps_against_is_refused(dsn: str, conn: Session, what: str) -> None:
+    oid = catalog.oid_of(conn, "m", "t")
+    assert oid is not None
+    as_owner(dsn, REFUSED[what])
+    found = keeping.survey(conn, [oid], [])[oid]
+    assert found.refused and "trusted_roles" in found.refused[0]
+    assert not any(s.refused for s in keeping.survey(conn, [oid], ["c28_owner", "c28_other"]).values())
+
+
+def test_superusers_and_members_of_our_role_are_trusted(server: Cluster, dsn: str, conn: Session) -> None:
+    roles = ["postgres", "c28_owner", "c28_other", "c28_pipeline"]
+    assert untrusted(conn, roles, ["c28_other"]) == {"c28_owner", "c28_pipeline"}
+    with connect(psycopg.conninfo.make_conninfo(dsn, user="c28_pipeline"), purpose="test") as weak:
+        assert untrusted(weak, roles, []) == {"c28_owner", "c28_other"}
+
+
+LITERALS = {
+    "array": "CREATE VIEW m.v AS SELECT '{x}'::m.d[] AS a",
+    "composite": "ALTER TABLE m.t ALTER COLUMN c SET DEFAULT '(x)'::m.c",
+    "function's default": "CREATE FUNCTION m.g(m.d[] DEFAULT '{x}'::m.d[]) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "aggregate": "CREATE AGGREGATE m.all_of(m.c) (sfunc = m.keep, stype = m.c, initcond = '(x)')",
+}
+
+
+@pytest.mark.parametrize("what", LITERALS)
+def test_a_literal_that_runs_a_check_as_it_is_read_is_not_read(dsn: str, conn: Session, what: str) -> None:
+    """Which Postgres does while it parses: a statement that only makes something is enough."""
+    as_owner(
+        dsn, "CREATE TABLE m.seen (who text)",
+        "CREATE FUNCTION m.told(text) RETURNS boolean LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO m.seen VALUES (current_user); RETURN true; END'",
+        "CREATE DOMAIN m.d AS text CHECK (m.told(VALUE))", "CREATE TYPE m.c AS (x m.d)",
+        "CREATE FUNCTION m.keep(m.c, m.c) RETURNS m.c LANGUAGE sql AS 'SELECT $1'", "ALTER TABLE m.t ADD COLUMN c m.c",
+    )  # fmt: skip
+    with pytest.raises(StageFailed, match="c28_owner"), conn.transaction():
+        alter(conn, LITERALS[what], [])
+    assert one_of(conn, "SELECT count(*) FROM m.seen") == 0
+    with conn.transaction():
+        alter(conn, LITERALS[what], ["c28_owner"])
+    assert one_of(conn, "SELECT DISTINCT who FROM m.seen") == "postgres"
+
+
+# --- what the locks keep out ------------------------------------------------------------------------------------------
+
+
+def plan(conn: Session) -> Plan:
+    oid = catalog.oid_of(conn, "m", "t")
+    assert oid is not None
+    made = make_plan(catalog.describe(conn, [oid])[oid], copy_schema="m")
+    return replace(made, keepers=Keepers("c28_owner", "c28_owner"))
+
+
+LATE = {
+    "an index": ("CREATE INDEX ON m.t (a) WHERE m.f(1) > 0", "ShareLock", "m.t"),
+    "an index, concurrently": ("CREATE INDEX CONCURRENTLY ON m.t (a) WHERE m.f(1) > 0", None, ""),
+    "statistics": ("CREATE STATISTICS m.s ON (id + m.f(1)), a FROM m.t", "RowExclusiveLock", "pg_statistic_ext"),
+    "a check": ("ALTER TABLE m.t ADD CHECK (m.f(1) > 0)", "AccessExclusiveLock", "m.t"),
+    "another owner": ("ALTER TABLE m.t OWNER TO c28_other", "AccessExclusiveLock", "m.t"),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_code_that_comes_after_the_look_waits_for_us(dsn: str, conn: Session, late: str) -> None:
+    statement, mode, relation = LATE[late]
+    attempt = do if late == "another owner" else as_owner
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'CREATE INDEX%%'"
+    known = plan(conn)
+    conn.execute("BEGIN")
+    keeping.lock(conn, [(known.copy, known)], "reader")
+    assert keeping.code_of_live(conn, {1: known}) == (set(), {})
+    with Underway(lambda: attempt(dsn, statement)) as coming:
+        if mode is None:
+            wait_for(lambda: one(dsn, waiting) == 1, coming)
+            assert keeping.code_of_live(conn, {1: known})[0] == {1}  # its entry is there, and is not used yet
+        else:
+            wait_for(lambda: waits(dsn, mode, relation), coming)
+            assert keeping.code_of_live(conn, {1: known}) == (set(), {})
+        conn.execute("COMMIT")
+        coming.finish()
+
+
+def test_who_is_at_the_table_is_given_way(dsn: str, conn: Session) -> None:
+    known = plan(conn)
+    with psycopg.connect(dsn) as other:
+        other.execute("CREATE STATISTICS m.s ON id, a FROM m.t")
+        other.execute("LOCK pg_catalog.pg_statistic_ext IN ROW EXCLUSIVE MODE")
+        with pytest.raises(GaveWay), conn.transaction():
+            keeping.lock(conn, [(known.copy, known)], "reader")
+
+
+def test_another_owner_ends_the_stage(dsn: str, conn: Session) -> None:
+    known = plan(conn)
+    do(dsn, "ALTER TABLE m.t OWNER TO c28_other")
+    with pytest.raises(keeping.OwnerChanged), conn.transaction():
+        keeping.code_of_live(conn, {1: known})

@@ -1,0 +1,315 @@
+"""A table's owner whom nobody trusts, and what a superuser's pipeline does with the table: code of hers never runs with
+rights that she has not (C28)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, PgddlError
+from airflow_provider_pgddl.engine.rights import keeping, wall
+from airflow_provider_pgddl.engine.rows import checksums
+from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
+from airflow_provider_pgddl.engine.rows.ranges import Range
+from airflow_provider_pgddl.engine.stages import sequences
+from tests.integration.lifecycle import Lifecycle, execute
+
+ROLE = """
+DO $$ BEGIN CREATE ROLE mallory LOGIN PASSWORD 'mallory'; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+"""
+# What runs `m.note()` leaves a line that says as whom.
+SCHEMA = """
+CREATE SCHEMA m AUTHORIZATION mallory;
+SET ROLE mallory;
+CREATE TABLE m.seen (who text);
+GRANT INSERT ON m.seen TO PUBLIC;
+CREATE FUNCTION m.note() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO m.seen VALUES (current_user);
+    RETURN true;
+END $$;
+CREATE FUNCTION m.evil(anyelement) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN m.note(); END $$;
+CREATE FUNCTION m.fired() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM m.note(); RETURN NULL; END $$;
+CREATE TABLE m.t (id int PRIMARY KEY, note text);
+INSERT INTO m.t SELECT i, 't' || i FROM generate_series(1, 50) i;
+RESET ROLE;
+"""
+IN_PLACE: dict[str, Any] = {"rewrite": {"m.t": {"alter": ["ALTER COLUMN id TYPE bigint"]}}}
+
+
+@pytest.fixture(params=[16, 18])
+def dsn(request: pytest.FixtureRequest, database: Callable[..., str]) -> str:
+    cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
+    made = database(cluster)
+    execute(made, ROLE + SCHEMA)
+    return made
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[Session]:
+    with connect(dsn, purpose="test") as session:
+        yield session
+
+
+def as_mallory(dsn: str, statements: str) -> None:
+    execute(make_conninfo(dsn, user="mallory", password="mallory"), statements)
+
+
+def others(dsn: str) -> list[str]:
+    """Who but mallory has run code of hers."""
+    with psycopg.connect(dsn) as conn:
+        return [who for (who,) in conn.execute("SELECT DISTINCT who FROM m.seen WHERE who <> 'mallory'").fetchall()]
+
+
+# --- what code leaves behind the wall ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["run", "query"])
+def test_a_cursor_that_is_held_is_closed_before_the_commit_runs_it(dsn: str, conn: Session, how: str) -> None:
+    as_mallory(
+        dsn,
+        "CREATE FUNCTION m.hold() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN"
+        " EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT m.note()'; RETURN true; END $$",
+    )
+    with conn.transaction():
+        if how == "run":
+            wall.run(conn, "mallory", "SELECT m.hold()")
+        else:
+            wall.query(conn, "mallory", "SELECT m.hold()", ["boolean"])
+    assert others(dsn) == []
+
+
+def test_a_trigger_that_is_deferred_once_more_does_not_meet_the_commit(dsn: str, conn: Session) -> None:
+    as_mallory(
+        dsn,
+        """
+        CREATE TABLE m.d (x int);
+        CREATE FUNCTION m.later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.x = 1 THEN
+                SET CONSTRAINTS ALL DEFERRED;
+                INSERT INTO m.d VALUES (2);
+            ELSE
+                EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT m.note()';
+                SET search_path = m;
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE CONSTRAINT TRIGGER t AFTER INSERT ON m.d DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION m.later();
+        """,
+    )
+    with pytest.raises(LeftBehindTheWall), conn.transaction():
+        wall.run(conn, "mallory", "INSERT INTO m.d VALUES (1)")
+    assert others(dsn) == []
+    assert conn.execute("SHOW search_path").fetchone() == ("",)
+
+
+# --- code that no catalog shows as hers -------------------------------------------------------------------------------
+
+
+def test_a_check_of_partitions_is_not_evaluated_where_a_query_is_planned(dsn: str, conn: Session) -> None:
+    as_mallory(
+        dsn,
+        """
+        CREATE TABLE m.p (id int PRIMARY KEY, CHECK (id > 0 OR m.evil(1))) PARTITION BY RANGE (id);
+        CREATE TABLE m.p1 PARTITION OF m.p FOR VALUES FROM (0) TO (100);
+        CREATE TABLE m.p2 PARTITION OF m.p FOR VALUES FROM (100) TO (200);
+        TRUNCATE m.seen;
+        """,
+    )
+    conn.execute("SELECT FROM m.p WHERE id >= 5")
+    assert others(dsn) == []
+
+
+def test_a_function_of_the_server_that_runs_sql_is_code_of_whoever_calls_it(
+    lifecycle: Callable[..., Lifecycle], dsn: str
+) -> None:
+    # A CHECK has no SQL in it that Postgres would look at; ts_rewrite runs what it is given.
+    as_mallory(
+        dsn,
+        """
+        ALTER TABLE m.t ADD CHECK (pg_catalog.ts_rewrite('a', $$
+            SELECT 'a'::tsquery, CASE WHEN m.note() THEN 'b'::tsquery END $$) IS NOT NULL);
+        TRUNCATE m.seen;
+        """,
+    )
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    with suppress(PgddlError):
+        pipeline.run_all(until="verify")
+    assert others(dsn) == []
+
+
+# --- what she does to a copy, which is hers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "CREATE TRIGGER trap AFTER {} ON pgddl_copy_m.t EXECUTE FUNCTION m.fired()",
+        "CREATE RULE trap AS ON {} TO pgddl_copy_m.t DO ALSO SELECT m.note()",
+    ],
+    ids=["trigger", "rule"],
+)
+@pytest.mark.parametrize("when", ["INSERT", "DELETE"])
+def test_a_trap_on_a_copy_in_place_stops_its_table(
+    lifecycle: Callable[..., Lifecycle], dsn: str, when: str, trap: str
+) -> None:
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    pipeline.run_all(until="snapshot" if when == "INSERT" else "schema_sync")
+    as_mallory(dsn, trap.format(when))
+    as_mallory(dsn, "DELETE FROM m.t WHERE id = 1; UPDATE m.t SET note = 'x' WHERE id = 2")
+    with suppress(PgddlError):
+        pipeline.run("backfill" if when == "INSERT" else "replay")
+    assert others(dsn) == []
+
+
+def test_a_row_that_leaves_a_copy_in_place_takes_no_others_along(lifecycle: Callable[..., Lifecycle], dsn: str) -> None:
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    pipeline.run_all(until="schema_sync")
+    as_mallory(
+        dsn,
+        """
+        CREATE TABLE m.child (id bigint REFERENCES pgddl_copy_m.t ON DELETE CASCADE);
+        INSERT INTO m.child VALUES (1);
+        CREATE TRIGGER trap AFTER DELETE ON m.child FOR EACH ROW EXECUTE FUNCTION m.fired();
+        DELETE FROM m.t WHERE id = 1;
+        """,
+    )
+    with suppress(PgddlError):
+        pipeline.run("replay")
+    assert others(dsn) == []
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        "CREATE TRIGGER pgddl_trap AFTER DELETE ON m.t EXECUTE FUNCTION m.fired()",
+        "CREATE RULE trap AS ON DELETE TO m.t DO ALSO SELECT m.note()",
+    ],
+    ids=["trigger", "rule"],
+)
+def test_a_trap_on_a_target_runs_as_nobody_else(
+    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str, trap: str
+) -> None:
+    execute(target_dsn, ROLE)
+    pipeline = lifecycle(dsn, target_dsn, tables={"include": ["m.t"], "schema_only": ["m.seen"]})
+    pipeline.run_all(until="schema_sync")
+    execute(target_dsn, "ALTER SCHEMA m OWNER TO mallory; ALTER TABLE m.t OWNER TO mallory")
+    as_mallory(target_dsn, trap)
+    as_mallory(dsn, "DELETE FROM m.t WHERE id = 1; UPDATE m.t SET note = 'x' WHERE id = 2")
+    with suppress(PgddlError):
+        pipeline.run("replay")
+    assert others(target_dsn) == []
+
+
+def test_a_copy_that_starts_over_is_emptied_without_firing(lifecycle: Callable[..., Lifecycle], dsn: str) -> None:
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    pipeline.run_all(until="snapshot")
+    as_mallory(dsn, "CREATE TRIGGER trap BEFORE TRUNCATE ON pgddl_copy_m.t EXECUTE FUNCTION m.fired()")
+    as_mallory(dsn, "ALTER TABLE m.t ALTER COLUMN note TYPE int USING 7")
+    with suppress(PgddlError):
+        pipeline.run("backfill")
+    assert others(dsn) == []
+
+
+def test_a_table_of_hers_is_read_again_after_her_ddl(lifecycle: Callable[..., Lifecycle], dsn: str) -> None:
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    pipeline.run_all(until="schema_sync")
+    as_mallory(dsn, "ALTER TABLE m.t ALTER COLUMN note TYPE int USING 7")
+    pipeline.run_all(after="schema_sync")
+    assert pipeline.on_source("SELECT DISTINCT note FROM m.t") == [(7,)]
+
+
+# --- statements that are told anew ------------------------------------------------------------------------------------
+
+
+def test_a_view_that_a_swap_tells_anew_runs_nothing_where_it_is_read(
+    lifecycle: Callable[..., Lifecycle], dsn: str
+) -> None:
+    pipeline = lifecycle(dsn, **IN_PLACE)
+    pipeline.run_all(until="verify")
+    as_mallory(
+        dsn,
+        """
+        CREATE DOMAIN m.dom AS int;
+        CREATE TYPE m.comp AS (a m.dom);
+        CREATE VIEW m.v AS SELECT note, '(1)'::m.comp AS c FROM m.t;
+        ALTER DOMAIN m.dom ADD CHECK (m.evil(VALUE)) NOT VALID;
+        TRUNCATE m.seen;
+        """,
+    )
+    with suppress(PgddlError):
+        pipeline.run("swap")
+    assert others(dsn) == []
+
+
+# --- names that change hands between the look and the reading ---------------------------------------------------------
+
+
+def plan_of(schema: str, name: str, key: str, type_: str) -> Plan:
+    return Plan(
+        schema=schema, name=name, oid=0, partitioned=False, copy_schema=schema, copy_name=name, columns=(key,),
+        expressions=(f'"{key}"',), binary=True, key=(key,), key_types=(type_,), key_domains=(False,), key_binary=True,
+        key_operators=("OPERATOR(pg_catalog.=)",), copies={}, keepers=Keepers("mallory", "mallory"),
+    )  # fmt: skip
+
+
+def test_the_schema_of_a_locked_table_keeps_its_name(dsn: str, conn: Session) -> None:
+    conn.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO mallory").format(sql.Identifier(conn.info.dbname)))
+    as_mallory(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
+    plan = plan_of("s", "t", "id", "integer")
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        keeping.lock(conn, [(plan.source, plan)], "reader")
+        assert keeping.reader_of(conn, plan) == ""
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            as_mallory(
+                dsn,
+                "SET statement_timeout = '300ms'; ALTER SCHEMA s RENAME TO gone; CREATE SCHEMA s;"
+                "CREATE VIEW s.t AS SELECT 1 AS id WHERE m.note()",
+            )
+        conn.execute(sql.SQL("SELECT FROM {}").format(plan.source))
+    assert others(dsn) == []
+
+
+def test_a_view_with_the_name_of_a_sequence_is_not_read(dsn: str, conn: Session) -> None:
+    as_mallory(dsn, "CREATE SEQUENCE m.q; SELECT nextval('m.q')")
+    found = {name: sequence.oid for name, sequence in sequences._sequences(conn).items()}
+    assert sequences.positions(conn, found) == {("m", "q"): sequences.Position(1, True)}
+    as_mallory(
+        dsn,
+        "ALTER SEQUENCE m.q RENAME TO q2; CREATE VIEW m.q AS SELECT 9::bigint AS last_value, m.note() AS is_called",
+    )
+    assert sequences.positions(conn, found) == {("m", "q"): sequences.Position(1, True)}
+    as_mallory(dsn, "DROP SEQUENCE m.q2")
+    with pytest.raises(GaveWay):
+        sequences.positions(conn, found)
+    assert others(dsn) == []
+
+
+def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(dsn: str, conn: Session) -> None:
+    as_mallory(
+        dsn,
+        """
+        CREATE TYPE m.color AS ENUM ('red');
+        CREATE TABLE m.e (k m.color PRIMARY KEY);
+        INSERT INTO m.e VALUES ('red');
+        CREATE FUNCTION m.printed(m.color) RETURNS text LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM m.note(); RETURN 'red'; END $$;
+        """,
+    )
+    plan = plan_of("m", "e", "k", "m.color")
+    with conn.transaction():
+        keeping.lock(conn, [(plan.source, plan)], "reader")
+        role = keeping.reader_of(conn, plan)
+        as_mallory(dsn, "CREATE CAST (m.color AS text) WITH FUNCTION m.printed(m.color)")
+        reading = checksums._Reading(conn, conn, checksums.Sides(plan), Range(0), None, (role, role))
+        reading.rows_of_buckets(list(range(4096)))
+    assert others(dsn) == []

@@ -1,0 +1,169 @@
+"""Each guard against code of others, taken out once: she gains something then, so the other tests would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import dependents
+from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl import apply, as_client
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.preflight import rewriting
+from airflow_provider_pgddl.engine.rights import altering, keeping, wall
+from airflow_provider_pgddl.engine.rows.plan import Keepers
+from airflow_provider_pgddl.engine.stages import altering as aligning
+from airflow_provider_pgddl.engine.stages import follow_ups, handover
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.mallory import BY_NAME, Attempt, Mallory, rewritten
+
+Make = Callable[..., Lifecycle]
+Out = Callable[[pytest.MonkeyPatch], None]
+
+pytestmark = pytest.mark.timeout(180)
+
+UNTIL_REPLAY = ("setup", "snapshot", "backfill", "schema_sync", "replay")
+
+
+def _as_ourselves(patch: pytest.MonkeyPatch) -> None:
+    def run(conn: Session, role: str, *statements: Any, settings: Any = None) -> int:
+        return max(conn.execute(statement).rowcount for statement in statements)
+
+    patch.setattr(wall, "run", run)
+
+
+def _by_set_role(patch: pytest.MonkeyPatch) -> None:
+    def run(conn: Session, role: str, *statements: Any, settings: Any = None) -> int:
+        conn.execute("SELECT pg_catalog.set_config('role', %s, true)", [role])
+        rows = max(conn.execute(statement).rowcount for statement in statements)
+        conn.execute("SELECT pg_catalog.set_config('role', 'none', true)")
+        return rows
+
+    patch.setattr(wall, "run", run)
+
+
+def _nothing_found(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keeping, "foreign_code", lambda *_: {})
+
+
+def _forgotten(*without: str) -> Out:
+    def out(patch: pytest.MonkeyPatch) -> None:
+        forget = wall._Q["forget"]
+        for statement in without:
+            forget = forget.replace(f"{statement};\n", "")
+        patch.setitem(wall._Q, "forget", forget)
+
+    return out
+
+
+def _left(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(wall._Q, "left", "SELECT 'nothing' WHERE false")
+
+
+def _deferred(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(wall, "_deferred", lambda _: None)
+
+
+def _handed_over(patch: pytest.MonkeyPatch) -> None:
+    """As if her tables were ours, once a direct trigger is to write to them."""
+    of_the_log = handover._of_the_log
+
+    def ours(context: Any) -> list[Any]:
+        return [replace(t, plan=replace(t.plan, keepers=Keepers())) for t in of_the_log(context)]
+
+    patch.setattr(handover, "_of_the_log", ours)
+    patch.setattr(keeping, "code_of_live", lambda *_: (set(), {}))
+    patch.setattr(keeping, "hold_code_of_copies", lambda *_: (set(), {}))
+
+
+def _altered_by_us(patch: pytest.MonkeyPatch) -> None:
+    def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
+        conn.execute(statement)
+
+    for module in (altering, apply, aligning, dependents, follow_ups):
+        patch.setattr(module, "alter", alter)
+
+
+def _probed_by_us(patch: pytest.MonkeyPatch) -> None:
+    def execute(conn: Session, role: str, statement: Any, *reads: Any) -> int:
+        return conn.execute(statement).rowcount
+
+    patch.setattr(rewriting.keeping, "execute", execute)
+
+
+def _trusted_clients(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(as_client, "untrusted", lambda *_: set())
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`out` takes it out; `kinds` are tables on which that is seen by the end of `stages`, with what she leaves."""
+
+    out: Out
+    kinds: Sequence[str]
+    stages: Sequence[str] = UNTIL_REPLAY
+    leaves: str = ""
+    rows: str = "change_log"
+
+
+GUARDS = {
+    "rows are written behind the wall": Guard(_as_ourselves, ["check", "generated"]),
+    "SET ROLE is no wall": Guard(_by_set_role, ["check", "generated"]),
+    "code is looked for": Guard(_nothing_found, ["check", "index_constant"]),
+    "cursors are closed": Guard(_forgotten("CLOSE ALL"), ["check"], leaves="held cursor"),
+    "temporary objects end it": Guard(_left, ["check"], leaves="temporary types"),
+    "deferred triggers end it": Guard(_deferred, ["check"], leaves="deferred trigger"),
+    "no direct trigger": Guard(_handed_over, ["check", "generated"], rows="direct_trigger"),
+    "keys are validated as the owner": Guard(_altered_by_us, ["foreign_key"], (*UNTIL_REPLAY, "verify", "swap")),
+    "orders are tried as the owner": Guard(_probed_by_us, ["ordered"], ("setup",)),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_without_it_she_gains_something(
+    mallory: Mallory, pg16: Cluster, source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    taken = GUARDS[guard]
+    mallory.joins(pg16).moves_in(source_dsn)
+    kinds = [BY_NAME[name] for name in taken.kinds]
+    mallory.makes(source_dsn, kinds)
+    move = lifecycle(source_dsn, rewrite=rewritten(kinds), capture={"rows": taken.rows})
+    attempt = Attempt(mallory, move, kinds)
+    taken.out(monkeypatch)
+    gained: list[str] = []
+    for stage in taken.stages:
+        if taken.leaves:
+            mallory.leaves_behind(source_dsn, taken.leaves)
+        with suppress(PgddlError, psycopg.Error):  # she may well break something, too
+            move.run(stage)
+            mallory.writes(source_dsn, kinds, 1)
+        gained = mallory.escalations(source_dsn)
+        if gained:
+            break
+    assert gained, f"without the guard nothing came of it: {guard}"
+    assert attempt.kinds == kinds
+
+
+def test_without_the_wall_around_clients_her_ddl_gains_something(
+    mallory: Mallory, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    mallory.joins(pg16, pg18).moves_in(source_dsn)
+    mallory.visits(target_dsn)
+    kinds = [BY_NAME["check"]]
+    mallory.makes(source_dsn, kinds)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"], "schema_only": ["lair.*"]})
+    attempt = Attempt(mallory, move, kinds)
+    _trusted_clients(monkeypatch)
+    for stage in UNTIL_REPLAY:
+        attempt.stage(stage)
+    relation = kinds[0].relation
+    mallory.does(source_dsn, f"ALTER TABLE {relation} ADD CHECK (m.evil(id, 'check') > 0)")
+    move.run("replay")
+    assert mallory.escalations(source_dsn, target_dsn)

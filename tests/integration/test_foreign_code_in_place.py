@@ -1,0 +1,158 @@
+"""A superuser rewrites tables of a role that nobody trusts: her code runs with her rights, in every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.stages import STAGES
+from tests.combinations import matrix
+from tests.conftest import Database
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.mallory import (
+    BY_NAME,
+    KINDS,
+    LEAVINGS,
+    Attempt,
+    Kind,
+    Mallory,
+    admitted,
+    differing,
+    rewritten,
+)
+
+Make = Callable[..., Lifecycle]
+
+pytestmark = pytest.mark.timeout(180)
+
+ITS_OWN = {"swap": {"recreate_materialized_views": True}}
+HERS = [kind for kind in KINDS if "in place" in kind.where]
+BOTH_WAYS = [kind for kind in HERS if not kind.one_way]
+ONE_WAY = [kind for kind in HERS if kind.one_way]
+
+
+@pytest.fixture(params=matrix(15, 16, 18))
+def server(request: pytest.FixtureRequest) -> Cluster:
+    cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
+    return cluster
+
+
+def rewrite(lifecycle: Make, dsn: str, kinds: Sequence[Kind], **sections: Any) -> Lifecycle:
+    return lifecycle(dsn, rewrite=rewritten(kinds), **(ITS_OWN | sections))
+
+
+def begun(mallory: Mallory, lifecycle: Make, dsn: str, kinds: Sequence[Kind], **sections: Any) -> Attempt:
+    """Her tables, and a pipeline over those of them that preflight takes."""
+    mallory.makes(dsn, kinds)
+    taken = admitted(partial(rewrite, lifecycle, dsn, **sections), kinds)
+    print("refused:", sorted(taken.refused))
+    return Attempt(mallory, rewrite(lifecycle, dsn, taken.kinds, **sections), taken.kinds)
+
+
+def swapped(attempt: Attempt) -> None:
+    """All the way to the swap, with writes of hers before every stage, and no row is another one then."""
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
+        attempt.stage(stage)
+        attempt.writes()
+    attempt.stage("verify")
+    attempt.writes()
+    attempt.stage("verify")
+    before = {kind: attempt.mallory.rows(attempt.move.source, kind) for kind in attempt.going}
+    attempt.stage("swap")
+    for kind, rows in before.items():
+        assert differing(rows, attempt.mallory.rows(attempt.move.source, kind)) == [], kind.name
+
+
+@pytest.mark.parametrize("rows", ["change_log", "direct_trigger"])
+def test_code_on_a_table_runs_as_its_owner(
+    mallory: Mallory, server: Cluster, database: Database, lifecycle: Make, rows: str
+) -> None:
+    dsn = database(server)
+    mallory.joins(server).moves_in(dsn)
+    attempt = begun(mallory, lifecycle, dsn, BOTH_WAYS, capture={"rows": rows})
+    swapped(attempt)
+    attempt.writes()
+    attempt.stage("revert")
+    attempt.writes()
+    for stage in ("replay", "verify", "swap", "cleanup"):
+        attempt.stage(stage)
+    attempt.stays()
+    there = begun(mallory, lifecycle, dsn, ONE_WAY, capture={"rows": rows})
+    swapped(there)
+    there.writes()
+    there.stage("cleanup")
+    there.stays()
+
+
+@pytest.mark.parametrize("after", ["snapshot", "schema_sync", "verify"])
+def test_a_reset_runs_no_code_of_hers(
+    mallory: Mallory, pg18: Cluster, target_dsn: str, lifecycle: Make, after: str
+) -> None:
+    mallory.joins(pg18).moves_in(target_dsn)
+    rows = "change_log" if after == "snapshot" else "direct_trigger"
+    attempt = begun(mallory, lifecycle, target_dsn, SOME, capture={"rows": rows})
+    for stage in STAGES[: STAGES.index(after) + 1]:
+        attempt.stage(stage)
+        attempt.writes()
+    stages.reset(load_pipeline(attempt.move.content), target_dsn, target_dsn, [SOME[0].relation])
+    attempt.writes()
+    stages.reset(load_pipeline(attempt.move.content), target_dsn, target_dsn, None)
+    attempt.writes()
+    attempt.stays()
+
+
+SOME = [
+    BY_NAME[name] for name in ("check", "check_constant", "generated", "index_expression", "index_constant", "names")
+]
+LEAVE = [BY_NAME[name] for name in ("check", "generated", "index_expression", "index_predicate", "using_domain")]
+
+
+def test_what_is_left_can_be_left(mallory: Mallory, pg16: Cluster, source_dsn: str) -> None:
+    """Her code swallows its errors: nothing would be left, and nobody would know."""
+    mallory.joins(pg16).moves_in(source_dsn)
+    for what in LEAVINGS:
+        mallory.leaves_behind(source_dsn, what)
+        with mallory.session(source_dsn) as conn, conn.transaction():
+            conn.execute("SELECT lair.leave()")
+
+
+@pytest.mark.parametrize("what", LEAVINGS)
+def test_nothing_that_code_leaves_in_our_session_is_used_with_our_rights(
+    mallory: Mallory, server: Cluster, database: Database, lifecycle: Make, what: str
+) -> None:
+    """In one stage at a time; a stage may fail for it, and must say whose code it was. Without it, it goes on."""
+    dsn = database(server)
+    mallory.joins(server).moves_in(dsn)
+    mallory.makes(dsn, LEAVE)
+    attempt = Attempt(mallory, rewrite(lifecycle, dsn, LEAVE), LEAVE)
+    for stage in STAGES:
+        attempt.writes()
+        mallory.leaves_behind(dsn, what)
+        through = attempt.stage_or_stops(stage)
+        mallory.leaves_behind(dsn, "")
+        if not through:
+            attempt.stage(stage)
+    attempt.stays()
+
+
+def test_the_code_of_a_role_that_is_trusted_runs_as_we_do(
+    mallory: Mallory, server: Cluster, database: Database, lifecycle: Make
+) -> None:
+    """Which also shows that the other tests would see it."""
+    dsn = database(server)
+    mallory.joins(server).moves_in(dsn)
+    attempt = begun(mallory, lifecycle, dsn, LEAVE, trusted_roles=[mallory.name])
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay"):
+        assert not attempt.stage(stage).blocked
+        attempt.writes()
+    seen = mallory.seen(dsn)
+    assert [kind.name for kind in LEAVE if "postgres" not in seen.get(kind.name, set())] == []
+    attempt.stage("replay")
+    attempt.stage("verify")
+    attempt.stage("swap")

@@ -1,0 +1,91 @@
+"""What of a captured statement waits for its stage is cut out whole; what is left still means what it meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_pgddl.engine.ddl.defer import run_now
+from airflow_provider_pgddl.engine.ddl.parse import deparse, parse, statement_node
+from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.references import cut_foreign_keys
+from tests.unit.hand_made import event, foreign_key, table
+
+MOVING: set[Phase] = {"foreign_key", "finish"}
+FILLING: set[Phase] = {*MOVING, "index"}
+
+# All that Postgres 18 takes behind a foreign key of a column, and as Django writes it.
+ATTRIBUTES = [
+    "DEFERRABLE INITIALLY DEFERRED",
+    "DEFERRABLE",
+    "DEFERRABLE INITIALLY IMMEDIATE",
+    "INITIALLY DEFERRED",
+    "INITIALLY IMMEDIATE",
+    "NOT DEFERRABLE",
+    "NOT DEFERRABLE INITIALLY IMMEDIATE",
+    "ENFORCED",
+    "NOT ENFORCED",
+    "DEFERRABLE INITIALLY DEFERRED NOT ENFORCED",
+]
+REFERENCE = "REFERENCES s.r (id) MATCH FULL ON UPDATE CASCADE ON DELETE SET NULL"
+
+
+def said_now(statement: str, waiting: set[Phase]) -> str | None:
+    meta = table(1, "s", "t", ["id", "a"], constraints=[foreign_key("t_a_fkey", ["s", "r"])])
+    said = run_now(statement, event("ALTER TABLE", statement, tables=[meta]), waiting)
+    return said if said is None else deparse(parse(said))
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_a_columns_foreign_key_waits_with_its_attributes(attributes: str) -> None:
+    key = f"{REFERENCE} {attributes}"
+    assert said_now(f"CREATE TABLE s.t (id int, a int {key})", MOVING) == "CREATE TABLE s.t (id int, a int)"
+    assert said_now(f"ALTER TABLE s.t ADD COLUMN a int {key}", MOVING) == "ALTER TABLE s.t ADD COLUMN a int"
+
+
+@pytest.mark.parametrize("attributes", [*ATTRIBUTES, "NOT VALID", "DEFERRABLE INITIALLY DEFERRED NOT VALID"])
+def test_a_tables_foreign_key_waits_with_its_attributes(attributes: str) -> None:
+    key = f"CONSTRAINT k FOREIGN KEY (a) {REFERENCE} {attributes}"
+    assert said_now(f"CREATE TABLE s.t (id int, {key}, a int)", MOVING) == "CREATE TABLE s.t (id int, a int)"
+    assert said_now(f"ALTER TABLE s.t ADD {key}", MOVING) is None
+    assert said_now(f"ALTER TABLE s.t ADD {key}, ADD b int", MOVING) == "ALTER TABLE s.t ADD COLUMN b int"
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_attributes_of_a_column_stay_with_their_own_constraint(attributes: str) -> None:
+    unique = "CONSTRAINT u UNIQUE DEFERRABLE INITIALLY DEFERRED"
+    kept = f"a int DEFAULT 1 {unique} NOT NULL CHECK (a > 0) NOT ENFORCED"
+    written = f"a int DEFAULT 1 {unique} {REFERENCE} {attributes} NOT NULL CHECK (a > 0) NOT ENFORCED"
+    for start, end in (("CREATE TABLE s.t (", ")"), ("ALTER TABLE s.t ADD COLUMN ", "")):
+        assert said_now(f"{start}{written}{end}", MOVING) == deparse(parse(f"{start}{kept}{end}"))
+
+
+@pytest.mark.parametrize("attributes", [a for a in ATTRIBUTES if "ENFORCED" not in a])
+def test_a_new_columns_key_waits_with_its_attributes_for_its_index(attributes: str) -> None:
+    for key in ("UNIQUE", "PRIMARY KEY"):
+        adding = f"ALTER TABLE s.t ADD COLUMN a int DEFAULT 1 {key} {attributes} NOT NULL"
+        assert said_now(adding, FILLING) == "ALTER TABLE s.t ADD COLUMN a int DEFAULT 1 NOT NULL"
+        assert said_now(adding, MOVING) == deparse(parse(adding))
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_a_foreign_key_out_of_the_scope_leaves_none_of_its_attributes(attributes: str) -> None:
+    for start, end in (("CREATE TABLE s.t (", ")"), ("ALTER TABLE s.t ADD COLUMN ", "")):
+        tree = parse(f"{start}a int UNIQUE DEFERRABLE {REFERENCE} {attributes} NOT NULL{end}")
+        assert cut_foreign_keys(statement_node(tree), lambda _: False) == [("s", "r")]
+        assert deparse(tree) == f"{start}a int UNIQUE DEFERRABLE NOT NULL{end}"
+
+
+@pytest.mark.parametrize(
+    "constraint", ["CHECK (a > 0) NO INHERIT", "CHECK (a > 0) NOT ENFORCED", "NOT NULL NO INHERIT"]
+)
+def test_what_the_target_can_take_at_once_does_not_wait(constraint: str) -> None:
+    for statement in (f"CREATE TABLE s.t (a int {constraint})", f"ALTER TABLE s.t ADD COLUMN a int {constraint}"):
+        assert said_now(statement, FILLING) == deparse(parse(statement))
+    at_once = "ALTER TABLE s.t ADD CONSTRAINT c CHECK (a > 0) NO INHERIT NOT VALID"
+    assert said_now(at_once, FILLING) == deparse(parse(at_once))
+
+
+def test_what_is_said_of_a_waiting_foreign_key_waits_with_it() -> None:
+    for action in ("ALTER CONSTRAINT t_a_fkey DEFERRABLE", "ALTER CONSTRAINT t_a_fkey NOT ENFORCED",
+                   "VALIDATE CONSTRAINT t_a_fkey"):  # fmt: skip
+        assert said_now(f"ALTER TABLE s.t {action}", MOVING) is None
