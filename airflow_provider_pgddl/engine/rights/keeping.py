@@ -67,8 +67,9 @@ def look(
     names = {i: (plan.copy_schema, plan.copy_name) for i, (_, plan) in tables.items()}
     there = catalog.oids_of(target, names.values())
     copies = {i: there[name] for i, name in names.items() if name in there}
-    live = survey(source, (oid for oid, _ in tables.values()), trusted)
-    copied = survey(target, copies.values(), trusted)
+    originals = [oid for oid, _ in tables.values()]
+    live = survey(source, [*originals, *copies.values()] if source is target else originals, trusted)
+    copied = live if source is target else survey(target, copies.values(), trusted)
     found = {}
     for i, (oid, _) in tables.items():
         here, copy = live.get(oid, NOTHING), copied.get(copies.get(i, 0), NOTHING)
@@ -108,12 +109,15 @@ NOTHING = Survey("", (), ())
 def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, Survey]:
     """By oid; tables of which nothing is to be said are left out."""
     listed = sorted(set(oids))
+    anybody = conn.execute(_Q["anybody"], [list(trusted)]).fetchone()
+    if not listed or anybody == (False,):
+        return {}
     owners = dict(conn.execute(_Q["owners"], [listed]).fetchall())
     strange = untrusted(conn, {role for roles in owners.values() for role in roles}, trusted)
     code = foreign_code(conn, listed, trusted)
     guarded = {oid: next((r for r in owners.get(oid, ()) if r in strange), "") for oid in listed}
     others = _strangers(conn, [(c, guarded[oid]) for oid in listed for c in code.get(oid, ())])
-    forced = {oid for (oid,) in conn.execute(_Q["forced"], [listed])}
+    forced = {oid for (oid,) in conn.execute(_Q["forced"], [sorted(code)])} if code else set()
     found = {}
     for oid, role in guarded.items():
         why, here = list[str](), code.get(oid, ())
@@ -152,11 +156,13 @@ def _strangers(conn: Session, pairs: Iterable[tuple[Code, str]]) -> set[tuple[Co
 
 def foreign_code(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, list[Code]]:
     """By oid, what of roles that are not trusted can run where these tables are read or written."""
-    found: dict[int, list[Code]] = {}
-    args = {"oids": sorted(set(oids)), "trusted": list(trusted)}
+    listed, found = sorted(set(oids)), dict[int, list[Code]]()
     with plans_kept(conn):
-        rows = conn.execute(_Q["foreign_code"], args).fetchall()
-    for oid, *code in rows:
+        reaching = [oid for (oid,) in conn.execute(_Q["reaching"], [listed])]
+        rows = conn.execute(_Q["calls"], {"oids": listed, "trusted": list(trusted)}).fetchall()
+        if reaching:
+            rows += conn.execute(_Q["foreign_code"], {"oids": reaching, "trusted": list(trusted)}).fetchall()
+    for oid, *code in sorted(rows):
         found.setdefault(oid, []).append(Code(*code))
     return found
 

@@ -16,6 +16,39 @@ CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partiti
 JOIN pg_catalog.pg_class c ON c.oid = t.relid
 GROUP BY r.oid
 
+-- name: anybody
+-- Whether a role that is not trusted owns a relation, a function or a domain in this database: where none does, there is nothing to
+-- look for. pg_shdepend would tell it faster, but has no entries for roles that initdb made, such as pg_database_owner.
+SELECT EXISTS (
+    SELECT FROM (
+        SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384
+        UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
+        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384 AND t.typtype = 'd'
+    ) o(owner)
+    JOIN pg_catalog.pg_roles r ON r.oid = o.owner
+    WHERE r.rolname <> ALL(%s::name[]) AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'))
+
+-- name: reaching
+-- Which of these tables have, with their partitions, anything that refers to a function, an operator or a type of a user's: the
+-- others need no walk.
+SELECT DISTINCT t.root
+FROM (
+    SELECT r.oid, t.relid FROM unnest(%s::oid[]) r(oid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+) t(root, relid)
+CROSS JOIN LATERAL (
+    SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, t.relid
+    UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid
+    UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
+    UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid FROM pg_catalog.pg_constraint c WHERE c.conrelid = t.relid
+    UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, s.oid FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid = t.relid
+) own(classid, objid)
+WHERE EXISTS (
+    SELECT FROM pg_catalog.pg_depend d WHERE d.classid = own.classid AND d.objid = own.objid AND d.refobjid >= 16384
+      AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
+                           'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_opfamily'::pg_catalog.regclass,
+                           'pg_catalog.pg_type'::pg_catalog.regclass))
+
 -- name: foreign_code
 -- What of roles that are not trusted can run where these tables, or their partitions, are read or written: by table, in what (kind
 -- and name), whose it is, and what it is. Down from what belongs to a table over pg_depend to functions, whose owners decide: what
@@ -95,29 +128,35 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
     SELECT r.root, r.kind, r.what, y.typowner, 'domain ' || y.oid::pg_catalog.regtype::text, r.nested
     FROM reached r JOIN pg_catalog.pg_type y ON y.oid = r.objid AND y.typtype = 'd'
     WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass
-    UNION
-    -- The server's own functions are no code of anybody's, but some of them run SQL that they are given (ts_rewrite, query_to_xml),
-    -- or do what only our rights allow (pg_read_file, set_config, lo_unlink): whose expression calls them does it. pg_depend knows
-    -- nothing of these, so expressions are looked through. What is immutable does nothing of the kind.
-    SELECT e.root, e.kind, e.what, e.owner, 'function ' || p.oid::pg_catalog.regprocedure::text, false
-    FROM (
-        SELECT t.root, CASE WHEN a.attgenerated <> '' THEN 'generated column' ELSE 'default' END, a.attname::text, c.relowner, d.adbin::text
-        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_attrdef d ON d.adrelid = t.relid
-        JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-        UNION ALL
-        SELECT t.root, 'check', k.conname, c.relowner, k.conbin::text
-        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid
-        JOIN pg_catalog.pg_constraint k ON k.conrelid = t.relid AND k.contype = 'c'
-    ) e(root, kind, what, owner, expression)
-    CROSS JOIN LATERAL (SELECT DISTINCT f.found[1]::oid FROM pg_catalog.regexp_matches(e.expression, ':funcid (\d+)', 'g') f(found)) f(oid)
-    JOIN pg_catalog.pg_proc p ON p.oid = f.oid AND p.oid < 16384
-    WHERE p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
-       OR p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}')
 )
 SELECT a.root, a.kind, a.what, o.rolname, a.code, bool_or(a.nested)
 FROM authored a JOIN pg_catalog.pg_roles o ON o.oid = a.author
 WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+
+-- name: calls
+-- The server's own functions are no code of anybody's, but some of them run SQL that they are given (ts_rewrite, query_to_xml), or
+-- do what only our rights allow (pg_read_file, set_config, lo_unlink): whose expression calls them does it. pg_depend knows nothing
+-- of these, so expressions are looked through. What is immutable does nothing of the kind. In the shape of foreign_code.
+SELECT DISTINCT e.root, e.kind, e.what, o.rolname, 'function ' || p.oid::pg_catalog.regprocedure::text, false
+FROM (
+    SELECT r.oid, t.relid, c.relowner FROM unnest(%(oids)s::oid[]) r(oid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+    JOIN pg_catalog.pg_class c ON c.oid = t.relid
+) t(root, relid, owner)
+JOIN pg_catalog.pg_roles o ON o.oid = t.owner
+CROSS JOIN LATERAL (
+    SELECT t.root, CASE WHEN a.attgenerated <> '' THEN 'generated column' ELSE 'default' END, a.attname::text, d.adbin::text
+    FROM pg_catalog.pg_attrdef d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+    WHERE d.adrelid = t.relid
+    UNION ALL
+    SELECT t.root, 'check', k.conname, k.conbin::text FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid AND k.contype = 'c'
+) e(root, kind, what, expression)
+CROSS JOIN LATERAL (SELECT DISTINCT f.found[1]::oid FROM pg_catalog.regexp_matches(e.expression, ':funcid (\d+)', 'g') f(found)) f(oid)
+JOIN pg_catalog.pg_proc p ON p.oid = f.oid AND p.oid < 16384
+WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
+  AND (p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
+       OR p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}'))
 
 -- name: kept_by_others
 -- Which of these relations (by any number) belong, with their partitions, to another than this role; '' is one that is trusted.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from psycopg import errors as pg
 
-from airflow_provider_pgddl.engine import lease
+from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
@@ -84,7 +84,7 @@ class Context:
         self.target = self.source if self.pipeline.in_place else self.session("target", "stage")
         self.journal = Journal(self.target, self.name)
         self.journal.keepers_of = self._keepers_of
-        self._keepers = dict[tuple[int, str, str], Keepers]()
+        self._keepers = dict[tuple[int, str, str, bool], Keepers]()  # by oid and copy, and whether that is there
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
@@ -124,8 +124,12 @@ class Context:
         self._keepers.clear()
 
     def _keepers_of(self, rows: Sequence[TableRow]) -> Mapping[int, Keepers]:
-        def key(row: TableRow) -> tuple[int, str, str]:
-            return row.oid, row.plan.copy_schema, row.plan.copy_name
+        to_be_made = [(r.plan.copy_schema, r.plan.copy_name) for r in rows if r.state == "captured"]
+        made = catalog.oids_of(self.target, to_be_made) if to_be_made else {}
+
+        def key(row: TableRow) -> tuple[int, str, str, bool]:
+            copy = (row.plan.copy_schema, row.plan.copy_name)
+            return row.oid, *copy, row.state != "captured" or copy in made
 
         new = {row.id: (row.oid, row.plan) for row in rows if key(row) not in self._keepers}
         if new:
@@ -133,7 +137,7 @@ class Context:
             self._keepers |= {key(row): found[row.id] for row in rows if row.id in found}
         kept = {row.id: self._keepers[key(row)] for row in rows}
         for row in rows:
-            if row.state == "captured":  # its copy is still to be made
+            if row.state == "captured" and key(row)[-1]:  # its copy is only now being made: not its last owner
                 self._keepers.pop(key(row), None)
         return kept
 
