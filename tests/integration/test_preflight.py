@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.preflight import preflight, too_old
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.integration.lifecycle import Lifecycle
 
 _ROLES: list[tuple[Cluster, str]] = []
 
@@ -183,8 +184,50 @@ def test_a_refusal_lists_every_error_with_its_fix_and_exits_with_4(source_dsn: s
     text = str(caught.value)
     assert "2 problems; nothing has been touched" in text
     assert 'error (source, public."B")' in text
-    assert 'ALTER TABLE public."B" ADD PRIMARY KEY (...);' in text
-    assert "ALTER TABLE public.a ADD PRIMARY KEY (...);" in text
+    assert 'ALTER TABLE public."B" ADD COLUMN IF NOT EXISTS id bigserial' in text
+    assert "ALTER TABLE public.a ADD COLUMN IF NOT EXISTS id bigserial" in text
+
+
+KEYLESS = """
+CREATE TABLE public.nothing (x int);
+CREATE TABLE public.good_id (id int, x text); INSERT INTO good_id VALUES (1), (2);
+CREATE TABLE public.twice (id int, x text); INSERT INTO twice VALUES (1), (1);
+CREATE TABLE public.json_id (id json); INSERT INTO json_id VALUES ('{}');
+CREATE TABLE public.nullable (code text UNIQUE); INSERT INTO nullable VALUES ('a');
+CREATE TABLE public.null_there (code text UNIQUE); INSERT INTO null_there VALUES (NULL), (NULL), ('a');
+CREATE TABLE public.under (y int) INHERITS (public.nothing);
+"""
+
+
+def test_advice_that_is_followed_to_the_letter_is_enough(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """Finding by finding, until setup passes, and every row arrives."""
+    run(source_dsn, *KEYLESS.strip().splitlines())
+    run(target_dsn, "CREATE TABLE public.twice (id int)", "INSERT INTO public.twice VALUES (9)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+    rounds = 0
+    while True:
+        with connect(source_dsn, purpose="test") as source, connect(target_dsn, purpose="test") as target:
+            tables = catalog.table_names(source)
+            found = [f for f in preflight(move.job("setup").pipeline, source, target, tables) if f.severity == "error"]
+        if not found:
+            break
+        rounds += 1
+        assert rounds < 4, found
+        for finding in found:
+            run(target_dsn if finding.where == "target" else source_dsn, finding.fix or "")
+            assert "DROP" not in (finding.fix or "")
+    move.run_all(until="verify")
+    copied = [move.journal(f"SELECT count(*) FROM {table}") for table in ("twice", "null_there", "json_id")]
+    assert copied == [[(2,)], [(3,)], [(1,)]]
+
+
+def test_many_tables_without_a_key_are_one_finding(dsn: str) -> None:
+    run(dsn, *(f"CREATE TABLE public.t{n} (x int)" for n in range(5)))
+    finding = only(findings(in_place(*(f"public.t{n}" for n in range(5))), dsn), "key")
+    assert finding.table is None and "public.t0, public.t1" in finding.what
+    assert (finding.fix or "").count("bigserial") == 5
 
 
 def test_warnings_refuse_nothing() -> None:
@@ -889,7 +932,9 @@ def test_names_of_keywords_and_capitals_are_quoted_where_they_must_be(dsn: str) 
     run(dsn, 'CREATE SCHEMA "Sales"', 'CREATE TABLE "Sales"."order" (x int)')
     finding = only(findings(in_place('"Sales".order'), dsn), "key")
     assert finding.table == '"Sales".order'
-    assert 'ALTER TABLE "Sales"."order" ADD PRIMARY KEY (...);' in (finding.fix or "")
+    assert 'ALTER TABLE "Sales"."order" ADD COLUMN IF NOT EXISTS id bigserial' in (
+        finding.fix or ""
+    )
 
 
 # --- poolers ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, LiteralString, NamedTuple
 
@@ -142,6 +143,41 @@ def recorded(facts: Facts, side: Side) -> dict[Table, str]:
         return {}
     rows = side.conn.execute(_Q["recorded"], [facts.pipeline.pipeline]).fetchall()
     return {(schema, name): state for schema, name, state in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Whose doing a table is: a run of a pipeline that is `earlier`, `finished` or `under way`."""
+
+    pipeline: str
+    run: int
+    since: str
+
+    def __str__(self) -> str:
+        return f"run {self.run} of pipeline {self.pipeline!r}, which is {self.since.replace('earlier', 'over')}"
+
+
+def brought(side: Side, tables: Sequence[Table]) -> dict[Table, Brought]:
+    """Of these tables those that a pipeline has brought there, as the journal on that side tells."""
+    if side.rows("journal_exists") != [(True,)]:
+        return {}
+    found = side.rows("brought", schemas=[s for s, _ in tables], names=[t for _, t in tables])
+    return {(schema, name): Brought(*run) for schema, name, *run in found}
+
+
+def out_of_the_way(side: Side, table: Table, kind: str, oid: int) -> str:
+    """What frees a relation's name: a table that may hold rows goes elsewhere with all that belongs to it."""
+    drops = {"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "i": "INDEX", "f": "FOREIGN TABLE"}
+    if kind in drops:
+        return f"DROP {drops[kind]} {side.name(*table)};  -- once nothing needs it"
+    if side.rows("filled", oids=[oid]):
+        aside = side.name("before_pgddl")
+        moves = [
+            f"ALTER TABLE {side.name(*name)} SET SCHEMA {aside};" for name in side.rows("with_partitions", oid=oid)
+        ]
+        rows = "  -- it holds rows: look at them before you drop it"
+        return "\n".join([f"CREATE SCHEMA IF NOT EXISTS {aside};{rows}", *moves])
+    return f"DROP TABLE {side.name(*table)};  -- it is empty"
 
 
 def actions(facts: Facts, table: Table) -> list[AlterAction]:

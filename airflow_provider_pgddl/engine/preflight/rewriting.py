@@ -14,7 +14,14 @@ from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.partition_checks import partition_findings
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
-from airflow_provider_pgddl.engine.preflight.facts import Facts, actions, foreign_keys, recorded
+from airflow_provider_pgddl.engine.preflight.facts import (
+    Facts,
+    actions,
+    brought,
+    foreign_keys,
+    out_of_the_way,
+    recorded,
+)
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.sql import queries
@@ -123,16 +130,19 @@ def swap_rights(facts: Facts) -> Iterator[Finding]:
 
 def earlier_copies(facts: Facts) -> Iterator[Finding]:
     """A table of that name in the copy's or the old table's schema that this run has not made itself."""
-    side, made = facts.source, recorded(facts, facts.source)
+    side, made, ours = facts.source, recorded(facts, facts.source), brought(facts.source, facts.rows)
     for made_in, what in ((copy_schema, "a copy"), (old_schema, "what an earlier rewrite replaced")):
         names = {(made_in(schema), name): (schema, name) for schema, name in facts.rows}
         present = side.rows("named", schemas=[s for s, _ in names], names=[t for _, t in names])
-        for schema, name, oid, _ in present:
+        for schema, name, oid, kind in present:
             live = names[(schema, name)]
             if oid is None or made.get(live):
                 continue
             text = f"{written(schema, name)} exists: {what} that belongs to no run of this pipeline"
-            fix = f"DROP TABLE {side.name(schema, name)};  -- once nothing in it is needed"
+            fix = out_of_the_way(side, (schema, name), kind, oid)
+            if (by := ours.get(live)) and by.since == "under way" and by.pipeline != facts.pipeline.pipeline:
+                text += f", but to {by}"
+                fix = f"let that end (stage cleanup), or take it away: pgddl reset of pipeline {by.pipeline!r}"
             yield Finding("error", "earlier_copy", "source", written(*live), text, fix)
 
 
@@ -150,7 +160,7 @@ def unmovable(facts: Facts) -> Iterator[Finding]:
     for child_oid, *_, child, ps, pn, parent in side.rows("inheritance", oids=list(facts.names)):
         if child_oid in facts.names:
             what = f"inherits from {written(ps, pn)}; rewriting a child in place is not built yet"
-            fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+            fix = f"ALTER TABLE {child} NO INHERIT {parent};  -- queries of {parent} lose the rows of {child} by it"
             yield Finding("error", "inheritance", "source", facts.written(child_oid), what, fix)
     for oid, provider in side.rows("security_labels", oids=list(facts.names)):
         what = f"has a security label of {provider}, which would stay with the old table"
@@ -199,7 +209,7 @@ def children(facts: Facts) -> Iterator[Finding]:
         if wrong:
             what = f"{written(schema, name)} inherits from it, and would not have the same columns: {wrong[0]}"
             child, parent = facts.source.name(schema, name), facts.source.name(*facts.names[oid])
-            fix = f"ALTER TABLE {child} NO INHERIT {parent};"
+            fix = f"ALTER TABLE {child} NO INHERIT {parent};  -- queries of {parent} lose the rows of {child} by it"
             yield Finding("error", "inheritance", "source", facts.written(oid), what, fix)
 
 

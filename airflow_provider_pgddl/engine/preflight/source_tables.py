@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
+
+from psycopg import errors as pg
+from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, foreign_keys, memberships
 from airflow_provider_pgddl.engine.progress import amount
+
+KEYLESS_TOLD = 3  # tables that are told one by one
+LOOK_MS = 2000  # how long rows of one table are looked through for advice
 
 
 def missing_tables(facts: Facts) -> Iterator[Finding]:
@@ -76,6 +82,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
     sizes: dict[int, int] = dict(side.rows("table_sizes", oids=facts.row_oids)) if at_swap else {}
     described = catalog.describe(side.conn, facts.row_oids)
     nullable = dict(side.rows("not_null_candidates", oids=facts.row_oids))
+    keyless = list[tuple[catalog.Table, str]]()
     collations: dict[int, dict[str, str]] = {}
     for oid, column, collation in side.rows("key_collations", oids=facts.row_oids):
         collations.setdefault(oid, {})[column] = collation
@@ -89,16 +96,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
             yield Finding("warning", "keyless", "source", facts.written(oid), what)
             continue
         if table.key is None:
-            what = "has no key: no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"
-            if candidate := nullable.get(oid):
-                actions = ", ".join(f"ALTER COLUMN {side.name(column)} SET NOT NULL" for column in candidate)
-                fix = f"ALTER TABLE {quoted} {actions};"
-            else:
-                columns = [column.name for column in table.columns]
-                key = side.name("id") if "id" in columns else "..."
-                fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY ({key});"
-            fix += "\n-- or leave the table out under tables.exclude, or set tables.keyless: copy_at_swap"
-            yield Finding("error", "key", "source", facts.written(oid), what, fix)
+            keyless.append((table, _new_key(facts, oid, table, nullable.get(oid))))
             continue
         for column in table.key.columns:
             if column in facts.pipeline.skipped_columns.get((table.schema, table.name), ()):
@@ -110,6 +108,72 @@ def keys(facts: Facts) -> Iterator[Finding]:
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"
                 fix = f'ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text COLLATE pg_catalog."C";'
                 yield Finding("error", "key", "source", facts.written(oid), what, fix)
+    yield from _without_key(facts, keyless)
+
+
+def _without_key(facts: Facts, keyless: Sequence[tuple[catalog.Table, str]]) -> Iterator[Finding]:
+    """Many tables are one finding: what is to be decided about them is the same."""
+    lacks = "no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"
+    fence = "" if facts.pipeline.in_place or facts.pipeline.swap.fence != "none" else ", with swap.fence: read_only"
+    instead = f"-- or leave out under tables.exclude, or set tables.keyless: copy_at_swap{fence}"
+    if len(keyless) <= KEYLESS_TOLD:
+        for table, fix in keyless:
+            name = written(table.schema, table.name)
+            yield Finding("error", "key", "source", name, f"has no key: {lacks}", f"{fix}\n{instead}")
+        return
+    names = ", ".join(written(table.schema, table.name) for table, _ in keyless)
+    what = f"{len(keyless)} tables have no key ({lacks}): {names}"
+    yield Finding("error", "key", "source", None, what, "\n".join([*(fix for _, fix in keyless), instead]))
+
+
+def _new_key(facts: Facts, oid: int, table: catalog.Table, nullable: Sequence[str] | None) -> str:
+    """What gives a table a key, as its rows are now."""
+    side, quoted = facts.source, facts.source.name(table.schema, table.name)
+    columns = [column.name for column in table.columns]
+    if nullable:
+        actions = ", ".join(f"ALTER COLUMN {side.name(column)} SET NOT NULL" for column in nullable)
+        fits = _fit_for_key(facts, oid, table, nullable, unique=True)
+        if fits is not False:
+            return f"ALTER TABLE {quoted} {actions};" + ("" if fits else "  -- fails while a row has NULL there")
+    of_partitions = [name for (name,) in side.rows("partition_columns", oid=oid)]
+    if "id" in columns and None not in of_partitions:
+        key = list(dict.fromkeys(["id", *of_partitions]))
+        fits = _fit_for_key(facts, oid, table, key, unique=False)
+        if fits is not False:
+            add = f"ALTER TABLE {quoted} ADD PRIMARY KEY ({', '.join(side.name(column) for column in key)});"
+            return add + ("" if fits else "  -- fails while two rows are the same there, or one has NULL")
+    if table.kind == "p":
+        return f"-- {quoted}: ADD PRIMARY KEY takes columns that hold its partition key and are unique together"
+    name = next(name for name in ("id", "row_id", *(f"row_id_{n}" for n in range(2, 2000))) if name not in columns)
+    # No identity, which a table with children cannot get; these get the column with it, and are to be asked for it too.
+    return (
+        f"ALTER TABLE {quoted} ADD COLUMN IF NOT EXISTS {side.name(name)} bigserial,"
+        f" ADD PRIMARY KEY ({side.name(name)});"
+        "  -- no column of it is a key now; this rewrites it, and keeps everybody out meanwhile"
+    )
+
+
+def _fit_for_key(facts: Facts, oid: int, table: catalog.Table, columns: Sequence[str], *, unique: bool) -> bool | None:
+    """Whether these columns of all rows have values (`unique`: which are known to differ). None where that would run
+    somebody's code, or takes too long to find out."""
+    surveyed = facts.surveyed[oid]
+    if surveyed.role or surveyed.code:
+        return None
+    relation, listed = sql.Identifier(table.schema, table.name), [sql.Identifier(column) for column in columns]
+    nulls = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(column) for column in listed)
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(relation, nulls)
+    if not unique:
+        query += sql.SQL(" OR EXISTS (SELECT FROM {} GROUP BY {} HAVING count(*) > 1)").format(
+            relation, sql.SQL(", ").join(listed)
+        )
+    try:
+        with facts.source.conn.transaction():
+            facts.source.conn.execute(f"SET LOCAL statement_timeout = {LOOK_MS}")
+            return facts.source.conn.execute(query).fetchone() == (False,)
+    except (pg.QueryCanceled, pg.InsufficientPrivilege):
+        return None
+    except pg.UndefinedFunction:  # values that cannot be compared, such as json
+        return False
 
 
 def foreign_tables(facts: Facts) -> Iterator[Finding]:

@@ -10,13 +10,17 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import (
     KINDS,
     Facts,
+    brought,
     cannot_create,
     foreign_keys,
     memberships,
+    out_of_the_way,
     recorded,
     running,
 )
 from airflow_provider_pgddl.engine.rows import ties
+
+ELSEWHERE = "give the pipeline another target, such as an empty database"
 
 
 def target_rights(facts: Facts) -> Iterator[Finding]:
@@ -50,14 +54,17 @@ def existing(facts: Facts) -> Iterator[Finding]:
     assert facts.target is not None
     if facts.pipeline.tables.existing != "refuse":
         return
-    made = recorded(facts, facts.target)
+    made, ours = recorded(facts, facts.target), brought(facts.target, facts.tables)
     present = facts.target.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
     for schema, name, oid, kind in present:
-        if oid is not None and not made.get((schema, name)):
-            what = f"{KINDS.get(kind, 'something')} of that name is on the target already"
-            drop = {"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "i": "INDEX", "f": "FOREIGN TABLE"}
-            fix = f"DROP {drop.get(kind, 'TABLE')} {facts.target.name(schema, name)};  -- once nothing in it is needed"
-            yield Finding("error", "existing", "target", written(schema, name), what, fix)
+        if oid is None or made.get((schema, name)):
+            continue
+        what = f"{KINDS.get(kind, 'something')} of that name is on the target already"
+        fix = out_of_the_way(facts.target, (schema, name), kind, oid)
+        if by := ours.get((schema, name)):
+            what += f": {by}, has brought it there, and applications may use it"
+            fix = ELSEWHERE
+        yield Finding("error", "existing", "target", written(schema, name), what, fix)
 
 
 def existing_objects(facts: Facts) -> Iterator[Finding]:
@@ -72,9 +79,18 @@ def existing_objects(facts: Facts) -> Iterator[Finding]:
         others = f", and {len(both) - 1} more" if len(both) > 1 else ""
         what = f"the target has objects of the source already: {kind.lower()} {quoted}{others}"
         drops = [f"DROP {kind} {quoted};" for kind, _, _, quoted in both]
-        yield Finding(
-            "error", "existing", "target", None, what, "\n".join([*drops, "-- or start with an empty database"])
-        )
+        fix = "\n".join([*drops, "-- or start with an empty database"])
+        yield Finding("error", "existing", "target", None, what, ELSEWHERE if _is_in_use(facts) else fix)
+
+
+def _is_in_use(facts: Facts) -> bool:
+    """Whether pipelines have brought tables there, or tables of these names hold rows: then nothing is to be dropped
+    for this one."""
+    assert facts.target is not None
+    side = facts.target
+    present = side.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
+    tables = [oid for _, _, oid, kind in present if oid is not None and kind in ("r", "p")]
+    return bool(brought(side, facts.tables) or side.rows("filled", oids=tables))
 
 
 def encodings(facts: Facts) -> Iterator[Finding]:

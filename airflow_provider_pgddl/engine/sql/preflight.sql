@@ -82,6 +82,13 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
   AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 ORDER BY i.indrelid, i.indnkeyatts, ic.relname
 
+-- name: partition_columns
+-- What a partitioned table is partitioned by; NULL for an expression.
+SELECT a.attname::text
+FROM pg_catalog.pg_partitioned_table p CROSS JOIN LATERAL pg_catalog.unnest(p.partattrs::int2[]) k(attnum)
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum
+WHERE p.partrelid = %(oid)s
+
 -- name: columns
 SELECT a.attrelid, a.attname::text
 FROM pg_catalog.pg_attribute a
@@ -180,6 +187,28 @@ SELECT finished_at IS NULL FROM pgddl.pipelines WHERE pipeline = %s
 SELECT t.schema_name, t.table_name, t.state
 FROM pgddl.tables t JOIN pgddl.pipelines p ON p.pipeline = t.pipeline AND p.run = t.run AND p.finished_at IS NULL
 WHERE t.pipeline = %s AND t.state <> 'captured'
+
+-- name: filled
+-- Of these relations those that take up space, which tells of rows without reading any.
+SELECT r.oid FROM unnest(%(oids)s::oid[]) r(oid)
+WHERE (SELECT sum(pg_catalog.pg_relation_size(t.relid))
+       FROM (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)) > 0
+
+-- name: with_partitions
+-- A relation and its partitions at any depth, by schema and name.
+SELECT n.nspname::text, c.relname::text
+FROM (SELECT %(oid)s::oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(%(oid)s::oid::pg_catalog.regclass) p) t(relid)
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY t.relid
+
+-- name: brought
+-- Which pipeline, if any, has begun or ended to bring each of these tables here: the newest run of each that knows it.
+SELECT DISTINCT ON (t.schema_name, t.table_name) t.schema_name, t.table_name, t.pipeline, t.run,
+       CASE WHEN t.run < p.run THEN 'earlier' WHEN p.finished_at IS NOT NULL THEN 'finished' ELSE 'under way' END
+FROM pgddl.tables t JOIN pgddl.pipelines p ON p.pipeline = t.pipeline
+WHERE (t.schema_name, t.table_name) IN (SELECT s, n FROM unnest(%(schemas)s::text[], %(names)s::text[]) w(s, n))
+  AND t.state <> 'captured'
+ORDER BY t.schema_name, t.table_name, t.run = p.run AND p.finished_at IS NULL DESC, t.planned_at DESC NULLS LAST, t.id DESC
 
 -- name: objects
 -- What a dump of this database creates beside tables: views, sequences, types and functions, as kind, schema, name, quoted.
