@@ -70,9 +70,13 @@ def check(args: argparse.Namespace) -> int:
 
     pipeline, source, target = _opened(args)
     found = _plain(stages.check(pipeline, source, target))
+    if getattr(args, "in_airflow", False):
+        found["findings"] += _without_triggerer()
     if args.json:
         _print_json(found)
     else:
+        if found["finished_at"]:
+            print(f"finished since {found['finished_at']}; this is about its next run (pgddl run setup --again):")
         for finding in found["findings"]:
             about = f"{finding['table']}: " if finding.get("table") else ""
             print(f"{finding['severity']} ({finding['where']}): {about}{finding['what']}")
@@ -85,6 +89,20 @@ def check(args: argparse.Namespace) -> int:
         print(", ".join(_count(severities.count(severity), severity) for severity in ("error", "warning")))
     refused = any(finding["severity"] == "error" for finding in found["findings"])
     return EXIT_REFUSED if refused else EXIT_DONE
+
+
+def _without_triggerer() -> list[dict[str, Any]]:
+    """A gate that defers would wait for ever."""
+    from airflow.jobs.job import most_recent_job
+
+    from airflow_provider_pgddl.engine.findings import Finding
+
+    triggerer = most_recent_job("TriggererJob")
+    if triggerer is not None and triggerer.is_alive():
+        return []
+    what = "Airflow has no triggerer that is alive, in which the gate of `lifecycle` and `follow` waits"
+    fix = """airflow triggerer  # or let the gate wait on workers: gate={"mode": "reschedule"}"""
+    return [Finding("warning", "triggerer", "pipeline", None, what, fix).to_json()]
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -169,12 +187,15 @@ def _told(args: argparse.Namespace, found: Mapping[str, Any]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One stage, through spark-submit, with the same job file that an operator writes."""
+    """One stage, through spark-submit, with the same job file that an operator writes; one that has nothing to do is
+    not submitted."""
     import subprocess
+    import time
+    from dataclasses import replace
 
     from airflow_provider_pgddl.connections import in_environment, secrets
     from airflow_provider_pgddl.engine import job as jobs
-    from airflow_provider_pgddl.engine import spark
+    from airflow_provider_pgddl.engine import spark, stages
     from airflow_provider_pgddl.engine.class_archive import class_archive
     from airflow_provider_pgddl.engine.errors import UsageError
     from airflow_provider_pgddl.engine.job_folder import job_folder
@@ -187,18 +208,24 @@ def run(args: argparse.Namespace) -> int:
     env = os.environ | spark.launch_env(os.environ, local=spark.is_local(master)) | in_environment(found)
     if missing := spark.why_no_launch(env):
         raise missing
+    job = jobs.Job(
+        stage=args.stage,
+        pipeline=pipeline,
+        tables=jobs.names(args.tables),
+        watch=jobs.Watched.me(),
+        secrets={side: jobs.SECRETS[side] for side in found},
+        dry_run=args.dry_run,
+        again=args.again,
+    )
+    began = time.monotonic()
+    if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
+        print(jobs.closing_line(quiet.to_json(), time.monotonic() - began), file=sys.stderr if args.json else None)
+        if args.json:
+            _print_json(quiet.to_json())
+        return quiet.exit_code
     with job_folder() as folder:
         job_file, result_path = folder / "job.json", folder / "result.json"
-        job = jobs.Job(
-            stage=args.stage,
-            pipeline=pipeline,
-            tables=jobs.names(args.tables),
-            watch=jobs.Watched.me(),
-            secrets={side: jobs.SECRETS[side] for side in found},
-            result_path=str(result_path),
-            dry_run=args.dry_run,
-        )
-        jobs.write(job, job_file)
+        jobs.write(replace(job, result_path=str(result_path)), job_file)
         archive = class_archive(env, folder) if spark.is_local(master) else None
         command = spark.command(
             "spark-submit",
@@ -395,6 +422,10 @@ COMMANDS: tuple[Command | Group, ...] = (
                     "help": "of swap: run it up to its commit, show every statement with its locks, and roll back",
                 },
             ),
+            Option(
+                ("--again",),
+                {"action": "store_true", "help": "of setup: begin the next run of a pipeline that is finished"},
+            ),
             *POLICY,
             JSON,
         ),
@@ -498,6 +529,7 @@ def airflow_commands() -> list[Any]:
 
     def action(command: Command) -> Callable[[argparse.Namespace], None]:
         def act(args: argparse.Namespace) -> None:
+            args.in_airflow = True
             if code := call(command.run, args):
                 raise SystemExit(code)
 

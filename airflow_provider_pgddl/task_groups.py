@@ -26,27 +26,31 @@ def lifecycle(
     pipeline: str | os.PathLike[str] | Mapping[str, Any],
     group_id: str = "lifecycle",
     gate: Mapping[str, Any] | None = None,
+    again: bool | str = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
     """setup → snapshot → backfill → schema_sync → replay → gate → catch_up → verify → swap → cleanup.
 
-    `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `default_args` for
-    every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
+    `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `again` for setup,
+    `default_args` for every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are
+    `<group_id>.<stage>`. Tables that are blocked pass up to the gate, which closes for them; behind it they fail a task
+    (on_blocked). The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        common: dict[str, Any] = {"pipeline": pipeline, **spark}
+        before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
+        behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
         chain(
-            PgddlSetupOperator(task_id="setup", **common),
-            PgddlSnapshotOperator(task_id="snapshot", **common),
-            PgddlBackfillOperator(task_id="backfill", **common),
-            PgddlSchemaSyncOperator(task_id="schema_sync", **common),
-            PgddlReplayOperator(task_id="replay", **common),
-            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, **(gate or {})),
-            PgddlReplayOperator(task_id="catch_up", **common),
-            PgddlVerifyOperator(task_id="verify", **common),
-            PgddlSwapOperator(task_id="swap", **common),
-            PgddlCleanupOperator(task_id="cleanup", **common),
+            PgddlSetupOperator(task_id="setup", again=again, **before),
+            PgddlSnapshotOperator(task_id="snapshot", **before),
+            PgddlBackfillOperator(task_id="backfill", **before),
+            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
+            PgddlReplayOperator(task_id="replay", **before),
+            _gate(pipeline, gate),
+            PgddlReplayOperator(task_id="catch_up", **behind),
+            PgddlVerifyOperator(task_id="verify", **behind),
+            PgddlSwapOperator(task_id="swap", **behind),
+            PgddlCleanupOperator(task_id="cleanup", **behind),
         )
     return group
 
@@ -62,17 +66,26 @@ def follow(
     """setup → snapshot → backfill → schema_sync → gate → replay, for a DAG that runs again and again.
 
     The first run copies what is there. In every other one the first four have nothing to do but for tables that came
-    since, and replay brings DDL and rows until it is less than `replay.until_lag` behind. The DAG needs a schedule and
-    max_active_runs=1. Arguments and task ids are as for `lifecycle`.
+    since, and submit nothing; replay brings DDL and rows until it is less than `replay.until_lag` behind, and is
+    skipped where it had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1. Arguments
+    and task ids are as for `lifecycle`.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        common: dict[str, Any] = {"pipeline": pipeline, **spark}
+        before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
         chain(
-            PgddlSetupOperator(task_id="setup", **common),
-            PgddlSnapshotOperator(task_id="snapshot", **common),
-            PgddlBackfillOperator(task_id="backfill", **common),
-            PgddlSchemaSyncOperator(task_id="schema_sync", **common),
-            PgddlSchemaSensor(task_id="gate", pipeline=pipeline, **(gate or {})),
-            PgddlReplayOperator(task_id="replay", **common),
+            PgddlSetupOperator(task_id="setup", **before),
+            PgddlSnapshotOperator(task_id="snapshot", **before),
+            PgddlBackfillOperator(task_id="backfill", **before),
+            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
+            _gate(pipeline, gate),
+            PgddlReplayOperator(task_id="replay", pipeline=pipeline, **spark),
         )
     return group
+
+
+def _gate(
+    pipeline: str | os.PathLike[str] | Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> PgddlSchemaSensor:
+    """Without a mode of its own it waits in the triggerer: it may stay closed for days, and would hold a worker."""
+    given = dict(settings or {})
+    return PgddlSchemaSensor(task_id="gate", pipeline=pipeline, **{"deferrable": "mode" not in given, **given})

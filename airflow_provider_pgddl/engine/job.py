@@ -87,6 +87,7 @@ class Job:
     secrets: Mapping[str, str] = field(default_factory=dict)
     result_path: str | None = None
     dry_run: bool = False
+    again: bool = False  # of setup: begin the next run of a pipeline that is finished
 
     FORMAT: ClassVar[int] = 1
 
@@ -118,12 +119,13 @@ class Job:
             "secrets": dict(self.secrets),
             "result": self.result_path,
             "dry_run": self.dry_run,
+            "again": self.again,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         """The job of a file's content; `UsageError` for anything that `to_json` does not write."""
-        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run"}
+        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again"}
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
         if missing := sorted({"format", "stage", "pipeline"} - set(content)):
@@ -147,6 +149,7 @@ class Job:
             secrets=given.get("secrets", {}),
             result_path=given.get("result"),
             dry_run=given.get("dry_run", False),
+            again=given.get("again", False),
         )
 
 
@@ -169,6 +172,7 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "result": (_is_text, "a path"),
     "dry_run": (lambda v: isinstance(v, bool), "true or false"),
+    "again": (lambda v: isinstance(v, bool), "true or false"),
 }
 
 

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rows.ranges import Bound
 from airflow_provider_pgddl.engine.schema.model import Name
-from airflow_provider_pgddl.engine.schema.verdict import stopped
+from airflow_provider_pgddl.engine.schema.verdict import Finding, stopped
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -113,6 +113,14 @@ class EventRow:
     table_id: int | None
     event: dict[str, Any]
     statement: str
+
+
+# What a person can do about an event, by its status.
+_COMMANDS = {
+    "failed": ("show {id}", "retry {id}", "skip {id} --note WHY"),
+    "unhandled": ("show {id}", "resolve {id} --note WHAT", "skip {id} --note WHY"),
+    "awaiting_approval": ("show {id}", "approve {id}", "skip {id} --note WHY"),
+}
 
 
 def exists(conn: Session) -> bool:
@@ -433,23 +441,26 @@ class Journal:
             if row.status == "mismatch"
         }
         for name, findings in self.stuck_tables().items():
-            found.setdefault(name, []).extend(findings)
+            found.setdefault(name, []).extend(f.what for f in findings)
         return found
 
-    def stuck_tables(self) -> dict[str, list[str]]:
+    def stuck_tables(self) -> dict[str, list[Finding]]:
         """What DDL that waits for a person is about, or waits behind such: `schema.name` → findings."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[Finding]] = {}
         first: int | None = None
-        for event_id, tag, status, note, touches, kind in self.conn.execute(_Q["stuck"], [self.pipeline]):
+        for event_id, tag, status, note, touches, kind, statement in self.conn.execute(_Q["stuck"], [self.pipeline]):
             if status in ("failed", "unhandled", "awaiting_approval"):
                 if self.passes_over(status, kind):
                     continue
                 first = first or event_id
-                finding = f"DDL event {event_id} ({tag}) is {status.replace('_', ' ')}: {note or 'see pgddl ddl show'}"
+                what = f"DDL event {event_id} ({tag}) is {status.replace('_', ' ')}: {note or 'see pgddl ddl show'}"
+                commands = tuple(f"ddl {command}" for command in _COMMANDS[status])
             elif first is not None:
-                finding = f"DDL event {event_id} ({tag}) waits behind event {first}"
+                what, commands = f"DDL event {event_id} ({tag}) waits behind event {first}", ("ddl list",)
             else:
                 continue
+            commands = tuple(command.format(id=event_id) for command in commands)
+            finding = replace(stopped(what, "ddl"), statement=statement, commands=commands)
             names = {f"{schema}.{name}" if schema else name for schema, name in touches or [["", tag.lower()]]}
             if tag == "ALTER TYPE":
                 names |= self._with_user_types()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import psutil
+import psycopg
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pgddl.connections import in_environment, lookup_in_task, secrets
 from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import journal, spark
 from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
 from airflow_provider_pgddl.engine.job_folder import job_folder
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -58,6 +61,11 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         return self._submit_sp
 
     @property
+    def binary(self) -> str:
+        """What is started to submit."""
+        return str(self._connection["spark_binary"])
+
+    @property
     def in_cluster_mode(self) -> bool:
         return "cluster" in (self._connection["deploy_mode"], self._conf.get("spark.submit.deployMode"))
 
@@ -73,6 +81,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
     :param tables: only these tables (`schema.table`); None means all of the pipeline
+    :param on_blocked: what becomes of a task that had to leave tables out: `skip` it (the default; what stands behind
+        it does not run, unless its trigger rule lets it), `fail` it for good, or `go_on` as if nothing had been
     :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`
 
     Everything else is SparkSubmitOperator's. Returns a small dict: stage, pipeline, run, state (`done` or
@@ -94,6 +104,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         *,
         pipeline: str | os.PathLike[str] | Mapping[str, Any],
         tables: Sequence[str] | None = None,
+        on_blocked: Literal["skip", "fail", "go_on"] = "skip",
         conn_id: str | None = None,
         name: str | None = None,
         deploy_mode: str | None = None,
@@ -120,29 +131,32 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         )
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
         self.tables = tables
+        if on_blocked not in ("skip", "fail", "go_on"):
+            raise ValueError(f"on_blocked is skip, fail or go_on, not {on_blocked!r}")
+        self.on_blocked = on_blocked
         self._private_env: dict[str, str] = {}
         self._folder = Path()
         self._archive: ClassArchive | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
+
         self._hook = None
         try:
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
-            tables = jobs.names(self.tables)
+            job, began = self._job(pipeline, found), time.monotonic()
+            if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
+                self.log.info("%s; nothing is submitted", jobs.closing_line(quiet.to_json(), time.monotonic() - began))
+                return small(quiet.to_json())
+        except psycopg.Error as error:
+            self._give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
             self._give_up(error)
         with job_folder() as folder:
             result_path = folder / "result.json"
-            job = Job(
-                stage=self.stage,
-                pipeline=pipeline,
-                tables=tables,
-                watch=Watched.me(),
-                secrets={side: SECRETS[side] for side in found},
-                result_path=str(result_path),
-            )
+            job = replace(job, result_path=str(result_path))
             self._prepare(job, folder, in_environment(found))
             submit_error = self._submit(context)
             outcome = jobs.read_outcome(result_path)
@@ -153,7 +167,24 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             self._fail(outcome)
-        return self._result(job, found["target" if "target" in found else "source"])
+        result = self._result(job, found["target" if "target" in found else "source"])
+        if result["blocked"] and self.on_blocked != "go_on":
+            context["ti"].xcom_push("return_value", result)
+            left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
+            raise (AirflowSkipException if self.on_blocked == "skip" else AirflowFailException)(
+                f"{self.stage} went on without {left}, which is blocked (on_blocked={self.on_blocked}); "
+                "the log has the reasons"
+            )
+        return result
+
+    def _job(self, pipeline: Pipeline, found: Mapping[jobs.Side, str]) -> Job:
+        return Job(
+            stage=self.stage,
+            pipeline=pipeline,
+            tables=jobs.names(self.tables),
+            watch=Watched.me(),
+            secrets={side: SECRETS[side] for side in found},
+        )
 
     def _check_spark(self, pipeline: Pipeline) -> None:
         """One clear line before anything is submitted; SparkSubmitHook turns a missing connection into yarn."""
@@ -164,6 +195,14 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 todo=f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[2]' "
                 "(or the URL of your master), or give the operator another conn_id",
             )
+        hook = self._bare_hook()
+        if hook.in_cluster_mode:
+            raise UsageError(
+                "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
+                todo="use client mode: take deploy-mode out of the Spark connection and the operator",
+            )
+        if missing := spark.why_no_launch(self._launch_env(hook), hook.binary):
+            raise missing
 
     def _prepare(self, job: Job, folder: Path, private: Mapping[str, str]) -> None:
         jobs.write(job, folder / "job.json")
@@ -173,8 +212,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self.name = self.name or f"pgddl {job.pipeline.pipeline} {job.stage}"
         self._private_env = dict(private)
 
-    def _get_hook(self) -> PrivateEnvHook:
-        hook = PrivateEnvHook(
+    def _bare_hook(self) -> PrivateEnvHook:
+        return PrivateEnvHook(
             conf=self.conf,
             conn_id=self._conn_id,
             files=self.files,
@@ -206,25 +245,22 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             use_krb5ccache=self._use_krb5ccache,
             post_submit_commands=self.post_submit_commands,
         )
-        if hook.in_cluster_mode:
-            self._give_up(
-                UsageError(
-                    "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
-                    todo="use client mode: take deploy-mode out of the Spark connection and the operator",
-                )
-            )
+
+    def _launch_env(self, hook: PrivateEnvHook) -> dict[str, str]:
+        """What spark-submit is started with, but for the secrets."""
+        around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
+        return around | spark.launch_env(around, local=spark.is_local(hook.master), binary=hook.binary)
+
+    def _get_hook(self) -> PrivateEnvHook:
+        hook = self._bare_hook()
         local = spark.is_local(hook.master)
         if not local:
             archive = str(spark.engine_archive(self._folder))
             hook._py_files = ",".join(filter(None, [hook._py_files, archive]))
-        around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
-        binary = hook._connection["spark_binary"]
-        hook.private_env = spark.launch_env(around, local=local, binary=binary) | self._private_env
-        if missing := spark.why_no_launch(around | hook.private_env, binary):
-            self._give_up(missing)
+        env = self._launch_env(hook) | self._private_env
+        hook.private_env = {key: value for key, value in env.items() if os.environ.get(key) != value}
         told = self.properties_file is not None or any("JavaOptions" in key for key in hook._conf)
-        env = around | hook.private_env
-        self._archive = class_archive(env, self._folder, binary, told=told) if local else None
+        self._archive = class_archive(env, self._folder, hook.binary, told=told) if local else None
         hook._conf = {**spark.local_conf(hook.master, self._archive), **hook._conf}
         return hook
 

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.job import Job, Side
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.operators.base import PgddlOperator
 
 
 class PgddlSetupOperator(PgddlOperator):
-    """Preflight, migrations, and the start of capture: from its end on no change is missed."""
+    """Preflight, migrations, and the start of capture: from its end on no change is missed.
+
+    :param again: begin the next run of a pipeline that is finished; without it such a pipeline has nothing to do.
+        A bool, or a template that renders to `true` or `false`, such as `{{ params.again }}`
+    """
 
     stage = "setup"
+    template_fields: Sequence[str] = ("again", *PgddlOperator.template_fields)
+
+    def __init__(self, *, again: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.again = again
+
+    def _job(self, pipeline: Pipeline, found: Mapping[Side, str]) -> Job:
+        said = str(self.again).strip().lower()
+        if said not in ("true", "false"):
+            raise UsageError(f"again is true or false, not {self.again!r}")
+        return replace(super()._job(pipeline, found), again=said == "true")
 
 
 class PgddlSnapshotOperator(PgddlOperator):

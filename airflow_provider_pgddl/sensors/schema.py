@@ -48,8 +48,9 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
     :param notify: a notifier, a callable that takes the context, or several; called once for each new mismatch, with
         `pipeline`, `table`, `status`, `message` and `findings` in the context
 
-    What closes the gate is logged when it changes, not at every poke. A gate that opens by failing is none: soft_fail,
-    never_fail and silent_fail are refused.
+    What closes the gate is logged when it changes, not at every poke, and in reschedule mode in short at each. It fails
+    for a pipeline that was never set up. A gate that opens by failing is none: soft_fail, never_fail and silent_fail
+    are refused.
     """
 
     template_fields: Sequence[str] = ("pipeline", "tables")
@@ -130,8 +131,15 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
             pipeline, source, target = self._ends(context)
             reports = stages.gate(pipeline, source, target, names(self.tables), announce=True)
             closed = {report.table: report for report in reports if report.status == "mismatch"}
-            for table, box in self._changed(context, pipeline, target, closed).items():
-                self.log.warning("closed: %s:\n%s", table, box)
+            boxes = self._changed(context, pipeline, target, closed)
+        for table, box in boxes.items():
+            self.log.warning("closed: %s:\n%s", table, box)
+        if self.reschedule:  # another process each time, and often another log
+            for table in sorted(closed.keys() - boxes.keys()):
+                self.log.warning("still closed: %s: %s", table, _first(closed[table]))
+        if not closed:
+            said = f"{len(reports)} table{'' if len(reports) == 1 else 's'} looked at"
+            self.log.info("open: %s", said if reports else "nothing is judged after the swap")
         for table in sorted(self._closed - closed.keys()):
             self.log.info("%s: no mismatch any more", table)
         self._closed = frozenset(closed)
@@ -207,6 +215,10 @@ def _explained() -> Iterator[None]:
         failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas")
         kind = AirflowException if failure.retryable else AirflowFailException
         raise kind(str(failure)) from None
+
+
+def _first(report: TableReport) -> str:
+    return next((f.what.partition("\n")[0] for f in report.findings if f.severity == "mismatch"), report.status)
 
 
 def _digest(report: TableReport) -> str:

@@ -44,8 +44,7 @@ def test_it_says_what_is_wrong(said: str, airflow: Airflow, task: str) -> None:
 
 
 def test_nothing_is_submitted_before_all_of_that_is_right(said: str) -> None:
-    # Only the server that does not answer is the stage's to find; it was worth one more try.
-    assert len(re.findall("Spark-Submit cmd", said)) == 2
+    assert "Spark-Submit cmd" not in said
     assert "yarn" not in said
 
 

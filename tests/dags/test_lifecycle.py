@@ -108,7 +108,7 @@ class Alone:
 
     def run(self, stage: str) -> str:
         """`done` or `nothing to do`."""
-        code, said = self.shell("tasks", "test", "rewrite_orders", f"rewrite.{stage}")
+        code, said = self.shell("tasks", "test", "rewrite_orders", f"rewrite.{stage}", "2026-01-01")
         ended = re.search(rf"pgddl: {stage} of rewrite_orders: ([a-z ]+) \(", said)
         assert code == 0, said
         assert "state=success" in said or "new_state=success" in said, said

@@ -15,10 +15,10 @@ from airflow_provider_pgddl.connections import conninfo_of
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.spark import application
-from airflow_provider_pgddl.operators.base import small
-from airflow_provider_pgddl.operators.stages import STAGE_OPERATORS, PgddlBackfillOperator
+from airflow_provider_pgddl.operators.base import PgddlOperator, small
+from airflow_provider_pgddl.operators.stages import STAGE_OPERATORS, PgddlBackfillOperator, PgddlSetupOperator
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
-from airflow_provider_pgddl.task_groups import lifecycle
+from airflow_provider_pgddl.task_groups import follow, lifecycle
 from tests.conftest import REPOSITORY
 
 SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"shop.orders": {}}}
@@ -117,7 +117,25 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
         )
     assert dag.get_task("move.swap")._conn_id == "spark_big"
     assert dag.get_task("move.swap").retries == dag.get_task("move.gate").retries == 7
-    assert (dag.get_task("move.gate").timeout, dag.get_task("move.gate").mode) == (60, "reschedule")
+    gate = dag.get_task("move.gate")
+    assert (gate.timeout, gate.mode, gate.deferrable) == (60, "reschedule", False)
+    with DAG("e") as dag:
+        lifecycle(group_id="move", pipeline=SHOP, again="{{ params.again }}")
+        follow(group_id="follow", pipeline=SHOP, gate={"timeout": 60})
+    assert dag.get_task("move.gate").deferrable and dag.get_task("follow.gate").deferrable
+    assert dag.get_task("move.setup").again == "{{ params.again }}"
+    blocked = {task.task_id: task.on_blocked for task in dag.tasks if isinstance(task, PgddlOperator)}
+    assert {name for name, on_blocked in blocked.items() if on_blocked == "go_on"} == {
+        *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay")),
+        *(f"follow.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync")),
+    }
+    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay"}
+
+
+@pytest.mark.parametrize("again", ["yes", "", None])
+def test_again_is_true_or_false(again: Any) -> None:
+    with pytest.raises(UsageError, match="again is true or false"):
+        PgddlSetupOperator(task_id="s", pipeline=SHOP, again=again)._job(load_pipeline(SHOP), {})
 
 
 def test_a_path_may_be_a_path() -> None:

@@ -46,6 +46,7 @@ class Gated:
     source: str
     target: str
     notes: Path
+    content: dict[str, Any]  # of the pipeline, as it was set up
 
     @contextmanager
     def mismatch(self, table: str = "users") -> Iterator[str]:
@@ -95,8 +96,9 @@ def gated(pg16: Cluster, pg18: Cluster, tmp_path_factory: pytest.TempPathFactory
     )
     with pytest.MonkeyPatch.context() as patch:
         keys = {key: value for key, value in GATED.items() if key not in ("source", "target", "schema")}
-        Lifecycle(patch, source, target, **keys).run_all(until="replay")
-    yield Gated(source, target, tmp_path_factory.mktemp("notes") / "notes.txt")
+        move = Lifecycle(patch, source, target, **keys)
+        move.run_all(until="replay")
+    yield Gated(source, target, tmp_path_factory.mktemp("notes") / "notes.txt", move.content)
     for cluster in (pg16, pg18):
         drop_database(cluster, name)
 
@@ -108,6 +110,8 @@ def shell(airflow: Airflow, gated: Gated) -> Iterator[Shell]:
         AIRFLOW_CONN_GATED_SOURCE=postgres_connection(gated.source),
         AIRFLOW_CONN_GATED_TARGET=postgres_connection(gated.target),
         PGDDL_TEST_NOTES=str(gated.notes),
+        PGDDL_TEST_SET_UP=json.dumps(gated.content),
+        **{gated.content[side]["dsn"][2:-1]: dsn for side, dsn in (("source", gated.source), ("target", gated.target))},
     ) as running:
         yield running
 
@@ -126,6 +130,9 @@ def test_it_waits_says_why_once_and_opens_by_itself(way: str, gated: Gated, shel
     assert said.count(BOX) == 1, said
     assert column in said
     assert f"ADD COLUMN {column} character varying;" in said
+    assert "in the pipeline file: tables.skip_columns:" in said
+    assert "open: 2 tables looked at" in said
+    assert ("still closed: public.users: " in said) == (way == "reschedule")
     assert airflow.states(f"gate_{way}") == {"gate": "success"}
     assert no_secret(said, gated)
 
@@ -137,6 +144,20 @@ def test_a_second_mismatch_is_said_and_the_first_is_not_repeated(gated: Gated, s
     code, more = shell.end()
     assert code == 0
     assert (said + more).count(BOX) == 2
+
+
+def test_it_does_not_open_for_a_pipeline_that_was_never_set_up(shell: Shell) -> None:
+    assert "pipeline 'unknown' has not been set up here" in failed(shell, "gate_unknown")
+
+
+def test_a_task_that_left_a_table_out_shows_it(gated: Gated, shell: Shell, airflow: Airflow) -> None:
+    with gated.mismatch() as column:
+        said = failed(shell, "on_blocked")
+    assert airflow.states("on_blocked") == {"skip": "skipped", "fail": "failed", "behind": "skipped"}, said
+    assert "replay went on without public.users, which is blocked" in said
+    result = airflow.xcoms("on_blocked")["skip"]
+    assert result["tables"] == 1
+    assert [entry["table"] for entry in result["blocked"]] == ["public.users"] and column in str(result["blocked"])
 
 
 def test_it_fails_at_once_where_that_is_asked_for(gated: Gated, shell: Shell, airflow: Airflow) -> None:

@@ -65,14 +65,18 @@ class Lifecycle:
     def name(self) -> str:
         return str(self.content["pipeline"])
 
-    def job(self, stage: str, *, tables: Sequence[str] | None = None, **changed: Any) -> Job:
+    def job(self, stage: str, *, tables: Sequence[str] | None = None, again: bool = False, **changed: Any) -> Job:
         """The job as a Spark application reads it from its file; `changed` keys replace those of the pipeline."""
-        job = Job(stage, load_pipeline({**self.content, **changed}), None if tables is None else tuple(tables))
+        job = Job(
+            stage, load_pipeline({**self.content, **changed}), None if tables is None else tuple(tables), again=again
+        )
         return Job.from_json(job.to_json())
 
-    def run(self, stage: str, *, tables: Sequence[str] | None = None, **changed: Any) -> StageResult:
+    def run(
+        self, stage: str, *, tables: Sequence[str] | None = None, again: bool = False, **changed: Any
+    ) -> StageResult:
         """Runs one stage; a server's error comes as the driver reports it."""
-        job = self.job(stage, tables=tables, **changed)
+        job = self.job(stage, tables=tables, again=again, **changed)
         try:
             result = stages.run(job)
         except psycopg.Error as error:

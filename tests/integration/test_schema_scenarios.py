@@ -361,8 +361,10 @@ ADDED_LINES = text("""
            ALTER TABLE public.users ADD COLUMN phone_number character varying;
         2. Or explicitly skip this column (NOT RECOMMENDED - data loss):
            pgddl run replay -p shop.yaml --skip-columns=public.users.phone_number
+           (in the pipeline file: tables.skip_columns: [public.users.phone_number])
         3. Or allow all source-only columns (DANGEROUS):
            pgddl run replay -p shop.yaml --allow-schema-drift=source_superset --force
+           (in the pipeline file: schema.allow_schema_drift: [source_superset] with schema.force: true)
 """)
 ADDED_BOX = text("""
     SYNC STOPPED: Schema Mismatch
@@ -388,12 +390,16 @@ ADDED_BOX = text("""
 
       pgddl run replay -p shop.yaml \\
       --skip-columns=public.users.phone_number
+      (in the pipeline file: tables.skip_columns:
+      [public.users.phone_number])
 
     Alternative (DANGEROUS):
       Allow all source-only columns:
 
       pgddl run replay -p shop.yaml \\
       --allow-schema-drift=source_superset --force
+      (in the pipeline file: schema.allow_schema_drift:
+      [source_superset] with schema.force: true)
 
     More info:
       pgddl schema diff -p shop.yaml --table public.users
@@ -532,8 +538,10 @@ LOSSY_LINES = text("""
            ALTER TABLE public.products ALTER COLUMN price TYPE numeric(10,2);
         2. Or explicitly allow cast (DATA LOSS):
            pgddl run replay -p shop.yaml --allow-type-cast=public.products.price:integer --force
+           (in the pipeline file: schema.allow_type_cast: {public.products.price: integer} with schema.force: true)
         3. Or allow all casts (DANGEROUS):
            pgddl run replay -p shop.yaml --allow-schema-drift=type_casts --force
+           (in the pipeline file: schema.allow_schema_drift: [type_casts] with schema.force: true)
 """)
 LOSSY_BOX = text("""
     SYNC STOPPED: Type Mismatch
@@ -559,12 +567,16 @@ LOSSY_BOX = text("""
 
       pgddl run replay -p shop.yaml \\
       --allow-type-cast=public.products.price:integer --force
+      (in the pipeline file: schema.allow_type_cast:
+      {public.products.price: integer} with schema.force: true)
 
     Alternative (DANGEROUS):
       Allow all casts:
 
       pgddl run replay -p shop.yaml \\
       --allow-schema-drift=type_casts --force
+      (in the pipeline file: schema.allow_schema_drift:
+      [type_casts] with schema.force: true)
 
     More info:
       pgddl schema diff -p shop.yaml --table public.products
@@ -687,8 +699,10 @@ REMOVED_LINES = text("""
            ALTER TABLE public.users DROP COLUMN legacy_id;
         2. Keep existing values, stop updating:
            pgddl run replay -p shop.yaml --preserve-columns=public.users.legacy_id
+           (in the pipeline file: schema.preserve_columns: [public.users.legacy_id])
         3. Set to NULL on all synced rows:
            pgddl run replay -p shop.yaml --null-removed-columns=public.users.legacy_id --force
+           (in the pipeline file: schema.null_removed_columns: [public.users.legacy_id] with schema.force: true)
 """)
 
 

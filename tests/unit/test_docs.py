@@ -121,7 +121,7 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE)
             case ["spark-submit", "--master", _, application, "job.json"]:
                 assert (REPOSITORY / application).is_file()
-            case ["airflow", "tasks", "test", "migrate_shop", task]:
+            case ["airflow", "tasks", "test", "migrate_shop", task, _]:
                 assert task.removeprefix("migrate.") in STAGES
             case words:
                 pytest.fail(f"nobody has tried {words}")

@@ -122,12 +122,16 @@ def test_a_new_column_of_the_source_is_shown_as_the_requirement_has_it() -> None
         "║                                                                ║",
         "║   pgddl run replay -p shop.yaml \\                              ║",
         "║   --skip-columns=public.users.phone_number                     ║",
+        "║   (in the pipeline file: tables.skip_columns:                  ║",
+        "║   [public.users.phone_number])                                 ║",
         "║                                                                ║",
         "║ Alternative (DANGEROUS):                                       ║",
         "║   Allow all source-only columns:                               ║",
         "║                                                                ║",
         "║   pgddl run replay -p shop.yaml \\                              ║",
         "║   --allow-schema-drift=source_superset --force                 ║",
+        "║   (in the pipeline file: schema.allow_schema_drift:            ║",
+        "║   [source_superset] with schema.force: true)                   ║",
         "║                                                                ║",
         "║ More info:                                                     ║",
         "║   pgddl schema diff -p shop.yaml --table public.users          ║",
@@ -226,6 +230,21 @@ def test_colour_is_only_put_in_where_it_is_asked_for() -> None:
     assert coloured.replace("\x1b[31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == report.box(one)
 
 
+def test_ddl_that_waits_is_shown_with_what_can_be_done() -> None:
+    waits = replace(
+        stopped("DDL event 7 (ALTER TABLE) is failed: no", "ddl"),
+        statement="ALTER TABLE t ADD COLUMN c int",
+        commands=("ddl show 7", "ddl retry 7"),
+    )
+    for shown in (
+        inside(report.box(told(waits), pipeline_file="p.yaml")),
+        report.lines(told(waits), pipeline_file="p.yaml"),
+    ):
+        text = [line.strip() for line in shown]
+        assert "ALTER TABLE t ADD COLUMN c int" in " ".join(text)
+        assert "pgddl ddl show 7 -p p.yaml" in text and "pgddl ddl retry 7 -p p.yaml" in text
+
+
 # --- lines of a log -------------------------------------------------------------------------------------------------
 
 
@@ -242,8 +261,10 @@ def test_lines_are_those_of_the_scenarios() -> None:
         "       ALTER TABLE public.users ADD COLUMN phone_number varchar;",
         "    2. Or explicitly skip this column (NOT RECOMMENDED - data loss):",
         "       pgddl run replay -p shop.yaml --skip-columns=public.users.phone_number",
+        "       (in the pipeline file: tables.skip_columns: [public.users.phone_number])",
         "    3. Or allow all source-only columns (DANGEROUS):",
         "       pgddl run replay -p shop.yaml --allow-schema-drift=source_superset --force",
+        "       (in the pipeline file: schema.allow_schema_drift: [source_superset] with schema.force: true)",
     ]
     assert report.lines(told(EXTRA)) == [
         "[WARN] Schema difference on public.users",

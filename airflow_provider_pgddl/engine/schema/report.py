@@ -9,7 +9,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import yaml
 from rich.cells import cell_len, chop_cells
 
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel
@@ -163,6 +165,14 @@ def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[s
         yield ""
         yield f"  {said.ask}:"
         yield from _ways(finding, said, pipeline_file)
+    if finding.statement:
+        yield ""
+        yield "  Statement:"
+        yield from (f"    {line}" for line in finding.statement.split("\n"))
+    if finding.commands:
+        yield ""
+        yield "  Commands:"
+        yield from (f"    {_pgddl(command, pipeline_file)}" for command in finding.commands)
 
 
 def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
@@ -171,7 +181,7 @@ def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
         return
     ways = [(said.fix, list(finding.fix))] if finding.fix else []
-    ways += [(choice.label, [_command(choice.flag, pipeline_file)]) for choice in finding.choices]
+    ways += [(c.label, [_command(c.flag, pipeline_file), f"({_in_file(c.flag)})"]) for c in finding.choices]
     for number, (label, does) in enumerate(ways, 1):
         yield f"    {number}. {label}:"
         yield from (f"       {line}" for statement in does for line in statement.split("\n"))
@@ -211,6 +221,16 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
             frame.text(f"{label}:", indent=2)
             frame.blank()
             frame.command(_command(choice.flag, pipeline_file), indent=2)
+            frame.text(f"({_in_file(choice.flag)})", indent=2)
+        if finding.statement:
+            frame.blank()
+            frame.text("Statement:", "bold")
+            frame.sql(finding.statement, indent=2)
+        if finding.commands:
+            frame.blank()
+            frame.text("Commands:", "bold")
+            for command in finding.commands:
+                frame.command(_pgddl(command, pipeline_file), indent=2)
     if len(shown) > 1:
         frame.rule()
     else:
@@ -256,6 +276,20 @@ def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
 
 def _command(flag: str, pipeline_file: str | None) -> str:
     return f"{_pgddl('run replay', pipeline_file)} {flag}"
+
+
+def _in_file(flag: str) -> str:
+    """The same as a key of the pipeline file."""
+    (option, _, value), *more = [word.partition("=") for word in shlex.split(flag)]
+    key = option.removeprefix("--").replace("-", "_")
+    section = "tables" if key == "skip_columns" else "schema"
+    said: Any = [value]
+    if key == "allow_type_cast":
+        column, _, to = value.rpartition(":")
+        said = {column: to}
+    written = yaml.safe_dump({key: said}, default_flow_style=True, width=1000).strip()[1:-1]
+    force = " with schema.force: true" if ("--force", "", "") in more else ""
+    return f"in the pipeline file: {section}.{written}{force}"
 
 
 def _pgddl(command: str, pipeline_file: str | None, *args: str) -> str:

@@ -37,7 +37,8 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference between source and target. `what` is a sentence that stands by itself; `impact` what would happen;
-    `fix` SQL for the target, a statement each; `source` and `target` the two sides in a word or two; `metric` the
+    `fix` SQL for the target, a statement each; `statement` DDL that waits, and `commands` what pgddl can be told
+    about it; `source` and `target` the two sides in a word or two; `metric` the
     label under which `mismatches_total` counts it."""
 
     kind: Kind
@@ -49,6 +50,8 @@ class Finding:
     target: str | None = None
     fix: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
+    statement: str | None = None
+    commands: tuple[str, ...] = ()
     reason: Reason = "data_loss_risk"
     metric: str = ""
 
@@ -59,6 +62,7 @@ class Finding:
     def from_json(cls, value: Mapping[str, Any]) -> Finding:
         fields = dict(value)
         fields["fix"] = tuple(fields.get("fix") or ())
+        fields["commands"] = tuple(fields.get("commands") or ())
         fields["choices"] = tuple(Choice(**choice) for choice in fields.get("choices") or ())
         return cls(**fields)
 

@@ -149,7 +149,7 @@ UPDATE pgddl.chunks SET leaf_schema = %s, leaf_name = %s WHERE table_id = %s AND
 
 -- name: stuck
 -- What waits for a person, and what waits behind it, in their order.
-SELECT e.id, e.event ->> 'tag', e.status, coalesce(e.note, e.rule), e.touches, e.object_kind
+SELECT e.id, e.event ->> 'tag', e.status, coalesce(e.note, e.rule), e.touches, e.object_kind, e.statement
 FROM pgddl.ddl_events e JOIN pgddl.pipelines p ON p.pipeline = e.pipeline AND p.run = e.run
 WHERE e.pipeline = %s AND e.captured_id IS NOT NULL
   AND e.status IN ('pending', 'failed', 'unhandled', 'awaiting_approval', 'applying')

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.stages.check import check
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
+from airflow_provider_pgddl.engine.stages.idle import finished, idle
 from airflow_provider_pgddl.engine.stages.locks import waits_measured
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
@@ -28,7 +29,7 @@ STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "s
 ALL_STAGES = (*STAGES, "revert")
 
 __all__ = [
-    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "pause", "plan", "reset", "resume", "run",
+    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "idle", "pause", "plan", "reset", "resume", "run",
     "shown", "status",
 ]  # fmt: skip
 
@@ -47,15 +48,18 @@ def run(job: Job) -> StageResult:
     """
     if job.stage not in ALL_STAGES:
         raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(ALL_STAGES)}")
+    if job.again and job.stage != "setup":
+        raise UsageError(f"{job.stage} begins no run", todo="run stage setup with --again, then the others as ever")
     if job.dry_run and job.stage != "swap":
         raise UsageError(f"{job.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
     stage = import_module(f"airflow_provider_pgddl.engine.stages.{job.stage}")
     with ExitStack() as stack:
-        if job.stage == "setup":
-            # Before the journal exists there is only the lock; setup itself takes the token once it has made it.
-            context = stage.prepare(job, stack)
-        else:
-            context = _context(job, stack)
+        # Before the journal exists there is only the lock; setup itself takes the token once it has made it.
+        held = Lease(job.conninfo("target"), job.pipeline.pipeline, job.stage, _tables(job))
+        stack.callback(held.close)
+        if over := _finished(job, held):
+            return over
+        context = stage.prepare(job, held, stack) if job.stage == "setup" else _context(job, held, stack)
         journal = context.journal
         number = journal.run
         if job.dry_run:
@@ -73,12 +77,25 @@ def run(job: Job) -> StageResult:
     return result
 
 
-def _context(job: Job, stack: ExitStack) -> Context:
+def _tables(job: Job) -> list[str] | None:
+    return None if job.tables is None else [".".join(table_name(t)) for t in job.tables]
+
+
+def _finished(job: Job, held: Lease) -> StageResult | None:
+    journal = Journal(held.conn, job.pipeline.pipeline)
+    over = finished(job, journal.find())
+    if over is not None and not migrations.state(held.conn, "journal")["pending"]:
+        with held.conn.transaction():  # whoever began this stage looks for its result there
+            journal.start_stage(job.id, over.run, job.stage, 0)
+            journal.finish_stage(job.id, job.stage, over.to_json())
+    return over
+
+
+def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     name = job.pipeline.pipeline
-    tables = None if job.tables is None else [".".join(table_name(t)) for t in job.tables]
-    held = Lease(job.conninfo("target"), name, job.stage, tables)
-    stack.callback(held.close)
-    require_same_config(job.pipeline, Journal(held.conn, name).row().config)  # said at once, whoever holds the lock
+    row = Journal(held.conn, name).row()
+    if row.finished_at is None:
+        require_same_config(job.pipeline, row.config)  # said at once, whoever holds the lock
     if migrations.state(held.conn, "journal")["pending"]:
         raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)

@@ -13,7 +13,8 @@ from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matc
 
 def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """`{"findings": […], "migrations": […], "tables": […]}`; of a pipeline that is under way the findings are not
-    asked again, since what preflight refuses (a table on the target, our own schemas) is then its own work."""
+    asked again, since what preflight refuses (a table on the target, our own schemas) is then its own work. Those of
+    one that is finished are about its next run."""
     from airflow_provider_pgddl.engine.preflight import preflight  # no stage but setup needs it to be read
 
     with (
@@ -29,6 +30,7 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
         sets = [(source, "source", "core"), (source, "source", "injector"), (target, "target", "journal")]
         return {
             "under_way": under_way,
+            "finished_at": row and row.finished_at,
             "findings": findings,
             "tables": [f"{schema}.{name}" for schema, name in selection.rows],
             "migrations": [{"where": where, **migrations.state(conn, name)} for conn, where, name in sets],

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.rows.logs import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Name
-from airflow_provider_pgddl.engine.schema.verdict import TableReport, stopped
+from airflow_provider_pgddl.engine.schema.verdict import Finding, TableReport, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded, Result, StatusRow
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, LOST_KEY, Evaluated, evaluate, recorded
 from airflow_provider_pgddl.engine.stages.context import Context
@@ -37,7 +37,8 @@ def gate(
     """What is known of every table (of these `schema.table`, where some are named) after having looked at both
     catalogs now; the gate is open where none of the reports is a mismatch.
 
-    What was blocked and is right again is recorded as compatible. Nothing is judged before setup or after the swap.
+    What was blocked and is right again is recorded as compatible. Nothing is judged after the
+    swap, and there is nothing to judge before setup (UsageError).
     `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
     """
     name = pipeline.pipeline
@@ -46,8 +47,8 @@ def gate(
         connect(target_dsn, purpose="gate", pipeline=name) as target,
     ):
         journal = Journal(target, name)
-        row = journal.find()
-        if row is None or row.cut_over_at is not None:
+        row = journal.row()
+        if row.cut_over_at is not None:
             return []
         rows = journal.tables(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows})
@@ -120,7 +121,7 @@ def _result(verdicts: Iterable[Recorded]) -> Result:
 
 def _reports(
     pipeline: Pipeline, journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated],
-    stuck: Mapping[str, list[str]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
+    stuck: Mapping[str, list[Finding]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
 ) -> list[TableReport]:  # fmt: skip
     statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
     new = set(journal.schema.claim_new(statuses)) if announce else set()
@@ -138,10 +139,10 @@ def _reports(
     for table, why in stuck.items():
         if wanted is not None and table not in names:
             continue
-        is_new = announce and not journal.schema.shown(f"announced {table}", "\n".join(why))
+        is_new = announce and not journal.schema.shown(f"announced {table}", "\n".join(f.what for f in why))
         known = reports.get(table, TableReport(table, "mismatch"))
         reports[table] = replace(
-            known, status="mismatch", findings=(*known.findings, *(stopped(line, "ddl") for line in why)),
+            known, status="mismatch", findings=(*known.findings, *why),
             since=known.since if known.status == "mismatch" else None, resolution=STUCK,
             new=known.new or is_new, held_back=held.get(table),
         )  # fmt: skip

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.report import resolution
-from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind, TableReport, stopped
+from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind, TableReport
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.altering import Alterations, Step, TablePlan
@@ -125,7 +125,7 @@ def _with_what_is_recorded(journal: Journal, seen: Mapping[Name, Compared]) -> l
     for name, one in seen.items():
         report = one.report
         if waits := stuck.get(report.table):
-            findings = (*report.findings, *(stopped(what, "ddl") for what in waits))
+            findings = (*report.findings, *waits)
             report = replace(report, status="mismatch", findings=findings)
         if (row := recorded.get(name)) and row.status == report.status:
             report = replace(report, since=row.since.isoformat())

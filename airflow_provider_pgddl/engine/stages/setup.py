@@ -26,17 +26,19 @@ from airflow_provider_pgddl.engine.stages.planning import first_plan
 from airflow_provider_pgddl.engine.stages.receiving import wait_for_older_transactions
 
 
-def prepare(job: Job, stack: ExitStack) -> Context:
+def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
     """Lock, preflight, migrations, token, record: nothing is created before preflight has passed."""
     pipeline, name = job.pipeline, job.pipeline.pipeline
     if job.tables is not None:
         raise UsageError("setup is about the whole pipeline", todo="run it without --tables")
-    held = stack.enter_context(Lease(job.conninfo("target"), name, job.stage, None))
+    stack.enter_context(held)
     with (
         connect(job.conninfo("source"), purpose="preflight", pipeline=name) as source,
         connect(job.conninfo("target"), purpose="preflight", pipeline=name) as target,
     ):
         row = Journal(target, name).find()
+        if row is not None and row.finished_at is not None and not job.again:
+            raise Retry("another run of the pipeline has finished it just now", todo="run the stage again")
         if row is None or row.finished_at is not None:
             _check_before_touching(pipeline, source, target)
         else:

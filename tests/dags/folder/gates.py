@@ -1,5 +1,6 @@
 """The gate in each of its ways of waiting, over one pipeline; each notes what it tells in a file."""
 
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseNotifier
 
+from airflow_provider_pgddl.operators.stages import PgddlReplayOperator
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 
 GATED = {
@@ -47,9 +49,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "fail": {"on_mismatch": "fail", "retries": 3},
     "fail_deferrable": {"on_mismatch": "fail", "retries": 3, "deferrable": True},
     "notify": {"poke_interval": 0.1, "notify": [broken, Note("{{ pipeline }}: {{ table }}: {{ status }}")]},
+    "unknown": {"pipeline": {**GATED, "pipeline": "unknown"}, "poke_interval": 0.1},
     "one_table": {"on_mismatch": "fail", "tables": ["public.orders"]},
 }
 
 for way, settings in WAYS.items():
     with DAG(f"gate_{way}", schedule=None, catchup=False, default_args={"retries": 0}):
         PgddlSchemaSensor(task_id="gate", **{"pipeline": GATED, **settings})
+
+# As it was set up: a stage refuses a file that has changed since.
+SET_UP = json.loads(os.environ.get("PGDDL_TEST_SET_UP", "null")) or GATED
+
+with DAG("on_blocked", schedule=None, catchup=False, default_args={"retries": 0, "pipeline": SET_UP}):
+    left_out = PgddlReplayOperator(task_id="skip")
+    left_out >> PgddlReplayOperator(task_id="behind")
+    left_out >> PgddlReplayOperator(task_id="fail", on_blocked="fail", trigger_rule="none_failed")
