@@ -78,8 +78,13 @@ def _jvm_ended(error: Exception) -> bool:
 
 
 def start(app: str, *, workers: int) -> None:
-    """Starts the session now, so that what is spread later need not wait for it while it holds something."""
-    _context(app, workers)
+    """Starts the session and its workers now, so that what is spread later need not wait for them while it holds
+    something, or counts how long it is kept waiting."""
+    spread(_begin, [None] * workers, workers=workers, app=app)
+
+
+def _begin(_: None) -> None:
+    """What a worker does that is only to be there."""
 
 
 def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> Done[R] | Failed:

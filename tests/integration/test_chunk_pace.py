@@ -6,13 +6,15 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.rows import chunks
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import one
@@ -115,3 +117,29 @@ def slow_line(dsn: str, rate: int) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+
+
+def test_waiting_for_spark_is_no_waiting_for_a_table(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers take longer than `ddl.retry_for`; then the first round finds every chunk claimed by others. Spark is
+    played here, since how long it takes is not to be had from a real one."""
+    execute(source_dsn, WIDE)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill={"chunk_bytes": "64kB"},
+                     ddl={"retry_for": "1s"})  # fmt: skip
+    move.run_all(until="snapshot")
+    said: list[str] = []
+
+    def started(app: str, *, workers: int) -> None:
+        said.append(app)
+        time.sleep(1.2)
+
+    def spread(work: Callable[[Any], Any], parts: Sequence[Any], **_: Any) -> list[Any]:
+        said.append("round")
+        return [] if said.count("round") == 1 else [work(part) for part in parts]
+
+    monkeypatch.setattr(spark, "start", started)
+    monkeypatch.setattr(spark, "spread", spread)
+    move.run("backfill")
+    assert said == [f"pgddl backfill {move.name}", "round", "round"]
+    check_ledger(move)

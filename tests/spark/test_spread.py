@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_provider_pgddl.engine import spark
@@ -42,6 +43,12 @@ def test_results_come_in_the_order_of_the_parts() -> None:
 
 def test_the_parts_run_in_other_processes() -> None:
     assert os.getpid() not in spark.spread(work.worker_pid, range(2), workers=2, app="pids")
+
+
+def test_once_it_is_started_the_workers_are_there() -> None:
+    spark.start("begin", workers=2)
+    begun = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert set(spark.spread(work.worker_pid, range(2), workers=2, app="pids")) <= begun
 
 
 def test_an_error_of_ours_comes_back_as_itself() -> None:

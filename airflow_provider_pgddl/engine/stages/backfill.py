@@ -121,7 +121,14 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
         chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
         if chunks == 0:
             break
-        progress = progress or Journal(context.session("target", "progress"), context.name)
+        if progress is None:
+            progress = Journal(context.session("target", "progress"), context.name)
+            if _over_spark(context, chunks, size):
+                from airflow_provider_pgddl.engine.spark import start
+
+                context.say("waiting for Spark's workers")
+                start(_app(context), workers=min(context.pipeline.backfill.workers, chunks))
+                patience.succeeded()  # nobody has kept us from a table so far
         done = _one_round(context, progress, todo, chunks, size)
         finished += done
         if cut := sum(d.cut for d in done):
@@ -135,9 +142,17 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
     return finished
 
 
+def _over_spark(context: Context, chunks: int, size: int) -> bool:
+    """In place no row comes to a worker, which only waits for the server: threads do."""
+    return not context.in_place and worth_spreading(context.pipeline, chunks, size)
+
+
+def _app(context: Context) -> str:
+    return f"pgddl backfill {context.name}"
+
+
 def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int) -> list[Done]:
-    """Over Spark where there is much to copy, in threads of this process where there is little. In place no row comes
-    to a worker, which only waits for the server: threads do."""
+    """Over Spark where there is much to copy, in threads of this process where there is little."""
     work = Work(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
@@ -146,10 +161,10 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
     line = _progress_line(progress, context.lease.token, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
         workers = min(context.pipeline.backfill.workers, chunks)
-        if not context.in_place and worth_spreading(context.pipeline, chunks, size):
+        if _over_spark(context, chunks, size):
             from airflow_provider_pgddl.engine.spark import spread
 
-            return spread(copy_chunks, [work] * workers, workers=workers, app=f"pgddl backfill {context.name}")
+            return spread(copy_chunks, [work] * workers, workers=workers, app=_app(context))
         if not context.in_place:
             workers = min(workers, 1 + max(chunks // CHUNKS_OF_A_THREAD, size // BYTES_OF_A_THREAD))
         if workers == 1:
