@@ -7,6 +7,7 @@ spark-submit, and they show nowhere else (not in argv, not in Spark's configurat
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import stat
@@ -355,6 +356,7 @@ def _stoppable() -> Iterator[None]:
         for again in signals:
             signal.signal(again, signal.SIG_IGN)
         _say(f"pgddl: stopping ({signal.Signals(number).name})")
+        logging.disable()  # Py4J has a stack trace for the call that this cuts short
         raise KeyboardInterrupt
 
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -362,6 +364,7 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         for one, handler in before.items():
             signal.signal(one, handler)
 

@@ -10,9 +10,12 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,7 +53,8 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
     try:
         ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
     except KeyboardInterrupt:
-        context.cancelAllJobs()
+        with suppress(Exception):  # the JVM may have been told to stop as well
+            context.cancelAllJobs()
         raise
     except Exception as error:
         if _stopped(error):
@@ -109,7 +113,10 @@ def _context(app: str, workers: int) -> SparkContext:
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
     for key, value in local_conf(master).items():
         conf.setIfMissing(key, value)
+    told_to_stop = signal.getsignal(signal.SIGINT)
     context = SparkContext.getOrCreate(conf)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, told_to_stop)  # it has put its own in the place
     context.setLogLevel("ERROR")
     return context
 

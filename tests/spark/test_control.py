@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,5 +65,22 @@ def test_spark_s_workers_hold_and_end(
     assert writers.notes.failures == []
     assert move.journal(CHUNKS_DONE)[0][0] < move.journal("SELECT count(*) FROM pgddl.chunks")[0][0]
     assert shown(move)["under_way"] == []
+    assert interrupted(move, command, log).endswith("pgddl: interrupted\n")
     move.content["backfill"] = small | {"workers": 1}
     finish(move)
+
+
+def interrupted(move: Lifecycle, command: list[str], log: Path) -> str:
+    """What a backfill says that ^C ends: it reaches the command, the JVM and the driver."""
+    done, group = move.journal(CHUNKS_DONE), {"env": os.environ, "start_new_session": True}
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **group) as shell:
+        try:
+            wait_until(lambda: move.journal(CHUNKS_DONE) > done or shell.poll() is not None, 120)
+            os.killpg(shell.pid, signal.SIGINT)
+            assert shell.wait(60) == 130, log.read_text()
+        finally:
+            shell.kill()
+    said = log.read_text()
+    assert "pgddl: stopping (SIGINT)" in said and "backfill of" in said, said
+    assert "Traceback" not in said and "Py4J" not in said, said
+    return said
