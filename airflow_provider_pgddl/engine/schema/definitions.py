@@ -6,7 +6,7 @@ into line: a column that was renamed leaves its CHECK as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ def same_partition_key(before: str, after: str, renamed: Mapping[str, str]) -> b
 
 @lru_cache(maxsize=10_000)  # the gate looks at the same tables again and again
 def tree_of(statement: str, uncast: bool) -> bytes:
-    """What a statement says: equal for two prints of one thing.
+    """What a statement says of rows: equal for two prints of one thing.
 
     Of an index neither its names, nor how it is stored, nor ONLY, which Postgres prints for a partitioned table. With
     `uncast` no casts: the prints of one expression differ in them where a column has another type."""
@@ -95,7 +95,91 @@ def tree_of(statement: str, uncast: bool) -> bytes:
                     bare = type(inner.arg)()
                     bare.CopyFrom(inner.arg)
                     child.CopyFrom(bare)
+    return _as_read(tree)
+
+
+def statement_tree(statement: str) -> bytes:
+    """All that a statement says: equal for two prints of one thing, by whatever server, before a restore or after."""
+    return _as_read(parse(statement))
+
+
+def _as_read(tree: ParseResult) -> bytes:
+    """What one server prints otherwise than another, or than itself after a restore, is made alike in it (C31)."""
+    node = statement_node(tree)
+    if kind_of(node) in ("ViewStmt", "CreateTableAsStmt"):
+        _bare_columns(unwrap(node.query))
+    _push_casts(tree)
     return bytes(without_locations(tree).SerializeToString(deterministic=True))
+
+
+def _push_casts(tree: ParseResult) -> None:
+    """``(ARRAY[a, b])::text[]`` as every server reads it, ``ARRAY[a::text, b::text]``: it prints the one of what was
+    written as ``IN (…)``, and the other once that has been dumped and restored. Nothing else is read as anything but
+    what is printed; the grammar itself takes brackets out of ``((a AND b) AND c)``."""
+    for each in walk(tree):
+        for child in _nodes(each):
+            while kind_of(cast := unwrap(child)) == "TypeCast" and _casts_elements(cast):
+                array, type_ = unwrap(cast.arg), cast.type_name
+                for element in array.elements:
+                    _cast(element, type_)
+                bare = type(cast.arg)()
+                bare.CopyFrom(cast.arg)
+                child.CopyFrom(bare)
+
+
+def _casts_elements(cast: Node) -> bool:
+    argument = unwrap(cast.arg)
+    return kind_of(argument) == "A_ArrayExpr" and bool(argument.elements) and bool(cast.type_name.array_bounds)
+
+
+def _cast(element: Node, type_: Node) -> None:
+    """An element of an array that is cast to the array type; one that is an array itself is of the same type."""
+    inner = type(element)()
+    inner.CopyFrom(element)
+    element.Clear()
+    element.type_cast.arg.CopyFrom(inner)
+    element.type_cast.type_name.CopyFrom(type_)
+    if kind_of(unwrap(inner)) != "A_ArrayExpr":
+        element.type_cast.type_name.ClearField("array_bounds")
+
+
+def _bare_columns(select: Node) -> None:
+    """The columns of a query over one relation without its name, which Postgres prints up to 15 only. Queries inside
+    of it have the names everywhere; in ORDER BY and DISTINCT ON a bare name may be that of an output column."""
+    if kind_of(select) != "SelectStmt" or len(select.from_clause) != 1:
+        return
+    source = unwrap(select.from_clause[0])
+    if kind_of(source) not in ("RangeVar", "RangeSubselect", "RangeFunction"):
+        return
+    name = source.alias.aliasname or (source.relname if kind_of(source) == "RangeVar" else "")
+    outputs = {target.name: _column(unwrap(target.val)) for target in map(unwrap, select.target_list)}
+    taken = {output for output, column in outputs.items() if output != column}
+    bare = [*select.target_list, select.where_clause, *select.group_clause, select.having_clause, *select.window_clause]
+    for part in bare:
+        _without_relation(part, name, ())
+    for part in (*select.sort_clause, *select.distinct_clause):
+        _without_relation(part, name, taken)
+
+
+def _without_relation(expression: Node, relation: str, but_not: Collection[str]) -> None:
+    stack = [unwrap(expression)]
+    while stack:
+        node = stack.pop()
+        kind = kind_of(node)
+        if kind == "ColumnRef":
+            column = _column(node)
+            if column is not None and column not in but_not and texts(node.fields)[:-1] == [relation]:
+                del node.fields[0]
+        elif kind == "SubLink":
+            stack.append(unwrap(node.testexpr))
+        elif kind != "SelectStmt":
+            stack += map(unwrap, _messages(node))
+
+
+def _column(node: Node) -> str | None:
+    """The name of a column; None for what is none, or a whole row."""
+    last = unwrap(node.fields[-1]) if kind_of(node) == "ColumnRef" else None
+    return str(last.sval) if last is not None and kind_of(last) == "String" else None
 
 
 def index_columns(definition: str) -> list[str] | None:
@@ -160,6 +244,8 @@ def _constraint(tree: ParseResult) -> Node:
 def _same(before: ParseResult, after: ParseResult, renamed: Mapping[str, str]) -> bool:
     if renamed:
         _rename(before, renamed)
+    for tree in (before, after):
+        _push_casts(tree)
     return bool(without_locations(before) == without_locations(after))
 
 
@@ -183,6 +269,10 @@ def _rename(tree: ParseResult, renamed: Mapping[str, str]) -> None:
 
 def _nodes(node: Node) -> Iterator[Node]:
     """The generic nodes in the fields of a message."""
+    return (child for child in _messages(node) if kind_of(child) == "Node")
+
+
+def _messages(node: Node) -> Iterator[Node]:
     for field, value in node.ListFields():
-        if field.message_type is not None and field.message_type.name == "Node":
+        if field.message_type is not None:
             yield from value if isinstance(value, Iterable) else (value,)

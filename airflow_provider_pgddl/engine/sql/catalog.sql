@@ -259,8 +259,8 @@ SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM
 ) digested(x)
 
 -- name: index_definition
--- What pg_get_indexdef says behind the names of index and table.
-SELECT pg_catalog.format('%%s %%s', i.indisunique, pg_catalog.substr(
+-- As a statement, whatever index and table are called.
+SELECT '', pg_catalog.format('CREATE %%sINDEX i ON t%%s', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, pg_catalog.substr(
     pg_catalog.pg_get_indexdef(i.indexrelid),
     1 + pg_catalog.length(pg_catalog.format('CREATE %%sINDEX %%I ON %%s%%I.%%I',
         CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END, c.relname, CASE WHEN c.relkind = 'I' THEN 'ONLY ' ELSE '' END,
@@ -282,8 +282,9 @@ JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
 ORDER BY 1, 2, 3, 4
 
 -- name: statistics_definition
-SELECT pg_catalog.format('%%s %%s %%s', s.stxkind, nullif(s.stxstattarget, -1),
-                         pg_catalog.pg_get_statisticsobjdef_columns(s.oid))
+-- Its kinds and its target, and the rest as a statement, whatever it and its table are called.
+SELECT pg_catalog.format('%%s %%s', s.stxkind, nullif(s.stxstattarget, -1)),
+       pg_catalog.format('CREATE STATISTICS s ON %%s FROM t', pg_catalog.pg_get_statisticsobjdef_columns(s.oid))
 FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
 WHERE n.nspname = %s AND s.stxname = %s
 

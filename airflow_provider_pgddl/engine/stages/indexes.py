@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
@@ -54,9 +55,7 @@ def carry_indexes(
     replace_pending(context, wanted, ["index"])
     pending = context.journal.events(context.journal.run, ["index"])
     trusted = context.pipeline.trusted_roles
-    count = apply_events(
-        context.target, context.name, context.fence(), pending, trusted, copies_only=context.in_place
-    )
+    count = apply_events(context.target, context.name, context.fence(), pending, trusted, copies_only=context.in_place)
     context.say(f"{count} index(es) built that came after the snapshot")
 
 
@@ -147,7 +146,8 @@ def _on_copy(context: Context, built: Built) -> Name:
     return (copy_schema(home), name) if context.in_place else (schema, name)
 
 
-def _definition(conn: Session, kind: str, name: Name) -> str | None:
-    """What it is, whatever its table is called; None where there is none."""
+def _definition(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
+    """What it is, whatever its table is called: what it says beside its statement, and what that says (C31). None where
+    there is none."""
     row = conn.execute(queries("catalog")[f"{kind}_definition"], name).fetchone()
-    return str(row[0]) if row else None
+    return (row[0], statement_tree(row[1])) if row else None

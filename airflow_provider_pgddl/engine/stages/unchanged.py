@@ -168,12 +168,15 @@ def _are_equal(source: TableModel, target: TableModel, apart: Mapping[str, Colle
     if any(_differ(source, target, name, kinds) for name, kinds in apart.items() if name in both):
         return False
     sides = [[c for c in side.columns if c.name not in apart] for side in (source, target)]
-    columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in sides]
+    defaults = [{c.name: c.default for c in side} for side in sides]
+    bare = [[replace(c, default=None) for c in side] for side in sides]
+    columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in bare]
     checks = [[c for c in side.constraints if c.kind == "c"] for side in (source, target)]
     same = len(checks[0]) == len(checks[1]) and all(
         any(same_constraint(here.definition, there.definition, {}) for here in checks[1]) for there in checks[0]
     )
-    return columns[0] == columns[1] and source.key == target.key and same
+    same = same and columns[0] == columns[1] and source.key == target.key
+    return same and all(_same_default(default, defaults[1][name]) for name, default in defaults[0].items())
 
 
 def _differ(source: TableModel, target: TableModel, name: str, kinds: Collection[str]) -> bool:
@@ -181,13 +184,12 @@ def _differ(source: TableModel, target: TableModel, name: str, kinds: Collection
     here, there = source.column(name), target.column(name)
     if here is None or there is None or not kinds or "target_added_column" in kinds:
         return False  # of one side alone, given another shape on purpose, or left out
-    defaults = None if "generated" in kinds else (here.default, there.default)
-    same = (
-        defaults is None
-        or defaults[0] == defaults[1]
-        or (None not in defaults and same_expression(str(defaults[0]), str(defaults[1]), {}))
-    )
+    same = "generated" in kinds or _same_default(here.default, there.default)
     return not same or ("not_null" not in kinds and here.not_null != there.not_null)
+
+
+def _same_default(here: str | None, there: str | None) -> bool:
+    return here == there or (here is not None and there is not None and same_expression(here, there, {}))
 
 
 class _Explained:
