@@ -398,11 +398,13 @@ class Journal:
         """(id, table id, event, statement) of what waits for its stage."""
         return self.conn.execute(_Q["waiting_statements"], [self.pipeline, run, list(phases)]).fetchall()
 
-    def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-        """(what captured events were about, and of that what one was about that the scope left out)."""
+    def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]], set[tuple[str, str]]]:
+        """(what captured events were about, of that what one was about that the scope left out, and what one that a
+        person resolved)."""
         args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS], "dumped": _DUMPED}
         rows = self.conn.execute(_Q["captured_touches"], args).fetchall()
-        return {(s, n) for s, n, _ in rows}, {(s, n) for s, n, left_out in rows if left_out}
+        left_out, resolved = ({(s, n) for s, n, *is_so in rows if is_so[at]} for at in (0, 1))
+        return {(s, n) for s, n, *_ in rows}, left_out, resolved
 
     def tables_with_events(self, run: int) -> set[int]:
         return {row[0] for row in self.conn.execute(_Q["tables_with_events"], [self.pipeline, run])}

@@ -836,7 +836,7 @@ def test_a_mismatch_in_the_middle_of_a_backfill_stops_its_table_there(
         # The fix lets rows go on; what applications will miss on the target is asked for before they come there.
         refusal = str(told.move.refused("swap", PreflightRefused))
         assert "DEFAULT 'none'" in refusal
-        assert "make the table on the target the same (DEFAULT, NOT NULL and CHECK too)" in refusal
+        assert "make the target the same (of a table DEFAULT, NOT NULL and CHECK too)" in refusal
         do(told.move.target, "ALTER TABLE users ALTER phone_number SET DEFAULT 'none'")
     told.move.run("swap")
 

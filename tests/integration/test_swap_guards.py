@@ -331,6 +331,71 @@ def test_uncaptured_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, m
     assert differences(move.source, move.target) == []
 
 
+# What somebody makes, and what else somebody may have made under the same name.
+BY_HAND = [
+    ("CREATE SCHEMA late", None),
+    ("CREATE TYPE shop.size AS ENUM ('s', 'l')", "CREATE TYPE shop.size AS ENUM ('s')"),
+    (
+        "CREATE DOMAIN shop.code AS varchar(5) CHECK (VALUE IN ('a', 'b'))",
+        "CREATE DOMAIN shop.code AS varchar(5) CHECK (VALUE IN ('a', 'c'))",
+    ),
+    ("CREATE SEQUENCE shop.seq INCREMENT 5", "CREATE SEQUENCE shop.seq"),
+    ("CREATE FUNCTION shop.f() RETURNS int RETURN 1", "CREATE FUNCTION shop.f() RETURNS int RETURN 2"),
+    (
+        "CREATE VIEW shop.v AS SELECT id FROM shop.child WHERE note::varchar IN ('a', 'b')",
+        "CREATE VIEW shop.v AS SELECT id FROM shop.child WHERE note::varchar IN ('a', 'c')",
+    ),
+]
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_what_is_the_same_by_both_dumps_was_carried_whoever_did_it(
+    shop: Make, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
+    monkeypatch.setattr(unchanged, "NAMED", 20)
+    move = shop(**(UNCAPTURED if not captured else {}))
+    do(move.source, "CREATE FUNCTION shop.g() RETURNS int RETURN 1")
+    move.run_all(until="verify")
+    unseen = "SET pgddl.skip = on"  # as what the scope leaves out
+    do(move.source, unseen, *(made for made, _ in BY_HAND), "DROP FUNCTION shop.g()")
+    do(move.target, *(other for _, other in BY_HAND if other))
+    refusal = str(move.refused("swap", PreflightRefused))
+    for made, _ in BY_HAND:
+        assert f"new: {' '.join(made.split()[:3])}" in refusal
+    assert "gone: CREATE FUNCTION shop.g()" in refusal
+    drop = (
+        "DROP VIEW shop.v; DROP SEQUENCE shop.seq; DROP TYPE shop.size; DROP DOMAIN shop.code; DROP FUNCTION shop.f()"
+    )
+    do(move.target, drop, *(made for made, _ in BY_HAND), "DROP FUNCTION shop.g()")
+    move.run("swap")
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_a_schema_that_came_with_an_event_is_cut_over(shop: Make) -> None:
+    move = shop(tables={"include": ["*.*"]}, ddl={"scope": "everything"})
+    move.run_all(until="snapshot")
+    do(move.source, "CREATE SCHEMA late", "CREATE TABLE late.t (id int PRIMARY KEY)", "INSERT INTO late.t VALUES (1)")
+    move.run_all(after="snapshot", until="swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_what_an_applied_event_was_about_has_arrived_only_as_the_target_shows_it(shop: Make) -> None:
+    move = shop()
+    move.run_all(until="verify")
+    do(move.source, "CREATE VIEW shop.v AS SELECT id FROM shop.child", "CREATE FUNCTION shop.f() RETURNS int RETURN 1")
+    move.run("replay")
+    change = ["CREATE OR REPLACE VIEW shop.v AS SELECT id FROM shop.child WHERE id > 5",
+              "CREATE OR REPLACE FUNCTION shop.f() RETURNS int RETURN 2"]  # fmt: skip
+    do(move.source, "SET pgddl.skip = on", *change)
+    refusal = str(move.refused("swap", PreflightRefused))
+    assert "CREATE VIEW shop.v" in refusal
+    assert "CREATE FUNCTION shop.f()" in refusal
+    do(move.target, *change)
+    move.run("swap")
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
 def test_a_change_between_the_dump_and_the_lock_is_swapped_too(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     move = rewrite()
     move.run_all(until="verify")

@@ -15,3 +15,10 @@ SELECT concat_ws(E';\n',
   JOIN pg_namespace cn ON cn.oid = c.relnamespace
  WHERE (cn.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  ORDER BY n.nspname, s.stxname;
+
+-- name: unreadable
+-- Tables that this role may not lock, for which pg_dump would give up.
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname !~ '^(pg_|pgddl)' AND n.nspname <> 'information_schema'
+  AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')

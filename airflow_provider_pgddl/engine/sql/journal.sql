@@ -308,7 +308,7 @@ ORDER BY seq
 -- name: captured_touches
 SELECT t.name ->> 0, t.name ->> 1, pg_catalog.bool_or(
     e.status = 'skipped' AND coalesce(e.rule, '') <> ALL(%(carried)s)
-    AND coalesce(e.captured ->> 'tag', '') <> ALL(%(dumped)s))
+    AND coalesce(e.captured ->> 'tag', '') <> ALL(%(dumped)s)), pg_catalog.bool_or(e.status = 'resolved')
 FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.touches) t(name)
 WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
   AND e.status IN ('applied', 'resolved', 'skipped')

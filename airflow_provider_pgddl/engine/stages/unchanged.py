@@ -14,12 +14,16 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
 from airflow_provider_pgddl.engine.schema.model import Name, TableModel
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.stages.arrived import Arrived
 from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
 from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, carry_marks, name_as_on_source
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
+
+# What the target shows as the source does, but for tables in it that the policy gives another shape.
+_ALIKE = ("schema", "type", "domain", "function", "procedure", "aggregate", "view")
 
 NAMED = 5  # statements that are named in the refusal
 LENGTH = 160  # characters of each
@@ -40,16 +44,16 @@ class SchemaGuard:
     def refuse_changed(self) -> None:
         """Carries over what a dump can tell and PreflightRefused where the source has more than was carried.
 
-        Where DDL is captured, statements that wait for the swap are taken from this dump, indexes that the scope left
-        out are built now, and everything else that is different must be what an applied event was about. Where it is
-        not, nothing may be different. ChangedJustNow: try again.
+        Where DDL is captured, statements that wait for the swap are taken from this dump, and indexes that the scope
+        left out are built now. Everything else that has become different must be on the target by its own dump; of
+        what a policy may leave apart there, an applied event must have been about it. ChangedJustNow: try again.
         """
         context = self._context
         now = self._digest_by(context.source)
         if now == self._digest:
             return
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
-        settled = _equal_now(context)
+        settled, arrived = _equal_now(context), Arrived(context)
         recorded = context.journal.dumped_events(context.journal.run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
@@ -57,13 +61,17 @@ class SchemaGuard:
             carry_indexes(context, dumped, added, gone)
             carry_marks(context, added, gone)
             replace_pending(context, [*_taken_back(gone, dumped), *dumped], ["foreign_key", "finish"])
-            explained = _Explained(context)
             added, gone = (
-                [e for e in events if e.phase == "create" and not e.is_right_on_schema and not explained.has(e)]
-                for events in (added, gone)
+                [e for e in events if e.phase == "create" and not e.is_right_on_schema] for events in (added, gone)
             )
-        # What a person did on both sides, table by table the same, was carried over.
-        added, gone = _without_carried(added, gone, settled), _without_carried(gone, added, settled)
+        came, went = added, gone
+        # Whoever brought it, by an event or by hand on both sides.
+        added, gone = arrived.without(came, went)
+        if captures_ddl(context):
+            explained = _Explained(context)
+            added, gone = ([e for e in events if not explained.has(e, settled)] for events in (added, gone))
+        # The same of single columns, where the policy leaves others apart.
+        added, gone = _without_carried(added, went, settled), _without_carried(gone, came, settled)
         if added or gone:
             if self._digest_by(context.source) != now:
                 raise ChangedJustNow("the source's schema changed just now")
@@ -79,7 +87,7 @@ class SchemaGuard:
         again = (
             "`pgddl reset` (--tables, where one table is concerned) and run again from setup; nothing has been swapped"
         )
-        alike = "make the table on the target the same (DEFAULT, NOT NULL and CHECK too)"
+        alike = "make the target the same (of a table DEFAULT, NOT NULL and CHECK too)"
         if captures_ddl(self._context):
             return (
                 "`pgddl ddl list` shows what was left out and why: retry or resolve it there; "
@@ -193,13 +201,19 @@ def _same_default(here: str | None, there: str | None) -> bool:
 
 
 class _Explained:
-    """Whether a difference between two dumps is what an applied event was about."""
+    """Whether a difference is what an applied event was about, and may look otherwise on the target: tables have what
+    the policy leaves apart, owners are missing. What a person resolved is taken at the person's word."""
 
     def __init__(self, context: Context):
-        carried, left_out = context.journal.captured_touches(context.journal.run)
+        carried, left_out, self._resolved = context.journal.captured_touches(context.journal.run)
         self._names = carried - left_out
 
-    def has(self, event: DdlEvent) -> bool:
+    def has(self, event: DdlEvent, settled: Collection[Name]) -> bool:
+        name = (event.schema or "", event.name or "")
+        alike = event.kind in _ALIKE and event.tag.startswith("CREATE") and {*event.references} <= {*settled}
+        return (name in self._resolved or not alike) and self._touched(event)
+
+    def _touched(self, event: DdlEvent) -> bool:
         own = {event.table, (event.schema or "", event.name or ""), event.sequence, event.index}
         return not self._names.isdisjoint({*own, *event.references, *event.types, *event.functions})
 
