@@ -76,7 +76,9 @@ class SchemaGuard:
             if self._digest_by(context.source) != now:
                 raise ChangedJustNow("the source's schema changed just now")
             self._refuse_drift()
-            listed = changes([e.statement for e in added], [e.statement for e in gone])
+            heads = {_first_line(e.statement) for e in added}  # of which no more than what changed is told
+            before = [e.statement for e in went if e in gone or _first_line(e.statement) in heads]
+            listed = changes([e.statement for e in added], before)
             more = f"; and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
             raise PreflightRefused(
                 f"the source's schema changed since the snapshot: {'; '.join(listed[:NAMED])}{more}", todo=self._todo()
