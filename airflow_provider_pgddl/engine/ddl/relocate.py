@@ -27,7 +27,16 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.errors import StageFailed
 
-__all__ = ["AlterAction", "alter_actions", "alter_copy", "copy_schema", "moving", "old_schema", "relocate"]
+__all__ = [
+    "AlterAction",
+    "alter_actions",
+    "alter_copy",
+    "copy_schema",
+    "moving",
+    "old_schema",
+    "relocate",
+    "try_schema",
+]
 
 _NAME_BYTES = 63
 
@@ -40,6 +49,11 @@ def copy_schema(schema: str) -> str:
 def old_schema(schema: str) -> str:
     """The schema in which the tables wait that copies have replaced."""
     return _prefixed("pgddl_old_", schema)
+
+
+def try_schema(schema: str) -> str:
+    """The schema of what preflight makes for a schema's tables, and rolls back."""
+    return _prefixed("pgddl_try_", schema)
 
 
 def _prefixed(prefix: str, schema: str) -> str:

@@ -1,4 +1,5 @@
-"""What would end in loss or failure, found before anything is touched; each finding has its fix as SQL. Read-only."""
+"""What would end in loss or failure, found before anything is touched; each finding has its fix as SQL. What is tried
+is rolled back."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import Table
-from airflow_provider_pgddl.engine.preflight import foreign_code, rewriting, servers, source_tables, target_side
+from airflow_provider_pgddl.engine.preflight import (
+    foreign_code,
+    new_types,
+    rewriting,
+    servers,
+    source_tables,
+    target_side,
+)
 from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 
@@ -68,7 +76,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         in_place = [
             rewriting.alterations, rewriting.partitions, rewriting.orders, rewriting.swap_rights,
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
-            rewriting.published, rewriting.replicated,
+            rewriting.published, rewriting.replicated, new_types.broken,
         ]  # fmt: skip
         return [*both, *first, *in_place, *last]
     created = [
