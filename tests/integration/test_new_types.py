@@ -22,7 +22,9 @@ SCHEMA = """
     CREATE FUNCTION m.b(text, int) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $2 > 0';
     CREATE FUNCTION m.any_number(text, bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $2 > 0';
     CREATE TABLE m.t (id int PRIMARY KEY, name text, part int);
-    CREATE TABLE m.other (id int PRIMARY KEY);
+    CREATE TABLE m.other (id int PRIMARY KEY, "Note" varchar(3) COLLATE "C");
+    CREATE TABLE m.keyless (id int);
+    CREATE POLICY fine ON m.keyless USING (id IN (SELECT id FROM m.t));
     CREATE POLICY rls ON m.t USING (m.b('rls', id));
     CREATE POLICY fine ON m.t USING (m.any_number('rls', id)) WITH CHECK (m.b('rls', part));
     CREATE TRIGGER guard BEFORE UPDATE ON m.t FOR EACH ROW WHEN (m.b('x', old.id))

@@ -48,7 +48,7 @@ SELECT n.nspname::text, c.relname::text, pg_catalog.format('CREATE TABLE %%I.%%I
      LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation AND a.attcollation <> t.typcollation
      LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-    (SELECT pg_catalog.format(', PRIMARY KEY (%%s)', pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY u.no))
+    (SELECT ', PRIMARY KEY (' || pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY u.no) || ')'
      FROM pg_catalog.pg_constraint k CROSS JOIN LATERAL pg_catalog.unnest(k.conkey) WITH ORDINALITY u(attnum, no)
      JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.attnum
      WHERE k.conrelid = c.oid AND k.contype = 'p'))
