@@ -51,7 +51,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What identifies a row: index, column names, and each column's equality as a qualified SQL operator."""
+    """What identifies a row: index, column names, and each column's equality: a qualified SQL operator, or the function
+    behind it."""
 
     index: str
     columns: tuple[str, ...]
@@ -139,6 +140,11 @@ def server(conn: Session) -> Server:
 def table_names(conn: Session) -> list[tuple[str, str]]:
     """(schema, table) of every table that a pattern can match."""
     return [(schema, name) for _, schema, name, _ in conn.execute(_Q["tables"])]
+
+
+def partitions(conn: Session) -> dict[tuple[str, str], tuple[str, str]]:
+    """Every partition, and the table that it is of."""
+    return {(schema, name): (root_schema, root) for schema, name, root_schema, root in conn.execute(_Q["partitions"])}
 
 
 def table_oids(conn: Session) -> dict[tuple[str, str], int]:

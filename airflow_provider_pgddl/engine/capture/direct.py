@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture.change_log import SCHEMA, log_table
 from airflow_provider_pgddl.engine.connect import PINNED, Session
 from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.plan import Plan, equal
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("direct")
@@ -109,10 +109,9 @@ def _same(plan: Plan, row: str, record: str) -> sql.Composed:
         zip(plan.key, plan.key_types, plan.key_domains, plan.key_operators, strict=True)
     )
     return sql.SQL(" AND ").join(
-        sql.SQL("{}{} {} {}").format(
-            sql.Identifier(row, column),
-            sql.SQL(f"::{type_}" if domain or row == "new" else ""),
-            sql.SQL(operator),
+        equal(
+            operator,
+            sql.Identifier(row, column) + sql.SQL(f"::{type_}" if domain or row == "new" else ""),
             sql.SQL("{}::{}").format(sql.Identifier(record, column), sql.SQL(type_)),
         )
         for column, type_, domain, operator in keys

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline, column_lists
 from airflow_provider_pgddl.engine.pipeline.names import (
@@ -21,6 +22,8 @@ from airflow_provider_pgddl.engine.pipeline.origin import KeyPath, refused
 # Never part of a pipeline, whatever the patterns say.
 _SYSTEM_SCHEMA = re.compile(r"pg_.*|information_schema|pgddl|pgddl_.*", re.DOTALL)
 
+_NONE: Mapping[Table, Table] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -30,8 +33,11 @@ class Selection:
     schema_only: list[Table]
 
 
-def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) -> Selection:
-    """The tables of `names` that the pipeline takes, sorted. `names` comes without extensions' tables.
+def matches(
+    pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True, partitions: Mapping[Table, Table] = _NONE
+) -> Selection:
+    """The tables of `names` that the pipeline takes, sorted. `names` comes without extensions' tables, and without
+    `partitions`, which are told from names that mean nothing: each with the table that it is of.
 
     A pattern, or a table named elsewhere in the file, that matches nothing is a PipelineFileError, unless `strict`
     is off (tables may well be dropped once a pipeline runs). System schemas and pgddl's own never match.
@@ -45,7 +51,9 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
         for number, pattern in enumerate(patterns):
             matched = {table for table in known if fits(pattern, table)}
             if not matched:
-                problems.append((("tables", key, number), f"{pattern} matches no table{_similar(pattern, known)}"))
+                part = next((part for part in partitions if fits(pattern, part)), None)
+                told = f": {_part(part, partitions)}" if part else _similar(pattern, known)
+                problems.append((("tables", key, number), f"{pattern} matches no table{told}"))
             found |= matched
         return found
 
@@ -60,7 +68,9 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
             structure = selected
     for path, name in _named_tables(pipeline):
         table = table_name(name)
-        if table not in known:
+        if table in partitions:
+            problems.append((path, _part(table, partitions)))
+        elif table not in known:
             problems.append((path, f"there is no table {written(*table)}{_similar(name, known)}"))
         elif table not in selected:
             problems.append((path, f"{written(*table)} is not among the tables of this pipeline"))
@@ -69,6 +79,11 @@ def matches(pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True) 
     if strict and not selected:
         raise refused([(("tables", "exclude"), "no table is left")], pipeline.origin)
     return Selection(rows=sorted(selected - structure), schema_only=sorted(structure))
+
+
+def _part(table: Table, partitions: Mapping[Table, Table]) -> str:
+    whole = written(*partitions[table])
+    return f"{written(*table)} is a partition of {whole}, and goes with it: a table is named as a whole"
 
 
 def _named_tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

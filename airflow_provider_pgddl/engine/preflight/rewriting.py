@@ -88,7 +88,7 @@ def orders(facts: Facts) -> Iterator[Finding]:
         try:
             with side.conn.transaction():
                 keeping.execute(side.conn, facts.surveyed[described.oid].role, probe)
-        except pg.UndefinedFunction as error:
+        except (pg.UndefinedFunction, pg.AmbiguousFunction) as error:
             place = facts.pipeline.where("rewrite", key, "order_by")
             what = f"{place}: these columns have no order: {error.diag.message_primary}"
             yield Finding("error", "order_by", "pipeline", written(*table), what, "order by other columns")

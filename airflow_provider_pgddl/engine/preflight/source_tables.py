@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from psycopg import errors as pg
@@ -86,6 +86,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
     collations: dict[int, dict[str, str]] = {}
     for oid, column, collation in side.rows("key_collations", oids=facts.row_oids):
         collations.setdefault(oid, {})[column] = collation
+    absent = _absent_types(facts, described.values())
     for oid, table in described.items():
         quoted = side.name(table.schema, table.name)
         if table.key is None and at_swap:
@@ -98,12 +99,27 @@ def keys(facts: Facts) -> Iterator[Finding]:
         if table.key is None:
             keyless.append((table, _new_key(facts, oid, table, nullable.get(oid))))
             continue
+        types = {column.name: column.base_type for column in table.columns}
         for column in table.key.columns:
             if column in facts.pipeline.skipped_columns.get((table.schema, table.name), ()):
                 what = f"column {written(column)} is in skip_columns and part of the key"
                 yield Finding(
                     "error", "key", "pipeline", facts.written(oid), what, "leave it out of tables.skip_columns"
                 )
+            if types[column] == '"char"' and any(s.version >= 180_000 for s in facts.sides):
+                what = (
+                    f'key column {written(column)} is of type "char", of which Postgres 18 plans no comparison by order'
+                    ' ("cache lookup failed for collation 0")'
+                )
+                alter = f"ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text;"
+                yield Finding("error", "key", "source", facts.written(oid), what, alter)
+            if types[column] in absent:
+                what = (
+                    f"key column {written(column)} is of type {types[column]}, which the target has not yet: with"
+                    " capture.rows: wal its keys are kept there from setup on"
+                )
+                fix = "set capture.rows: change_log (or, of an extension's type, CREATE EXTENSION on the target first)"
+                yield Finding("error", "key", "pipeline", facts.written(oid), what, fix)
             if collation := collations.get(oid, {}).get(column):
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"
                 fix = f'ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text COLLATE pg_catalog."C";'
@@ -174,6 +190,17 @@ def _fit_for_key(facts: Facts, oid: int, table: catalog.Table, columns: Sequence
         return None
     except pg.UndefinedFunction:  # values that cannot be compared, such as json
         return False
+
+
+def _absent_types(facts: Facts, tables: Collection[catalog.Table]) -> set[str]:
+    """Types of keys that a slot's logs on the target need, and the target lacks."""
+    if facts.target is None or not facts.pipeline.by_slot:
+        return set()
+    keys = {(table.schema, table.name): table.key.columns for table in tables if table.key}
+    types = {
+        c.base_type for table in tables for c in table.columns if c.name in keys.get((table.schema, table.name), ())
+    }
+    return {type_ for (type_,) in facts.target.rows("absent_types", types=sorted(types))}
 
 
 def foreign_tables(facts: Facts) -> Iterator[Finding]:

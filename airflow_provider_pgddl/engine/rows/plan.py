@@ -13,6 +13,12 @@ from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 
 
+def equal(operator: str, left: sql.Composable, right: sql.Composable) -> sql.Composed:
+    """Whether two values are the same, by an operator or by the function behind one (`catalog.Key.operators`)."""
+    how = "{left} {by} {right}" if operator.startswith("OPERATOR(") else "{by}({left}, {right})"
+    return sql.SQL(how).format(left=left, by=sql.SQL(operator), right=right)
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """How the copy of a plain table is partitioned: by `range`, `list` or `hash` of a column of the copy.
@@ -137,21 +143,16 @@ class Plan:
     def same_key(self, left: str, left_prefix: str, right: str, right_prefix: str) -> sql.Composed:
         """`left.k1 = right.k1 AND …` between two of those tables, with the key's own equality."""
         return sql.SQL(" AND ").join(
-            sql.SQL("{} {} {}").format(
-                sql.Identifier(left, f"{left_prefix}{i}"),
-                sql.SQL(operator),
-                sql.Identifier(right, f"{right_prefix}{i}"),
-            )
+            equal(operator, sql.Identifier(left, f"{left_prefix}{i}"), sql.Identifier(right, f"{right_prefix}{i}"))
             for i, operator in enumerate(self.key_operators, 1)
         )
 
     def key_join(self, row: str, keys: str, prefix: str = "k") -> sql.Composed:
         """`row.id = keys.k1 AND …` with the key's own equality; a domain is compared as what it is stored as."""
         return sql.SQL(" AND ").join(
-            sql.SQL("{}{} {} {}").format(
-                sql.Identifier(row, c),
-                sql.SQL("::" + type_ if domain else ""),
-                sql.SQL(op),
+            equal(
+                op,
+                sql.Identifier(row, c) + sql.SQL("::" + type_ if domain else ""),
                 sql.Identifier(keys, f"{prefix}{i}"),
             )
             for i, (c, type_, domain, op) in enumerate(

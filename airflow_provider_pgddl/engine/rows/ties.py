@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.rows.plan import Plan, equal
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ties")
@@ -180,8 +180,7 @@ def stage_referring(target: Session, ties: Ties, staged: Mapping[int, tuple[Plan
                 child=_relation(key.child_table, key.child_partitioned),
                 parent=_relation(key.parent_table, key.parent_partitioned),
                 same=sql.SQL(" AND ").join(
-                    sql.SQL("{} {} {}").format(sql.Identifier("p", p), sql.SQL(operator), sql.Identifier("c", c))
-                    for p, operator, c in key.same
+                    equal(operator, sql.Identifier("p", p), sql.Identifier("c", c)) for p, operator, c in key.same
                 ),
                 staging=parent_keys,
                 join=parent.key_join("p", "k"),

@@ -20,6 +20,15 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
                   WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 
+-- name: partitions
+-- Every partition, with the table that it is of.
+SELECT n.nspname, c.relname, rn.nspname, r.relname
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class r ON r.oid = pg_catalog.pg_partition_root(c.oid)
+JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f')
+
 -- name: relations
 SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -55,18 +64,31 @@ ORDER BY a.attrelid, a.attnum
 
 -- name: keys
 -- The key of each table: its primary key, else the first unique index that identifies every row. The operator is the equality
--- of the index's own operator class, qualified: with an empty search_path an extension type's = is not found otherwise.
+-- of the index's own operator class, qualified: with an empty search_path an extension type's = is not found otherwise. A type that
+-- is cast by itself to another has that one's = as well, and neither is nearer than one of any enum, range or record: of such a
+-- type it is the function behind the operator, which no index serves.
 SELECT DISTINCT ON (i.indrelid) i.indrelid, ic.relname,
        ARRAY(SELECT k.attnum FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
              WHERE k.n <= i.indnkeyatts ORDER BY k.n),
-       ARRAY(SELECT (SELECT 'OPERATOR(' || pg_catalog.quote_ident(opn.nspname) || '.' || o.oprname || ')'
+       ARRAY(SELECT (SELECT CASE WHEN it.typtype = 'p' AND EXISTS (
+                                WITH RECURSIVE base(oid) AS (
+                                    SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum
+                                    UNION ALL
+                                    SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                                SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                                WHERE c.castcontext = 'i')
+                            THEN pg_catalog.format('%%I.%%I', pn.nspname, p.proname)
+                            ELSE 'OPERATOR(' || pg_catalog.quote_ident(opn.nspname) || '.' || o.oprname || ')' END
                      FROM pg_catalog.pg_opclass oc
+                     JOIN pg_catalog.pg_type it ON it.oid = oc.opcintype
                      JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
                           AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
                      JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
                      JOIN pg_catalog.pg_namespace opn ON opn.oid = o.oprnamespace
+                     JOIN pg_catalog.pg_proc p ON p.oid = o.oprcode
+                     JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
                      WHERE oc.oid = k.opclass)
-             FROM pg_catalog.unnest(i.indclass::oid[]) WITH ORDINALITY k(opclass, n)
+             FROM ROWS FROM (pg_catalog.unnest(i.indclass::oid[]), pg_catalog.unnest(i.indkey::int2[])) WITH ORDINALITY k(opclass, attnum, n)
              WHERE k.n <= i.indnkeyatts ORDER BY k.n)
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid

@@ -458,3 +458,6 @@ WHERE c.oid = %(oid)s AND NOT pg_catalog.has_schema_privilege(%(role)s::name, n.
 
 -- name: may_make_walls
 SELECT pg_catalog.has_database_privilege(%(role)s::name, pg_catalog.current_database(), 'TEMPORARY')
+
+-- name: absent_types
+SELECT t.name FROM unnest(%(types)s::text[]) t(name) WHERE pg_catalog.to_regtype(t.name) IS NULL

@@ -24,12 +24,24 @@ WITH RECURSIVE copies AS (
         SELECT f.conparentid FROM pg_catalog.pg_constraint f WHERE f.oid = whole.oid AND f.conparentid <> 0 OFFSET 0) f(oid)
 )
 SELECT f.conname, child.id, parent.id, f.child, f.child_partitioned, f.parent, f.parent_partitioned,
-       ARRAY(SELECT ARRAY[pa.attname::text, pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname), ca.attname::text]
+       -- as in a table's key: which of two operators is meant is not always told by its name
+       ARRAY(SELECT ARRAY[pa.attname::text,
+                          CASE WHEN ot.typtype = 'p' AND EXISTS (
+                                   WITH RECURSIVE base(oid) AS (
+                                       VALUES (pa.atttypid), (ca.atttypid)
+                                       UNION ALL
+                                       SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                                   SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                                   WHERE c.castcontext = 'i')
+                               THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
+                               ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END, ca.attname::text]
              FROM unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY k(child, parent, operator, place)
              JOIN pg_catalog.pg_attribute ca ON ca.attrelid = f.conrelid AND ca.attnum = k.child
              JOIN pg_catalog.pg_attribute pa ON pa.attrelid = f.confrelid AND pa.attnum = k.parent
              JOIN pg_catalog.pg_operator o ON o.oid = k.operator
              JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
+             JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
+             JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
              ORDER BY k.place)
 FROM whole
 CROSS JOIN LATERAL (

@@ -22,7 +22,7 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
         connect(target_dsn, purpose="check", pipeline=pipeline.pipeline) as target,
     ):
         described = catalog.describe_all(source)
-        selection = matches(pipeline, sorted(described))
+        selection = matches(pipeline, sorted(described), partitions=catalog.partitions(source))
         check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
         row = Journal(target, pipeline.pipeline).find()
         under_way = row is not None and row.finished_at is None

@@ -66,7 +66,7 @@ class _Draft(Context):
         self.job, self.pipeline, self.name = Job("plan", pipeline), pipeline, pipeline.pipeline
         self.source_dsn, self.target_dsn, self.source, self.target = source_dsn, target_dsn, source, target
         everything = catalog.describe_all(source)
-        selection = matches(pipeline, sorted(everything))
+        selection = matches(pipeline, sorted(everything), partitions=catalog.partitions(source))
         check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in everything.items()})
         refuse(preflight(pipeline, source, target, selection.rows))
         self.described = {name: everything[name] for name in selection.rows}

@@ -66,7 +66,8 @@ def _look(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
     ):
         journal = Journal(target, pipeline.pipeline)
         if not _moving(journal):
-            names = _wanted(tables, matches(pipeline, catalog.table_names(source)).rows, pipeline)
+            chosen = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
+            names = _wanted(tables, chosen.rows, pipeline)
             return [_seen(name, both) for name, both in sorted(evaluate(pipeline, source, target, None, names).items())]
         rows = {(row.schema, row.name): row for row in journal.tables(journal.run)}
         names = _wanted(tables, rows, pipeline)

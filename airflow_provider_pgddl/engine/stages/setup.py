@@ -57,7 +57,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
 
 
 def _check_before_touching(pipeline: Pipeline, source: Session, target: Session) -> None:
-    selection = matches(pipeline, catalog.table_names(source))
+    selection = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
     described = catalog.describe_all(source)
     check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
     refuse(preflight(pipeline, source, target, selection.rows))

@@ -1,0 +1,95 @@
+"""Keys of types for which "=" alone is not unique, or not the server's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.errors import PipelineFileError, PreflightRefused
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import do, one
+
+# Beside enum = enum there is now text = text, and operators of somebody's own.
+KEYS = """
+    CREATE SCHEMA m;
+    CREATE TYPE m.mood AS ENUM ('a', 'b', 'c', 'd', 'e');
+    CREATE CAST (m.mood AS text) WITH INOUT AS IMPLICIT;
+    CREATE DOMAIN m.feeling AS m.mood;
+    CREATE FUNCTION m.never(m.mood, text) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false';
+    CREATE OPERATOR m.= (LEFTARG = m.mood, RIGHTARG = text, FUNCTION = m.never);
+    CREATE TABLE m.k (m m.mood PRIMARY KEY, n int);
+    CREATE TABLE m.both (f m.feeling, n int, w text, PRIMARY KEY (n, f));
+    CREATE TABLE m.arrays (a m.mood[] PRIMARY KEY, n int);
+    INSERT INTO m.k VALUES ('a', 1), ('b', 2), ('c', 3);
+    INSERT INTO m.both SELECT 'a', n, 'w' FROM generate_series(1, 200) n;
+    INSERT INTO m.arrays VALUES ('{a,b}', 1), ('{b}', 2)
+"""
+WRITES = [
+    "UPDATE m.k SET n = 7 WHERE n = 1",
+    "UPDATE m.k SET m = 'd' WHERE n = 2",
+    "DELETE FROM m.k WHERE n = 3",
+    "INSERT INTO m.k VALUES ('e', 9)",
+    "UPDATE m.both SET f = 'b' WHERE n < 9; UPDATE m.both SET w = 'x' WHERE n > 190; DELETE FROM m.both WHERE n = 50",
+    "UPDATE m.arrays SET a = '{c}' WHERE n = 1; UPDATE m.arrays SET n = 5 WHERE n = 2",
+]
+
+
+@pytest.mark.parametrize("rows", ["change_log", "direct_trigger", "in_place"])
+def test_a_key_of_an_enum_with_an_implicit_cast(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], rows: str
+) -> None:
+    do(source_dsn, KEYS)
+    if rows in ("direct_trigger", "in_place"):
+        how: dict[str, Any] = {} if rows == "in_place" else {"capture": {"rows": rows}}
+        move = lifecycle(source_dsn, rewrite={f"m.{t}": {} for t in ("k", "both", "arrays")}, **how)
+    else:
+        move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"]}, capture={"rows": rows})
+    move.run_all(until="snapshot")
+    do(source_dsn, *WRITES[:3])
+    move.run_all(after="snapshot", until="replay")
+    do(source_dsn, *WRITES[3:])
+    move.run_all(after="schema_sync", until="swap")
+    if move.target != move.source:
+        assert differences(move.source, move.target) == []
+    else:
+        rows_of = "SELECT array_agg(x::text ORDER BY x::text) FROM m.{} x"
+        assert one(move.source, rows_of.format("k")) == ["(a,7)", "(d,2)", "(e,9)"]
+        move.run("revert")
+        assert one(move.source, rows_of.format("arrays")) == ["({b},5)", "({c},1)"]
+
+
+def test_keys_that_cannot_be_followed_are_refused_before_anything_is_touched(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    do(source_dsn, KEYS, 'CREATE TABLE m.chars (c "char" PRIMARY KEY, n int)', "INSERT INTO m.chars VALUES ('a', 1)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"]}, capture={"rows": "wal"})
+    refusal = str(move.refused("setup", PreflightRefused))
+    assert 'm.chars): key column c is of type "char", of which Postgres 18 plans no comparison' in refusal
+    assert "m.k): key column m is of type m.mood, which the target has not yet" in refusal
+    assert refusal.count("which the target has not yet") == 3
+    do(source_dsn, "ALTER TABLE m.chars ALTER COLUMN c TYPE text")
+    move.content["capture"] = {"rows": "change_log"}
+    move.run("setup")
+    do(target_dsn, 'CREATE TABLE chars (c "char" PRIMARY KEY)')
+    ordered = lifecycle(source_dsn, rewrite={"m.k": {"order_by": ["m"]}})
+    assert "these columns have no order: operator is not unique" in str(ordered.refused("setup", PreflightRefused))
+    assert '"char"' in str(lifecycle(target_dsn, rewrite={"public.chars": {}}).refused("setup", PreflightRefused))
+
+
+def test_a_partition_is_told_from_a_misspelt_table(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    do(
+        source_dsn,
+        "CREATE TABLE events (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE events_p0 PARTITION OF events FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)",
+        "CREATE TABLE events_p0_a PARTITION OF events_p0 DEFAULT",
+    )
+    for name in ("events_p0", "events_p0_a"):
+        told = f"public.{name} is a partition of public.events, and goes with it"
+        for pipeline in (lifecycle(source_dsn, rewrite={f"public.{name}": {}}),
+                         lifecycle(source_dsn, source_dsn, tables={"include": [f"public.{name}"]})):  # fmt: skip
+            refusal = str(pipeline.refused("setup", PipelineFileError))
+            assert told in refusal
+            assert "did you mean" not in refusal
