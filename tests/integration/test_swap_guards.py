@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors as pg
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
@@ -378,6 +379,30 @@ def test_a_schema_that_came_with_an_event_is_cut_over(shop: Make) -> None:
     move.run_all(after="snapshot", until="swap")
     assert differences(move.source, move.target) == []
     assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_what_others_have_on_the_target_is_not_asked_for(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """By a role that may not read it, at which pg_dump would give up."""
+    database = one(target_dsn, "SELECT current_database()")
+    role = f"mover_of_{database}"
+    mine = f"CREATE ROLE {role} LOGIN PASSWORD 'moves'"
+    do(source_dsn, SHOP, mine, *(f"ALTER {what} OWNER TO {role}" for what in OWNED))
+    do(target_dsn, mine, f"ALTER DATABASE {database} OWNER TO {role}", "CREATE SCHEMA theirs")
+    do(target_dsn, "CREATE TABLE theirs.t (id int)", "CREATE TABLE hidden (id int)")
+    try:
+        limited = make_conninfo(target_dsn, user=role, password="moves")
+        move = lifecycle(source_dsn, limited, tables={"include": ["shop.*"]}, **SMALL, **UNCAPTURED)
+        move.run_all(until="verify")
+        do(source_dsn, "CREATE SEQUENCE shop.seq", f"ALTER SEQUENCE shop.seq OWNER TO {role}")
+        assert "CREATE SEQUENCE shop.seq" in str(move.refused("swap", PreflightRefused))
+        do(limited, "CREATE SEQUENCE shop.seq")
+        move.run("swap")
+    finally:
+        for dsn in (source_dsn, target_dsn):
+            do(dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+OWNED = ("SCHEMA shop", "TABLE shop.parent", "TABLE shop.child")
 
 
 def test_what_an_applied_event_was_about_has_arrived_only_as_the_target_shows_it(shop: Make) -> None:

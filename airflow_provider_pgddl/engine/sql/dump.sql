@@ -21,4 +21,4 @@ SELECT concat_ws(E';\n',
 SELECT n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname !~ '^(pg_|pgddl)' AND n.nspname <> 'information_schema'
-  AND NOT pg_catalog.has_table_privilege(c.oid, 'SELECT')
+  AND NOT (pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'))
