@@ -64,6 +64,9 @@ def test_a_servers_error_becomes_one_of_ours(error: psycopg.Error, expected: typ
 def test_what_was_dropped_while_it_was_dumped_is_worth_a_retry(said: str) -> None:
     assert dump._failed(said, "shop").retryable
     assert not dump._failed("pg_dump: error: query failed: ERROR:  syntax error", "shop").retryable
+    denied = "pg_dump: error: query failed: ERROR:  permission denied for table t\n"
+    denied += "pg_dump: detail: Query was: LOCK TABLE public.t IN ACCESS SHARE MODE"
+    assert not dump._failed(denied, "shop").retryable
 
 
 def test_a_refusal_says_what_is_so_at_its_time() -> None:

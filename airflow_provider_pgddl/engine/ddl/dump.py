@@ -188,7 +188,8 @@ def _failed(said: str, where: str) -> Retry | StageFailed | PreflightRefused:
     lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it ended without a word"]
     last = next((line for line in reversed(lines) if "error:" in line), lines[-1])
     what = f"pg_dump of {where}: {last.removeprefix('pg_dump: error: ')}"
-    if locking := next((line for line in lines if "Query was: LOCK TABLE" in line), None):
+    locking = next((line for line in lines if "Query was: LOCK TABLE" in line), None)
+    if locking and "permission denied" not in last:
         tables = locking.partition("LOCK TABLE ")[2].partition(" IN ")[0]
         return Retry(
             f"pg_dump of {where} could not lock {tables} in time: somebody holds it", todo="the stage tries again"
