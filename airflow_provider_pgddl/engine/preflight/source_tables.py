@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
+import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
@@ -186,10 +187,12 @@ def _fit_for_key(facts: Facts, oid: int, table: catalog.Table, columns: Sequence
         with facts.source.conn.transaction():
             facts.source.conn.execute(f"SET LOCAL statement_timeout = {LOOK_MS}")
             return facts.source.conn.execute(query).fetchone() == (False,)
-    except (pg.QueryCanceled, pg.InsufficientPrivilege):
-        return None
     except pg.UndefinedFunction:  # values that cannot be compared, such as json
         return False
+    except psycopg.Error:  # it took too long, or cannot be read: other checks tell why
+        if facts.source.conn.closed:
+            raise
+        return None
 
 
 def _absent_types(facts: Facts, tables: Collection[catalog.Table]) -> set[str]:
