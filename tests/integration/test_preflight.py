@@ -31,8 +31,8 @@ from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight import preflight, too_old
 from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.combinations import matrix
-from tests.conftest import Database
-from tests.integration.lifecycle import Lifecycle
+from tests.conftest import Database, database_name
+from tests.integration.lifecycle import Lifecycle, left_behind
 
 _ROLES: list[tuple[Cluster, str]] = []
 
@@ -1065,3 +1065,16 @@ def test_a_pooler_in_session_mode_is_taken_also_when_it_is_full(
 
 def test_a_direct_connection_is_taken(source_dsn: str) -> None:
     assert not shared(source_dsn)
+
+
+def test_a_dump_that_cannot_be_read_is_met_before_anything_is_touched(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str
+) -> None:
+    run(source_dsn, ORDERS, sql.SQL("ALTER DATABASE {} SET standard_conforming_strings = off").format(
+        sql.Identifier(database_name(source_dsn))).as_string())  # fmt: skip
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    refused = move.refused("setup", PreflightRefused)
+    assert "its dump cannot be read" in str(refused)
+    assert "SET standard_conforming_strings = on" in str(refused)
+    assert left_behind(source_dsn) == []
+    assert only(findings(in_place("public.orders"), source_dsn), "dump").fix

@@ -17,6 +17,7 @@ from psycopg import conninfo as libpq
 
 from airflow_provider_pgddl.engine.connect import connect, describe
 from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.quoting import unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
     PreflightRefused,
@@ -131,6 +132,7 @@ def dump_schema(
         f"--dbname={libpq.make_conninfo('', **parts)}",
         "--no-password",
         "--schema-only",
+        "--quote-all-identifiers",  # what an older server prints bare may be a keyword of the parser's (C34)
         f"--section={section}",
         "--encoding=UTF8",
         f"--lock-wait-timeout={round(lock_timeout * 1000)}",
@@ -190,7 +192,7 @@ def _failed(said: str, where: str) -> Retry | StageFailed | PreflightRefused:
     what = f"pg_dump of {where}: {last.removeprefix('pg_dump: error: ')}"
     locking = next((line for line in lines if "Query was: LOCK TABLE" in line), None)
     if locking and "permission denied" not in last:
-        tables = locking.partition("LOCK TABLE ")[2].partition(" IN ")[0]
+        tables = unquoted(locking.partition("LOCK TABLE ")[2].partition(" IN ")[0])
         return Retry(
             f"pg_dump of {where} could not lock {tables} in time: somebody holds it", todo="the stage tries again"
         )

@@ -11,6 +11,7 @@ from postgast import ParseResult
 from airflow_provider_pgddl.engine.ddl.parse import Name, Node, deparse, kind_of, parse, split, start_of, unwrap
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
 from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
+from airflow_provider_pgddl.engine.ddl.quoting import unquoted
 from airflow_provider_pgddl.engine.ddl.subject import action_name, added_constraints, constraint_kind, describe
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -79,7 +80,7 @@ def _listed(value: Any) -> Any:
 
 
 def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
-    """The events of a schema dump in its order, from its sections pre-data and post-data.
+    """The events of a schema dump in its order, from its sections pre-data and post-data, whatever was quoted in it.
 
     What one statement does not say is taken from its neighbours: an index's table, a serial's sequence, which
     mentioned types are tables. StageFailed names the statement that is not understood.
@@ -87,7 +88,7 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
     read: list[DdlEvent] = []
     for section, text in _sections(pre, post):
         settings: dict[str, str] = {}
-        for statement in split(text):
+        for statement in map(unquoted, split(text)):
             tree = parse(statement)
             try:
                 read.append(_event(len(read), tree, statement, section, settings))

@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.ddl.dropping import (
 )
 from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
+from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.ddl.references import likeness_outside
 from airflow_provider_pgddl.engine.ddl.rules import Rules, is_drop
@@ -280,7 +281,7 @@ class Judge:
         if self.event.get("kept_snapshot") and any(int(oid) in self.versions for oid in self.event["tables"]):
             raise Stop("unhandled", f"{reason}; {OLD_SNAPSHOT}")
         try:
-            rebuilt = rebuild(self.event, self.versions)
+            rebuilt = [for_parser(each, self.rules.major) for each in rebuild(self.event, self.versions)]
         except CannotRebuild as error:
             raise Stop("unhandled", f"{reason}; {error.what}") from None
         self.rebuilt = True

@@ -17,6 +17,7 @@ from google.protobuf.internal import api_implementation
 from google.protobuf.message import DecodeError
 from postgast import ParseResult, PgQueryError
 
+from airflow_provider_pgddl.engine.ddl.quoting import identifier
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 # protobuf messages; their fields are looked up by name all over, which no stub describes usefully
@@ -212,16 +213,26 @@ def deparse(tree: ParseResult) -> str:
 
 
 def _printable(tree: ParseResult) -> ParseResult:
-    """The tree as libpg_query prints it right: it leaves the columns of CREATE STATISTICS without quotes."""
-    if kind_of(statement_node(tree)) != "CreateStatsStmt":
-        return tree
+    """The tree as libpg_query prints it right: it leaves some names without quotes."""
     copy = type(tree)()
     copy.CopyFrom(tree)
-    for element in statement_node(copy).exprs:
-        column = unwrap(element)
-        if column.name:
-            column.name = '"' + column.name.replace('"', '""') + '"'
+    for node in walk(copy):
+        kind = kind_of(node)
+        if kind in _UNQUOTED and (name := getattr(node, _UNQUOTED[kind])):
+            setattr(node, _UNQUOTED[kind], identifier(name))
+        elif kind == "CreateStatsStmt":
+            for column in map(unwrap, node.exprs):
+                column.name = column.name and identifier(column.name)
+        elif kind == "Constraint":
+            for column in node.fk_del_set_cols:
+                column.string.sval = identifier(column.string.sval)
+        elif kind == "AlterObjectDependsStmt":
+            node.extname.sval = identifier(node.extname.sval)
     return copy
+
+
+# What names a window or an argument.
+_UNQUOTED = {"FunctionParameter": "name", "NamedArgExpr": "name", "WindowDef": "name"}
 
 
 def without_locations(tree: ParseResult) -> ParseResult:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
+from airflow_provider_pgddl.engine.ddl.quoting import NEWEST
 from airflow_provider_pgddl.engine.ddl.subcommands import meant
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
@@ -39,9 +40,11 @@ class Rules:
     takes: Callable[[Name], bool]
     """Whether the pipeline takes a table of this name: `tables.include` and `exclude`."""
     in_place: bool
+    major: int
+    """The source's version, by whose grammar clients write."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, tables: Collection[Name]) -> Rules:
+    def of(cls, pipeline: Pipeline, tables: Collection[Name], major: int = NEWEST) -> Rules:
         ddl = pipeline.ddl
         patterns = bool(pipeline.tables.include or pipeline.tables.schema_only) and not ddl.ddl_only
 
@@ -63,6 +66,7 @@ class Rules:
             tables=frozenset(tables),
             takes=takes if patterns else lambda _: True,
             in_place=pipeline.in_place,
+            major=major,
         )
 
     @property

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.judge import Judge, Texts
+from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.ddl.rules import Rules
 from airflow_provider_pgddl.engine.ddl.statements import Statement, could_be, match, read_string
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, main_targets
@@ -30,7 +31,7 @@ def decide(events: Sequence[CapturedEvent], rules: Rules, versions: MutableMappi
     Events of one string belong into one call: its statements are told apart by all of them.
     """
     tables = set(rules.tables)
-    own = _own_texts(events, dict(versions))
+    own = _own_texts(events, dict(versions), rules.major)
     decisions = []
     for event, texts in zip(events, own, strict=True):
         judge = Judge(event, rules, versions, tables, *texts)
@@ -40,7 +41,7 @@ def decide(events: Sequence[CapturedEvent], rules: Rules, versions: MutableMappi
 
 
 def _own_texts(
-    events: Sequence[CapturedEvent], versions: MutableMapping[int, TableMeta]
+    events: Sequence[CapturedEvent], versions: MutableMapping[int, TableMeta], major: int
 ) -> list[tuple[Texts, list[Target]]]:
     targets = []
     strings: dict[str, tuple[Statement, ...]] = {}
@@ -50,7 +51,7 @@ def _own_texts(
         advance(event, versions)
         text = event["statement"]
         if text not in strings:
-            strings[text] = read_string(text)
+            strings[text] = read_string(for_parser(text, major))
         if not event["nested"]:
             batches.setdefault((event["batch"], text), []).append(number)
     found: dict[int, Statement | str] = {}
@@ -59,16 +60,16 @@ def _own_texts(
         found.update(zip(numbers, match(strings[text], some, [targets[n] for n in numbers]), strict=True))
     own = []
     for number, event in enumerate(events):
-        statement = found[number] if number in found else _inner(event, targets[number])
+        statement = found[number] if number in found else _inner(event, targets[number], major)
         own.append((Texts(strings[event["statement"]], statement), targets[number]))
     return own
 
 
-def _inner(event: CapturedEvent, targets: Sequence[Target]) -> Statement | str:
+def _inner(event: CapturedEvent, targets: Sequence[Target], major: int) -> Statement | str:
     """The text of a command within a function, where the server's context told it."""
     if event["inner"] is None:
         return f"the text of this {event['tag']} within a function is not known"
-    statements = read_string(event["inner"])
+    statements = read_string(for_parser(event["inner"], major))
     if len(statements) == 1 and statements[0].tree is not None and could_be(statements[0], event, targets):
         return statements[0]
     return f"the text within the function is not this {event['tag']}"

@@ -36,6 +36,8 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
     facts = Facts(pipeline, sides, tables)
     for step in _steps(facts):
         found.extend(step(facts))
+    if all(finding.severity != "error" for finding in found):  # a dump takes its time
+        found.extend(servers.dump(facts))
     return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import slot_log
-from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
+from airflow_provider_pgddl.engine.ddl.dump import dump_schema, find_pg_dump
+from airflow_provider_pgddl.engine.ddl.events import events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create
 from airflow_provider_pgddl.engine.sql import queries
@@ -105,6 +109,27 @@ def pg_dump(facts: Facts) -> Iterator[Finding]:
         find_pg_dump(facts.source.version // 10_000)
     except PgddlError as error:
         yield Finding("error", "pg_dump", "source", None, error.what, error.todo)
+
+
+def dump(facts: Facts) -> Iterator[Finding]:
+    """What the snapshot would meet with capture on: a statement that is not understood, rights that pg_dump lacks."""
+    side, pipeline = facts.source, facts.pipeline
+    if facts.target is None:
+        parts = queries("swap")["partitions_of"]
+        found = [side.conn.execute(parts, [oid]).fetchall() or [name] for oid, name in facts.names.items()]
+        choice: dict[str, Any] = {"only": [name for names in found for name in names]}
+    else:
+        there = catalog.table_names(side.conn)
+        chosen = matches(pipeline, there, strict=False)
+        choice = {"exclude": sorted({*there} - {*chosen.rows, *chosen.schema_only})}
+    dsn = make_conninfo(side.conn.info.dsn, password=side.conn.info.password or None)
+    try:
+        pre, post = (
+            dump_schema(dsn, side.version // 10_000, section=section, **choice) for section in ("pre-data", "post-data")
+        )
+        events_from_dump(pre, post)
+    except StageFailed as error:
+        yield Finding("error", "dump", "source", None, error.what, error.sql or error.todo)
 
 
 def connections(facts: Facts) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.errors import Retry, remedy_for
 from airflow_provider_pgddl.engine.schema.model import (
     ColumnModel,
@@ -135,13 +136,12 @@ def _assemble(row: Any, oids: Collection[int], major: int) -> Schemas:
     models = _types(types)
     of: dict[int, dict[int, ColumnModel]] = {oid: {} for oid in oids}
     for c in columns:
-        of[c["relid"]][c["attnum"]] = _column(c, models)
+        of[c["relid"]][c["attnum"]] = _column(c, models, major)
     limits: dict[int, list[ConstraintModel]] = {oid: [] for oid in oids}
     for c in constraints:
         numbers = c["attnums"] or ()
-        limits[c["relid"]].append(
-            ConstraintModel(c["name"], c["kind"], _known(c["definition"]), _names(of[c["relid"]], numbers))
-        )
+        definition = for_parser(_known(c["definition"]), major)
+        limits[c["relid"]].append(ConstraintModel(c["name"], c["kind"], definition, _names(of[c["relid"]], numbers)))
     found = {k["relid"]: _names(of[k["relid"]], k["attnums"]) for k in keys}
     return Schemas(
         {
@@ -160,12 +160,13 @@ def _assemble(row: Any, oids: Collection[int], major: int) -> Schemas:
 _RIGHTS = ("USAGE", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
 
-def _column(row: Row, types: Mapping[tuple[int, int], TypeModel]) -> ColumnModel:
+def _column(row: Row, types: Mapping[tuple[int, int], TypeModel], major: int) -> ColumnModel:
     if row["has_default"]:
         _known(row["default_"])
     type_ = types.get((row["type_"], row["atttypmod"]))
     return ColumnModel(
-        row["attnum"], row["attname"], _known(type_), row["attnotnull"], row["default_"], row["attgenerated"],
+        row["attnum"], row["attname"], _known(type_), row["attnotnull"],
+        row["default_"] and for_parser(row["default_"], major), row["attgenerated"],
         row["attidentity"], row["collation_"], row["deterministic"],
     )  # fmt: skip
 

@@ -251,7 +251,8 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
-    rules = Rules.of(context.pipeline, [(t.schema, t.name) for t in context.journal.tables(context.journal.run)])
+    tables = [(t.schema, t.name) for t in context.journal.tables(context.journal.run)]
+    rules = Rules.of(context.pipeline, tables, context.source.info.server_version // 10_000)
     decisions = decide(events, rules, versions)
     with context.fenced():
         for decided in decisions:

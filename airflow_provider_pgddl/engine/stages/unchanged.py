@@ -9,6 +9,7 @@ from dataclasses import replace
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.grants import taken_back
+from airflow_provider_pgddl.engine.ddl.quoting import bare
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
@@ -226,10 +227,10 @@ def _differences(dumped: Sequence[DdlEvent], recorded: Sequence[DdlEvent]) -> tu
 
 
 def _without(events: Sequence[DdlEvent], others: Sequence[DdlEvent]) -> list[DdlEvent]:
-    left, found = Counter(e.statement for e in others), []
+    left, found = Counter(bare(e.statement) for e in others), []
     for event in events:
-        if left[event.statement]:
-            left[event.statement] -= 1
+        if left[bare(event.statement)]:
+            left[bare(event.statement)] -= 1
         else:
             found.append(event)
     return found
