@@ -433,7 +433,7 @@ def test_the_preview_shows_what_the_scope_matches_now(ready: Ready) -> None:
     assert "INSERT" in found["blocked_tags"]
     _, said = ddl.say("preview")
     assert "scope schemas, pattern ^sho" in said
-    assert "drop_tags: DROP SCHEMA, DROP TABLE" in said
+    assert "drop_tags: DROP ACCESS METHOD, DROP AGGREGATE" in said
 
 
 @pytest.mark.parametrize("sections", [{"ddl": {"scope": "replicated_tables"}}, {"rewrite": {"shop.orders": {}}}])

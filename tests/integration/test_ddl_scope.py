@@ -17,7 +17,6 @@ from airflow_provider_pgddl.demo.compare import compare_catalogs
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.catalog import all_relations
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
-from airflow_provider_pgddl.engine.pipeline.model import CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -97,18 +96,8 @@ def run(target: str, decision: Decision) -> None:
 
 
 def rules(**ddl: object) -> Rules:
-    more = [
-        "CREATE INDEX", "CREATE DOMAIN", "ALTER DOMAIN", "CREATE POLICY", "ALTER POLICY", "ALTER RULE", "ALTER INDEX",
-        "CREATE MATERIALIZED VIEW", "CREATE PROCEDURE", "CREATE AGGREGATE", "ALTER SCHEMA", "CREATE STATISTICS",
-        "ALTER STATISTICS",
-    ]  # fmt: skip
-    drops = [
-        "DROP INDEX", "DROP DOMAIN", "DROP POLICY", "DROP RULE", "DROP TRIGGER", "DROP PROCEDURE", "DROP AGGREGATE",
-        "DROP MATERIALIZED VIEW",
-    ]  # fmt: skip
-    lists = {"create_tags": [*CREATE_TAGS, *more], "drop_tags": [*DROP_TAGS, *drops]}
     file = {"pipeline": "shop", "source": {"conn_id": "a"}, "target": {"conn_id": "b"}, "tables": {"include": ["*.*"]}}
-    return Rules.of(load_pipeline(file | {"ddl": lists | ddl}), ())
+    return Rules.of(load_pipeline(file | {"ddl": ddl}), ())
 
 
 @pytest.mark.parametrize("strings", SCENARIOS.values(), ids=SCENARIOS.keys())
@@ -133,8 +122,7 @@ def test_commands_in_functions_are_applied_by_their_own_text(cluster: Cluster, d
         "do $$ begin execute 'create view x as select id from w' || ', u'; grant select on x to public; end$$",
         "select silent()",
     ]
-    tags = [*CREATE_TAGS, "GRANT", "REVOKE"]
-    decisions, source, target = follow(cluster, database, strings, rules(create_tags=tags))
+    decisions, source, target = follow(cluster, database, strings, rules())
     *done, silent = decisions
     assert [(d.event["tag"], d.verdict, d.rule, d.rebuilt) for d in done] == [
         (tag, "apply", "in scope", False)

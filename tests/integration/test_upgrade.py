@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.migrations import Migration
+from airflow_provider_pgddl.engine.pipeline.model import CREATE_TAGS, DROP_TAGS
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import Lifecycle
@@ -255,3 +257,23 @@ def test_ranges_of_an_older_package_stay_what_they_are(target_dsn: str, source_d
                      "(SELECT min(id) FROM pgddl.tables)")  # fmt: skip
         conn.execute(down)  # such a table has not been verified
         assert conn.execute("SELECT count(*), count(DISTINCT table_id) FROM pgddl.verifications").fetchone() == (2, 1)
+
+
+def test_a_run_keeps_the_tags_that_were_the_default_when_it_was_set_up(
+    lifecycle: Make, source_dsn: str, target_dsn: str
+) -> None:
+    do(source_dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    move.run_all(until="schema_sync")
+    before = {"create_tags": list(CREATE_TAGS), "drop_tags": list(DROP_TAGS)}
+    do(target_dsn, "UPDATE pgddl.pipelines SET config = jsonb_set(config #- '{ddl,tags}' #- '{$origin,given}', '{ddl}',"
+       f" (config #- '{{ddl,tags}}') -> 'ddl' || '{json.dumps(before)}')")  # fmt: skip
+    do(source_dsn, "CREATE DOMAIN d AS int; INSERT INTO t VALUES (1)")
+    for stage in ("setup", "replay"):  # setup records the file anew
+        move.run(stage)
+    told = move.journal("SELECT status, rule FROM pgddl.ddl_events WHERE captured_id IS NOT NULL")
+    assert told == [("skipped", "tag CREATE DOMAIN is not in create_tags")]
+    assert differences(source_dsn, target_dsn) == []
+    asked = move.refused("replay", UsageError, ddl={"tags": "all"})
+    assert "ddl.tags changed since setup" in str(asked)
+    move.run("replay", ddl={"tags": "pgl_ddl_deploy"})

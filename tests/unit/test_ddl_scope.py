@@ -187,7 +187,7 @@ CASES: dict[str, Case] = {
     ),
     "rename of a schema with an unlisted tag": Case(
         event("ALTER SCHEMA", "alter schema app rename to b", [thing("ALTER SCHEMA", "schema", 30, None, "b")]),
-        "unhandled", rule="the schema holds tables", by=lambda: rules([("app", "t")]),
+        "unhandled", rule="the schema holds tables", by=lambda: rules([("app", "t")], create_tags=["ALTER TABLE"]),
     ),
     "rename of a schema across the border": Case(
         event("ALTER SCHEMA", "alter schema app rename to b", [thing("ALTER SCHEMA", "schema", 30, None, "b")]),
@@ -294,11 +294,11 @@ CASES: dict[str, Case] = {
     "a tag that is not listed": Case(
         event("CREATE INDEX", "create index i on t (a)", [thing("CREATE INDEX", "index", 30, "app", "i", table=1)],
               tables=[T]),
-        "skip", rule="tag CREATE INDEX is not in create_tags", by=rules,
+        "skip", rule="tag CREATE INDEX is not in create_tags", by=lambda: rules(tags="pgl_ddl_deploy"),
     ),
     "a DROP that is not listed": Case(
         event("DROP INDEX", "drop index i", dropped=[gone("index", "app", "i")]),
-        "skip", rule="tag DROP INDEX is not in drop_tags", by=rules,
+        "skip", rule="tag DROP INDEX is not in drop_tags", by=lambda: rules(tags="pgl_ddl_deploy"),
     ),
     "a blocked tag": Case(
         event("CREATE EXTENSION", "create extension hstore", [thing("CREATE EXTENSION", "extension", 30, None, "hstore")

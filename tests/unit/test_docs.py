@@ -167,6 +167,8 @@ def test_every_option_of_the_policy_is_explained() -> None:
 def test_the_lists_of_tags_are_those_of_the_code() -> None:
     text = " ".join(DDL.read_text().split())
     for name, tags in (
+        ("create_tags", files.Ddl().create_tags),
+        ("drop_tags", files.Ddl().drop_tags),
         ("create_tags", files.CREATE_TAGS),
         ("drop_tags", files.DROP_TAGS),
         ("blocked_tags", files.BLOCKED_TAGS),
@@ -174,7 +176,7 @@ def test_the_lists_of_tags_are_those_of_the_code() -> None:
         assert f"- `{name}`: {', '.join(tags)}." in text
     assert f"`scope: replicated_tables`: {', '.join(files.REPLICATED_TABLES_TAGS)}." in text
     assert f"stands for: {', '.join(files.COMMON_ALTER_TABLE_SUBCOMMANDS)}." in text
-    left_out = text.partition("Note what the defaults leave out: ")[2].partition(". ")[0]
+    left_out = text.partition("Note what these leave out: ")[2].partition(". ")[0]
     for tag in re.split(", | and ", left_out):
         assert tag not in (*files.CREATE_TAGS, *files.DROP_TAGS, *files.BLOCKED_TAGS), tag
 
@@ -246,6 +248,7 @@ OTHER: dict[str, Any] = {
     "capture.failover": True,
     "ddl.scope": "everything",
     "ddl.schemas": "shop",
+    "ddl.tags": "pgl_ddl_deploy",
     "ddl.create_tags": ["CREATE TABLE"],
     "ddl.drop_tags": ["DROP TABLE"],
     "ddl.blocked_tags": ["INSERT"],
@@ -358,7 +361,7 @@ def test_every_key_has_its_line_and_no_line_is_of_a_key_that_is_gone() -> None:
 
 
 def test_every_line_has_its_default() -> None:
-    tags = {"create_tags": files.CREATE_TAGS, "drop_tags": files.DROP_TAGS, "blocked_tags": files.BLOCKED_TAGS}
+    tags = {name: getattr(files.Ddl(), name) for name in ("create_tags", "drop_tags", "blocked_tags")}
     text = " ".join(PIPELINE_FILE.read_text().split())
     for key, row in TABLE.items():
         field = LEAVES[key]

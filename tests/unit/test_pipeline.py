@@ -18,6 +18,8 @@ from airflow_provider_pgddl.engine import pipeline
 from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import seconds, size_bytes
 from airflow_provider_pgddl.engine.pipeline.model import (
+    ALL_CREATE_TAGS,
+    ALL_DROP_TAGS,
     BLOCKED_TAGS,
     COMMON_ALTER_TABLE_SUBCOMMANDS,
     CREATE_TAGS,
@@ -25,7 +27,13 @@ from airflow_provider_pgddl.engine.pipeline.model import (
     Pipeline,
 )
 from airflow_provider_pgddl.engine.pipeline.names import column_name, sql_type, table_name, table_pattern, written
-from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, refuse_literal_secrets
+from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
+from airflow_provider_pgddl.engine.pipeline.reading import (
+    as_set_up,
+    changed_keys,
+    load_pipeline,
+    refuse_literal_secrets,
+)
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 
 MIGRATE = """\
@@ -85,7 +93,11 @@ def test_a_short_file_gets_the_defaults_of_the_design() -> None:
 
 def test_the_ddl_lists_default_to_those_of_the_seed() -> None:
     ddl = load_pipeline(MIGRATE).ddl
-    assert (ddl.create_tags, ddl.drop_tags, ddl.blocked_tags) == (CREATE_TAGS, DROP_TAGS, BLOCKED_TAGS)
+    assert set(ddl.create_tags) == set(ALL_CREATE_TAGS) - set(BLOCKED_TAGS)
+    assert (set(ddl.drop_tags), ddl.blocked_tags) == (set(ALL_DROP_TAGS) - set(BLOCKED_TAGS), BLOCKED_TAGS)
+    assert "CREATE EXTENSION" in load_pipeline(migrate(ddl={"blocked_tags": ["TRUNCATE"]})).ddl.create_tags
+    peers = load_pipeline(migrate(ddl={"tags": "pgl_ddl_deploy", "drop_tags": ["DROP VIEW"]})).ddl
+    assert (peers.create_tags, peers.drop_tags) == (CREATE_TAGS, ("DROP VIEW",))
     assert ddl.exclude_alter_table_subcommands == ()
     assert len(COMMON_ALTER_TABLE_SUBCOMMANDS) == 29
     common = load_pipeline(migrate(ddl={"exclude_alter_table_subcommands": "common"})).ddl
@@ -771,6 +783,28 @@ def test_a_recorded_pipeline_may_lack_keys_that_came_later() -> None:
     now = load_pipeline(MIGRATE).to_json()
     recorded = {key: value for key, value in now.items() if key not in ("verify", "replay")}
     assert changed_keys(recorded, now) == []
+
+
+def test_a_default_that_changed_is_for_new_runs() -> None:
+    def recorded_before(tree: str | dict[str, Any]) -> dict[str, Any]:
+        recorded = load_pipeline(tree).to_json()
+        recorded["ddl"] |= {"create_tags": list(CREATE_TAGS), "drop_tags": list(DROP_TAGS)}
+        del recorded["ddl"]["tags"], recorded[ORIGIN]["given"]
+        return recorded
+
+    for tree in (MIGRATE, migrate()):
+        old, now = recorded_before(tree), load_pipeline(load_pipeline(tree).to_json())  # by way of a job file
+        assert "CREATE DOMAIN" in now.ddl.create_tags
+        kept = as_set_up(now, old)
+        assert (kept.ddl.tags, kept.ddl.create_tags, kept.ddl.drop_tags) == ("pgl_ddl_deploy", CREATE_TAGS, DROP_TAGS)
+        assert changed_keys(old, kept.to_json()) == []
+        assert as_set_up(now, kept.to_json()) == kept
+    asked = load_pipeline(migrate(ddl={"tags": "all"}))
+    assert "ddl.tags" in changed_keys(old, as_set_up(asked, old).to_json())
+    # What a file gave and gives no more is a change, as it was.
+    gave = load_pipeline(migrate(ddl={"scope": "everything"}, backfill={"chunk_bytes": "1MB"})).to_json()
+    now = as_set_up(load_pipeline(migrate()), gave)
+    assert changed_keys(gave, now.to_json()) == ["backfill.chunk_bytes", "ddl.scope"]
 
 
 def test_the_lines_of_the_file_are_no_change() -> None:

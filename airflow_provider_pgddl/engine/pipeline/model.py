@@ -26,8 +26,23 @@ from airflow_provider_pgddl.engine.pipeline.names import (
 )
 from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN, KeyPath, Origin
 
-# Defaults of the DDL rules: the installed lists of pgl_ddl_deploy 2.1/2.2 (seed 002)
+# `ddl.tags: all`: what can be carried. Not in it is what is set up by people on each side, or holds their passwords
+# (publications, subscriptions, user mappings), and what leaves no definition behind (REFRESH, REINDEX).
+_MADE = (
+    "ACCESS METHOD", "AGGREGATE", "CAST", "COLLATION", "CONVERSION", "DOMAIN", "EXTENSION", "FOREIGN DATA WRAPPER",
+    "FOREIGN TABLE", "FUNCTION", "INDEX", "LANGUAGE", "MATERIALIZED VIEW", "OPERATOR", "OPERATOR CLASS",
+    "OPERATOR FAMILY", "POLICY", "PROCEDURE", "RULE", "SCHEMA", "SEQUENCE", "SERVER", "STATISTICS", "TABLE",
+    "TEXT SEARCH CONFIGURATION", "TEXT SEARCH DICTIONARY", "TEXT SEARCH PARSER", "TEXT SEARCH TEMPLATE",
+    "TRANSFORM", "TRIGGER", "TYPE", "VIEW",
+)  # fmt: skip
+_NEVER_ALTERED = {"ACCESS METHOD", "CAST", "TRANSFORM"}
+ALL_CREATE_TAGS = (
+    *(f"CREATE {kind}" for kind in _MADE), *(f"ALTER {kind}" for kind in _MADE if kind not in _NEVER_ALTERED),
+    "ALTER DEFAULT PRIVILEGES", "ALTER ROUTINE", "COMMENT", "GRANT", "REVOKE", "SECURITY LABEL",
+)  # fmt: skip
+ALL_DROP_TAGS = (*(f"DROP {kind}" for kind in _MADE), "DROP OWNED", "DROP ROUTINE")
 
+# `ddl.tags: pgl_ddl_deploy`: the installed lists of pgl_ddl_deploy 2.1/2.2 (seed 002)
 CREATE_TAGS = (
     "ALTER TABLE", "CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "CREATE TABLE", "CREATE FUNCTION",
     "ALTER FUNCTION", "CREATE TYPE", "ALTER TYPE", "CREATE VIEW", "ALTER VIEW", "COMMENT", "CREATE RULE",
@@ -109,7 +124,8 @@ class Capture(Section):
 class Ddl(Section):
     scope: Literal["replicated_tables", "schemas", "everything"] = "schemas"
     schemas: Annotated[str, Field(strict=True), AfterValidator(_regex)] = ".*"
-    # None until the file is read: then the lists of seed 002 for this scope.
+    tags: Literal["all", "pgl_ddl_deploy"] = "all"
+    # None until the file is read: then the lists of `tags` for this scope.
     create_tags: tuple[Tag, ...] | None = None
     drop_tags: tuple[Tag, ...] | None = None
     blocked_tags: tuple[Tag, ...] = BLOCKED_TAGS
@@ -128,11 +144,16 @@ class Ddl(Section):
     signal_blockers: Annotated[Literal["off", "cancel", "terminate", "cancel_then_terminate"], OFF] = "off"
 
     def model_post_init(self, _context: Any, /) -> None:
-        narrow = self.scope == "replicated_tables"
+        narrow, everything = self.scope == "replicated_tables", self.tags == "all"
         if self.create_tags is None:
-            object.__setattr__(self, "create_tags", REPLICATED_TABLES_TAGS if narrow else CREATE_TAGS)
+            tags = self._unblocked(ALL_CREATE_TAGS) if everything else CREATE_TAGS
+            object.__setattr__(self, "create_tags", REPLICATED_TABLES_TAGS if narrow else tags)
         if self.drop_tags is None:
-            object.__setattr__(self, "drop_tags", () if narrow else DROP_TAGS)
+            tags = self._unblocked(ALL_DROP_TAGS) if everything else DROP_TAGS
+            object.__setattr__(self, "drop_tags", () if narrow else tags)
+
+    def _unblocked(self, tags: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(tag for tag in tags if tag not in self.blocked_tags)
 
 
 SourceAdded = Literal["stop", "skip", "add"]

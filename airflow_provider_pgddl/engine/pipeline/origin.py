@@ -23,10 +23,11 @@ def dotted(path: Iterable[str | int]) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a pipeline was read: the file's name, and the line of each key by its dotted path."""
+    """Where a pipeline was read: the file's name, and the line of each key by its dotted path; which keys it gave."""
 
     name: str
     lines: Mapping[str, int]
+    given: tuple[str, ...] = ()
 
     def where(self, path: KeyPath) -> str:
         """Name, line of the nearest key that the file has, and the path itself."""
@@ -40,7 +41,15 @@ class Origin:
         return next((line for line in known if line), 0)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "lines": dict(self.lines)}
+        return {"name": self.name, "lines": dict(self.lines), "given": list(self.given)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Origin:
+        return cls(value["name"], value["lines"], tuple(value.get("given", value["lines"])))
+
+    def gives(self, key: str) -> bool:
+        """Whether the file says something of a key, or within it."""
+        return any(f"{one}.".startswith(f"{key}.") for one in self.given)
 
 
 def refused(problems: Iterable[tuple[KeyPath, str]], origin: Origin) -> PipelineFileError:

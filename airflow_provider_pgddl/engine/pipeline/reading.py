@@ -72,7 +72,8 @@ def _read_yaml(text: str, name: str) -> tuple[Any, Origin]:
             lines[place] = line
             if isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None:
                 raise _Problem(line, path, "has no value; leave the key out to take its default")
-        return loader.construct_document(node), Origin(name, lines)
+        data = loader.construct_document(node)
+        return data, Origin(name, lines, tuple(_given(data)))
     except _Problem as problem:
         key_path = f"{dotted(problem.path)}: " if problem.path else ""
         raise PipelineFileError(f"{name}, line {problem.line}: {key_path}{problem.what}") from None
@@ -88,6 +89,13 @@ def _read_yaml(text: str, name: str) -> tuple[Any, Origin]:
         loader.dispose()
 
 
+def _given(data: Any, path: str = "") -> Iterator[str]:
+    """The dotted keys of a file."""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        yield f"{path}{key}"
+        yield from _given(value, f"{path}{key}.")
+
+
 def _is_text(source: str) -> bool:
     return "\n" in source or source.lstrip().startswith("{") or ": " in source
 
@@ -100,8 +108,8 @@ def load_pipeline(source: str | os.PathLike[str] | Mapping[str, Any], *, base: P
     data: Any
     if isinstance(source, Mapping):
         data = dict(source)
-        given = data.pop(ORIGIN, None)
-        origin = Origin(given["name"], given["lines"]) if given else Origin("pipeline", {})
+        travelled = data.pop(ORIGIN, None)
+        origin = Origin.from_json(travelled) if travelled else Origin("pipeline", {}, tuple(_given(data)))
     elif isinstance(source, str) and _is_text(source):
         data, origin = _read_yaml(source, "pipeline")
     else:
@@ -286,7 +294,8 @@ def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
     def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            tree = load_pipeline(tree).to_json()  # fills in defaults of keys that an older version did not know
+            # fills in defaults of keys that an older version did not know
+            tree = load_pipeline(_with_former(tree)).to_json()
         except PipelineFileError:
             tree = dict(tree)
         leaves: dict[str, Any] = {}
@@ -309,3 +318,34 @@ def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
         if before.get(path) != after.get(path)
         and not any(path == free or path.startswith(f"{free}.") for free in FREE_KEYS)
     ]
+
+
+# What held before there was such a key: what was recorded without it was set up so.
+FORMER_DEFAULTS = {("ddl", "tags"): "pgl_ddl_deploy"}
+
+
+def _with_former(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    tree = dict(recorded)
+    for (section, key), value in FORMER_DEFAULTS.items():
+        if section in tree:
+            tree[section] = {key: value, **tree[section]}
+    return tree
+
+
+def as_set_up(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipeline:
+    """The pipeline with the defaults by which its run was set up, for keys that neither file gives: a default that has
+    changed since is for new runs."""
+    tree, before = pipeline.to_json(), _with_former(recorded)
+    then = Origin.from_json(before[ORIGIN]) if ORIGIN in before else Origin("pipeline", {})
+    for _, path in _all_keys():
+        *sections, key = path.split(".")
+        here, there = tree, before
+        for section in sections:
+            here, there = here[section], there.get(section, {})
+        if (
+            key in there
+            and not isinstance(there[key], Mapping)
+            and not (pipeline.origin.gives(path) or then.gives(path))
+        ):
+            here[key] = there[key]
+    return load_pipeline(tree)

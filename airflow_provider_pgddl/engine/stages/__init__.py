@@ -93,14 +93,14 @@ def _finished(job: Job, held: Lease) -> StageResult | None:
 
 def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     name = job.pipeline.pipeline
-    row = Journal(held.conn, name).row()
+    row, pipeline = Journal(held.conn, name).row(), job.pipeline
     if row.finished_at is None:
-        require_same_config(job.pipeline, row.config)  # said at once, whoever holds the lock
+        pipeline = require_same_config(pipeline, row.config)  # said at once, whoever holds the lock
     if migrations.state(held.conn, "journal")["pending"]:
         raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)
     held.take()
-    context = Context(job, held, stack)
+    context = Context(replace(job, pipeline=pipeline), held, stack)
     _refuse_other_source(context)
     return context
 

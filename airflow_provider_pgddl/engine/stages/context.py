@@ -234,19 +234,22 @@ def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:
     return parts > 1 and pipeline.backfill.workers > 1 and size > SPREAD_CHUNKS * pipeline.backfill.chunk_bytes
 
 
-def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> None:
-    """Once setup has recorded the file, only workers, throttle and timeouts may change."""
+def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipeline:
+    """Once setup has recorded the file, only workers, throttle and timeouts may change; returned with the defaults of
+    then."""
     from airflow_provider_pgddl.engine.findings import refuse
-    from airflow_provider_pgddl.engine.pipeline.reading import changed_keys
+    from airflow_provider_pgddl.engine.pipeline.reading import as_set_up, changed_keys
     from airflow_provider_pgddl.engine.unbuilt import unsupported
 
     refuse(unsupported(pipeline), under_way=True)  # a key that may change can still ask for what is not built
+    pipeline = as_set_up(pipeline, recorded)
     changed = changed_keys(recorded, pipeline.to_json())
     if changed:
         raise UsageError(
             f"{', '.join(changed)} changed since setup recorded pipeline {pipeline.pipeline!r}",
             todo="put the old value back, or `pgddl reset` the pipeline and start again",
         )
+    return pipeline
 
 
 def patiently(context: Context, attempt: Callable[[], T]) -> T:

@@ -172,7 +172,7 @@ def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | 
     """
     name = pipeline.pipeline
     with _journal(pipeline, target_dsn) as look:
-        require_same_config(pipeline, Journal(look.conn, name).row().config)
+        pipeline = require_same_config(pipeline, Journal(look.conn, name).row().config)
         _failed(look, event_id)
     with Lease(target_dsn, name, "ddl retry", None) as held:
         token = held.take()

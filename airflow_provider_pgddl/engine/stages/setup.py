@@ -4,6 +4,7 @@ read yet."""
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
@@ -42,7 +43,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         if row is None or row.finished_at is not None:
             _check_before_touching(pipeline, source, target)
         else:
-            require_same_config(pipeline, row.config)
+            pipeline = require_same_config(pipeline, row.config)
         journal_name = change_log.journal_name(catalog.server(target))
         change_log.refuse_other_journal(source, name, journal_name)
         migrations.apply(target, "journal")
@@ -51,7 +52,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             migrations.apply(source, "injector")
         change_log.register_pipeline(source, name, journal_name)
     held.take()
-    context = Context(job, held, stack)
+    context = Context(replace(job, pipeline=pipeline), held, stack)
     _record_pipeline(context)
     return context
 

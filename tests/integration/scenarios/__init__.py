@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Every tag that is followed somewhere. What is not named here has a scenario of its own.
+# Of one group that names them.
 CREATE = (
     "ALTER AGGREGATE", "ALTER COLLATION", "ALTER DEFAULT PRIVILEGES", "ALTER DOMAIN", "ALTER FUNCTION", "ALTER INDEX",
     "ALTER MATERIALIZED VIEW", "ALTER POLICY", "ALTER PROCEDURE", "ALTER ROUTINE", "ALTER RULE", "ALTER SCHEMA",
@@ -24,13 +24,13 @@ DROP = (
 )  # fmt: skip
 ROWS = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "ROLLBACK")
 ALL_TAGS = {"create_tags": CREATE, "drop_tags": DROP, "blocked_tags": ROWS}
-APP = {"schemas": "^app", **ALL_TAGS}
+APP = {"schemas": "^app", "blocked_tags": ROWS}  # all tags are the default
 
 # The `ddl` section of one pipeline each; both transports have their own.
 GROUPS: Mapping[str, Mapping[str, Any]] = {
     "schemas": APP,
     "everything": {"scope": "everything", **ALL_TAGS},
-    "defaults": {"schemas": "^app"},
+    "peers": {"schemas": "^app", "tags": "pgl_ddl_deploy"},
     "cautious": {  # everything that makes a rule stricter and can be told from the others
         **APP,
         "multi_statements": "safe_only",

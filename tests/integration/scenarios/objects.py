@@ -79,6 +79,27 @@ SCENARIOS = {
          "DROP OPERATOR app.<~> (int, int)"],
         expect=["applied"] * 3,
     ),
+    "text search": Scenario(
+        ["CREATE TEXT SEARCH DICTIONARY app.words (TEMPLATE = simple, STOPWORDS = english)",
+         "CREATE TEXT SEARCH CONFIGURATION app.search (COPY = pg_catalog.simple)",
+         "ALTER TEXT SEARCH CONFIGURATION app.search ALTER MAPPING FOR asciiword WITH app.words",
+         "ALTER TEXT SEARCH DICTIONARY app.words (ACCEPT = false)",
+         "CREATE INDEX ON app.orders USING gin (to_tsvector('app.search', note))",
+         "DROP TEXT SEARCH CONFIGURATION app.search CASCADE", "DROP TEXT SEARCH DICTIONARY app.words"],
+        expect=["applied"] * 7, before=ORDERS,
+    ),
+    "operator classes, families and conversions": Scenario(
+        ["CREATE OPERATOR FAMILY app.family USING btree",
+         ("CREATE OPERATOR CLASS app.ints FOR TYPE int USING btree FAMILY app.family AS OPERATOR 1 <, OPERATOR 2 <=,"
+          " OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 btint4cmp(int, int)"),
+         "CREATE INDEX ON app.orders (id app.ints)", "ALTER OPERATOR CLASS app.ints USING btree RENAME TO numbers",
+         "DROP OPERATOR FAMILY app.family USING btree CASCADE",
+         "CREATE CONVERSION app.c FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8", "DROP CONVERSION app.c"],
+        expect=["applied"] * 7, before=ORDERS,
+    ),
+    "a domain and its table": Scenario(
+        ["CREATE DOMAIN app.d AS int", "CREATE TABLE app.of_d (id app.d PRIMARY KEY)"], expect=TWO
+    ),
     # --- types -------------------------------------------------------------------------------------------------------
     "enum": Scenario(
         [MOOD, "ALTER TYPE app.mood ADD VALUE 'good'", "ALTER TYPE app.mood ADD VALUE IF NOT EXISTS 'fine' BEFORE 'ok'",

@@ -25,7 +25,8 @@ SCHEMAS = {
     "what belongs to no schema": Scenario(
         ["CREATE PUBLICATION everything", "CREATE CAST (app.pair AS text) WITH INOUT",
          "DROP CAST (app.pair AS text)", "DROP PUBLICATION everything"],
-        expect=["skipped: scope: it belongs to no schema"] * 4, before="CREATE TYPE app.pair AS (a int)",
+        expect=["skipped: tag CREATE PUBLICATION", *["skipped: scope: it belongs to no schema"] * 2,
+                "skipped: tag DROP PUBLICATION"], before="CREATE TYPE app.pair AS (a int)",
     ),
     "a mixed DROP": Scenario(
         "DROP TABLE other.orders, app.orders, app.customers", before=[ORDERS, OUTSIDE, CUSTOMERS],
@@ -137,7 +138,7 @@ SCHEMAS = {
 }  # fmt: skip
 
 TAGS = {
-    "default tags": Scenario(
+    "tags of pgl_ddl_deploy": Scenario(
         [ORDERS, "ALTER TABLE app.orders ADD a int", "CREATE SEQUENCE app.s", "ALTER SEQUENCE app.s CACHE 3",
          "CREATE SCHEMA app_new", FUNCTION, "ALTER FUNCTION app.f() STRICT", "CREATE TYPE app.m AS ENUM ('a')",
          "ALTER TYPE app.m ADD VALUE 'b'", "CREATE VIEW app.v AS SELECT 1 AS a", "ALTER VIEW app.v RENAME TO w",
@@ -146,14 +147,14 @@ TAGS = {
          "ALTER TRIGGER t ON app.orders RENAME TO u", "SELECT 1 AS a INTO app.i", "CREATE TABLE app.j AS SELECT 1 AS a",
          "DROP TABLE app.orders", "DROP VIEW app.w", "DROP TYPE app.m", "DROP SEQUENCE app.s", "DROP FUNCTION app.f",
          "DROP SCHEMA app_new"],
-        group="defaults", expect=["applied"] * 15 + ["rebuilt"] * 2 + ["applied"] * 6,
+        group="peers", expect=["applied"] * 15 + ["rebuilt"] * 2 + ["applied"] * 6,
     ),
-    "not among the default tags": Scenario(
+    "not among the tags of pgl_ddl_deploy": Scenario(
         ["CREATE INDEX i ON app.orders (note)", "DROP INDEX app.i", "GRANT SELECT ON app.orders TO pgddl_app",
          "CREATE POLICY p ON app.orders", "CREATE DOMAIN app.d AS int", "CREATE PROCEDURE app.p() LANGUAGE sql AS ''",
          "CREATE MATERIALIZED VIEW app.m AS SELECT 1 AS a", "DROP MATERIALIZED VIEW app.m",
          "ALTER SCHEMA app_two RENAME TO app_three", VECTOR, "DROP EXTENSION vector"],
-        group="defaults", before=ORDERS,
+        group="peers", before=ORDERS,
         expect=["skipped: tag CREATE INDEX is not in create_tags", "skipped: tag DROP INDEX is not in drop_tags",
                 "skipped: tag GRANT is not in create_tags", "skipped: tag CREATE POLICY is not in create_tags",
                 "skipped: tag CREATE DOMAIN is not in create_tags",
