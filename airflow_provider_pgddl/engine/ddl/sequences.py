@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, parse, relation, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, spell
+from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 _WORDS = {"increment": "INCREMENT BY", "minvalue": "MINVALUE", "maxvalue": "MAXVALUE", "start": "START WITH",
@@ -38,6 +41,20 @@ def type_of_identity(create_sequence: str, column_type: str) -> sql.Composed | N
     limits = [(name, value) for name in ("minvalue", "maxvalue") if (value := _number(options[name])) is not None]
     return action + raw("".join(f" {_WORDS[name]} {value}" for name, value in limits))
 
+
+def rebounded(statements: Iterable[str]) -> set[Name]:
+    """Sequences, and tables with columns whose sequences, that these statements may give other bounds; not where a
+    statement says by itself where to go on."""
+    names = set[Name]()
+    for node in (statement_node(parse(statement)) for statement in statements):
+        if kind_of(node) == "AlterSeqStmt" and not any(unwrap(each).defname == "restart" for each in node.options):
+            names.add(relation(node.sequence))
+        elif kind_of(node) == "AlterTableStmt" and any(action_name(unwrap(each)) in _REBOUND for each in node.cmds):
+            names.add(relation(node.relation))
+    return names
+
+
+_REBOUND = {"AT_SetIdentity", "AT_AlterColumnType"}
 
 _TYPES = {"int2": "smallint", "int4": "integer", "int8": "bigint"}
 

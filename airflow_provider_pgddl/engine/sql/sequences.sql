@@ -6,6 +6,16 @@ WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_s
   AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
 ORDER BY 1, 2
 
+-- name: of
+-- The sequences of these names, and those of the columns of tables of these names.
+SELECT s.oid
+FROM unnest(%s::text[], %s::text[]) w(nspname, relname)
+JOIN pg_catalog.pg_namespace n ON n.nspname = w.nspname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.relname
+LEFT JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = c.oid AND d.refobjsubid > 0
+     AND d.classid = d.refclassid AND d.deptype IN ('a', 'i')
+JOIN pg_catalog.pg_class s ON s.oid IN (c.oid, d.objid) AND s.relkind = 'S'
+
 -- name: hold
 -- Locks these sequences until the transaction ends: nothing else can take the name of one.
 SELECT count(pg_catalog.pg_sequence_last_value(s.id::pg_catalog.regclass)) FROM unnest(%s::oid[]) s(id)

@@ -38,6 +38,7 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
 from airflow_provider_pgddl.engine.stages.handover import take_back
 from airflow_provider_pgddl.engine.stages.newcomers import take_in_late_tables
+from airflow_provider_pgddl.engine.stages.sequences import in_reach
 from airflow_provider_pgddl.engine.stages.settle import settle
 
 T = TypeVar("T")
@@ -345,11 +346,12 @@ def _apply(context: Context) -> int:
         done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
         if not done:
             context.tried.add(row.id)
-            outcome = apply_captured(
-                context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
-                context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
-                copies_only=context.in_place,
-            )  # fmt: skip
+            with in_reach(context, row.statements):
+                outcome = apply_captured(
+                    context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
+                    context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
+                    copies_only=context.in_place,
+                )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
             if outcome.over:
                 applied += outcome.status == "applied"

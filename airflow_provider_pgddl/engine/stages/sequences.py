@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.ddl.sequences import rebounded
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.sql import queries
@@ -90,6 +92,29 @@ def keep_ahead(context: Context) -> None:
                 _set(context.target, moved)
 
     patiently(context, attempt)
+
+
+@contextmanager
+def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
+    """While DDL may give sequences other bounds, they stand where the source's do, which these were meant for; behind
+    it they are ahead again as far as they were, if that is within the bounds."""
+    names = rebounded(statements) if context.moves_rows and not context.in_place else set[Name]()
+    concerned = {oid for (oid,) in context.target.execute(_Q["of"], [[s for s, _ in names], [n for _, n in names]])}
+    here = {name: one for name, one in _sequences(context.target).items() if one.oid in concerned} if concerned else {}
+    if not here:
+        yield
+        return
+    now, before = _on_source(context, here), positions(context.target, {name: one.oid for name, one in here.items()})
+    _go(context, here, now)
+    yield
+    _go(context, {n: one for n, one in _sequences(context.target).items() if one.oid in concerned}, before)
+
+
+def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, Position]) -> None:
+    within = {one.oid: to[n] for n, one in sequences.items() if n in to and one.low <= to[n].last <= one.high}
+    if within:
+        with context.fenced():
+            _set(context.target, within)
 
 
 def set_exactly(context: Context) -> int:
