@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.catalog import Leaf, Server, Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
@@ -401,7 +402,7 @@ class Journal:
     def captured_touches(self, run: int) -> tuple[set[tuple[str, str]], set[tuple[str, str]], set[tuple[str, str]]]:
         """(what captured events were about, of that what one was about that the scope left out, and what one that a
         person resolved)."""
-        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS], "dumped": _DUMPED}
+        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS, WITHIN_REBUILT], "dumped": _DUMPED}
         rows = self.conn.execute(_Q["captured_touches"], args).fetchall()
         left_out, resolved = ({(s, n) for s, n, *is_so in rows if is_so[at]} for at in (0, 1))
         return {(s, n) for s, n, *_ in rows}, left_out, resolved

@@ -420,3 +420,72 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
     monkeypatch.setattr(replay, "one_window", window)
     assert not pipeline.run("replay").blocked
     all_through(pipeline, after="schema_sync")
+
+
+# --- what others' triggers, failures and whole lives in one transaction leave behind --------------------------------
+
+# Its name sorts before ours, so what it runs is recorded before the command that it runs in.
+TENANTS = """
+CREATE FUNCTION public.tenant() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE made text;
+BEGIN
+    FOR made IN SELECT object_identity FROM pg_event_trigger_ddl_commands()
+                WHERE object_type = 'table' AND command_tag <> 'ALTER TABLE' LOOP
+        EXECUTE format('GRANT SELECT ON %s TO PUBLIC', made);
+        EXECUTE format('ALTER TABLE %s ADD COLUMN tenant int NOT NULL DEFAULT 7', made);
+        EXECUTE format('CREATE INDEX ON %s (tenant)', made);
+    END LOOP;
+END $$;
+CREATE EVENT TRIGGER aa_tenant ON ddl_command_end WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS')
+    EXECUTE FUNCTION public.tenant();
+"""
+
+
+@pytest.mark.parametrize("ddl_only", [False, True])
+def test_what_an_event_trigger_of_others_makes_of_a_new_table(make: Make, ddl_only: bool) -> None:
+    pipeline = make(SHOP + TENANTS, ddl={"ddl_only": ddl_only})
+    pipeline.run_all(until="snapshot" if ddl_only else "schema_sync")
+    each(pipeline.source, """
+        CREATE TABLE public.fresh (id int PRIMARY KEY)
+        INSERT INTO public.fresh VALUES (1)
+        DO $$BEGIN CREATE TABLE public.one (id int PRIMARY KEY); CREATE TABLE public.two (id int PRIMARY KEY); END$$
+        CREATE TABLE public.counted AS SELECT 1 AS id
+        ALTER TABLE public.counted ADD PRIMARY KEY (id)""")  # fmt: skip
+    pipeline.run("replay")
+    stopped = "SELECT statement, rule, note FROM pgddl.ddl_events WHERE status IN ('unhandled', 'failed')"
+    assert pipeline.journal(stopped) == []
+    if ddl_only:
+        assert compare_catalogs(pipeline.source, pipeline.target, ["public"]) == []
+    else:
+        pipeline.run_all(after="replay")
+        equal(pipeline)
+        assert pipeline.journal("SELECT evtname FROM pg_event_trigger") == [("aa_tenant",)]
+
+
+def test_an_index_that_failed_to_be_built_is_dropped(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    with psycopg.connect(pipeline.source, autocommit=True) as client:
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            client.execute("CREATE UNIQUE INDEX CONCURRENTLY twice ON public.lines ((id % 2))")
+        client.execute("ALTER TABLE public.lines ADD COLUMN more int")  # its version has the index
+        client.execute("ALTER INDEX public.twice RENAME TO thrice")
+        client.execute("DROP INDEX CONCURRENTLY public.thrice")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            client.execute("CREATE UNIQUE INDEX CONCURRENTLY twice ON public.lines ((id % 2))")
+        client.execute("DROP INDEX public.twice")
+    assert pipeline.run("replay").blocked == []
+    all_through(pipeline, after="replay")
+
+
+def test_a_column_filled_and_required_in_the_transaction_that_drops_its_table(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, """
+        ALTER TABLE public.lines ADD COLUMN p int; UPDATE public.lines SET p = 1;
+        ALTER TABLE public.orders ADD COLUMN p int; UPDATE public.orders SET p = 1;
+        ALTER TABLE public.lines ALTER p SET NOT NULL;
+        ALTER TABLE public.orders ALTER p SET NOT NULL;
+        DROP TABLE public.lines""")  # fmt: skip
+    assert pipeline.run("replay").blocked == []
+    all_through(pipeline, after="replay")

@@ -1078,3 +1078,15 @@ def test_a_dump_that_cannot_be_read_is_met_before_anything_is_touched(
     assert "SET standard_conforming_strings = on" in str(refused)
     assert left_behind(source_dsn) == []
     assert only(findings(in_place("public.orders"), source_dsn), "dump").fix
+
+
+def test_event_triggers_of_people_are_named_on_both_sides(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, ORDERS)
+    for dsn in (source_dsn, target_dsn):
+        run(dsn, "CREATE FUNCTION public.seen() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+            "CREATE EVENT TRIGGER aa_seen ON ddl_command_end EXECUTE FUNCTION public.seen()")  # fmt: skip
+    found = {f.where: f for f in findings(migrate(), source_dsn, target_dsn) if f.code == "event_trigger"}
+    assert "comes with the swap" in found["source"].what
+    apply_fix(target_dsn, found["target"])
+    by_hand = findings(migrate(ddl={"ddl_only": True}), source_dsn, target_dsn)
+    assert ["comes by hand only" in f.what for f in by_hand if f.code == "event_trigger"] == [True]

@@ -179,7 +179,7 @@ CASES: dict[str, Case] = {
     "rename of an index": applies(
         event("ALTER INDEX", "alter index i rename to j",
               [thing("ALTER INDEX", "index", 30, "app", "j", table=1)], tables=[T]),
-        "ALTER INDEX app.i RENAME TO j",
+        "ALTER INDEX IF EXISTS app.i RENAME TO j",
     ),
     "rename of a schema": applies(
         event("ALTER SCHEMA", "alter schema app rename to app_2", [thing("ALTER SCHEMA", "schema", 30, None, "app_2")]),
@@ -372,7 +372,7 @@ CASES: dict[str, Case] = {
     ),
     "drop of an index concurrently": applies(
         event("DROP INDEX", "drop index concurrently i", dropped=[gone("index", "app", "i")]),
-        "DROP INDEX CONCURRENTLY app.i",
+        "DROP INDEX CONCURRENTLY IF EXISTS app.i",
     ),
     "drop of a range type": applies(
         event("DROP TYPE", "drop type r", dropped=[

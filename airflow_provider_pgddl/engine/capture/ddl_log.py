@@ -20,6 +20,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_messages
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.nesting import in_order
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -227,17 +228,20 @@ def _shown(session: Session, xids: list[str], snapshot: str) -> set[str]:
 
 
 def _completed(events: list[CapturedEvent]) -> list[CapturedEvent]:
-    """With `seq` from 1 in each transaction (the source numbers them by a sequence, which cannot be set back), and with
-    the statement and its words where only the first command of a long string has brought them."""
-    seen = Counter[str]()
+    """With the statement and its words where only the first command of a long string has brought them; behind what made
+    the objects that they are about; and with `seq` from 1 in each transaction (the source numbers them by a sequence,
+    which cannot be set back)."""
     first = dict[tuple[str, str], CapturedEvent]()
     for event in events:
-        seen[event["xid"]] += 1
-        event["seq"] = seen[event["xid"]]
         key = (event["xid"], event["batch"])
         if cast(str | None, event["statement"]) is None:
             _inherit(event, first.get(key))
         first[key] = event
+    events = in_order(events)
+    seen = Counter[str]()
+    for event in events:
+        seen[event["xid"]] += 1
+        event["seq"] = seen[event["xid"]]
     return events
 
 

@@ -186,6 +186,8 @@ class CapturedEvent(TypedDict):
     """By oid as text: every relation that is among the objects or owns one, and its descendants."""
     kept_snapshot: NotRequired[bool]
     """Its transaction kept one snapshot: what others changed since is not in `tables`."""
+    within: NotRequired[str]
+    """The id of the command that it was run in, by an event trigger of somebody else."""
     disabled_for: list[str]
     """Pipelines that had DDL switched off (`pgddl ddl disable`)."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, Verdict
 from airflow_provider_pgddl.engine.ddl.parse import Name
 
+WITHIN_REBUILT = "what made its table was rebuilt from metadata, which has it"
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

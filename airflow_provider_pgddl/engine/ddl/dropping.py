@@ -167,6 +167,7 @@ def _in_runs(dropped: Sequence[DroppedMeta], *, missing_ok: bool, concurrently: 
             _if_there(node)
         if kind == pg_query_pb2.OBJECT_INDEX:
             node.concurrent = concurrently
+            node.missing_ok = True  # what CREATE INDEX CONCURRENTLY leaves where it fails has no event
         if kind is not None and kind == run and kind in _TOGETHER and not concurrently:
             statement_node(statements[-1]).objects.append(node.objects[0])
         else:

@@ -9,7 +9,7 @@ that nothing is done by half. Known to be missing: what no version holds (see `t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from psycopg import sql
 
@@ -18,9 +18,11 @@ from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMet
 from airflow_provider_pgddl.engine.ddl.dropping import taken_along
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
 from airflow_provider_pgddl.engine.ddl.keys import index_statement
+from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.rest import refuse_changed, refuse_made
 from airflow_provider_pgddl.engine.ddl.sequences import type_of_identity
 from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
+from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.ddl.tables import World, column, create_table, create_view, replica_identity
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
 from airflow_provider_pgddl.engine.schema.versions import name_of
@@ -40,6 +42,21 @@ def rebuild(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[st
     if not statements:
         raise CannotRebuild(f"nothing in the metadata of this {event['tag']} shows what it changed")
     return statements
+
+
+def shown_by_metadata(statements: Iterable[str]) -> bool:
+    """Whether a new table that is made from its metadata has what these would do to it."""
+    return all(_is_shown(statement_node(parse(statement))) for statement in statements)
+
+
+def _is_shown(node: Node) -> bool:
+    if kind_of(node) == "AlterTableStmt":
+        return all(action_name(unwrap(command)) in _SHOWN for command in node.cmds)
+    return kind_of(node) == "IndexStmt"
+
+
+_SHOWN = {"AT_AddColumn", "AT_AlterColumnType", "AT_ColumnDefault", "AT_SetNotNull", "AT_DropNotNull", "AT_AddIdentity",
+          "AT_AddConstraint", "AT_AddIndex", "AT_SetRelOptions", "AT_ReplicaIdentity"}  # fmt: skip
 
 
 class _Event:

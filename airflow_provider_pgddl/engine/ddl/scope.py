@@ -12,12 +12,14 @@ word, the verdict is `unhandled`, with its reason:
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.decision import Decision
+from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT, Decision
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.judge import Judge, Texts
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
+from airflow_provider_pgddl.engine.ddl.rebuild import shown_by_metadata
 from airflow_provider_pgddl.engine.ddl.rules import Rules
 from airflow_provider_pgddl.engine.ddl.statements import Statement, could_be, match, read_string
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, main_targets
@@ -32,10 +34,16 @@ def decide(events: Sequence[CapturedEvent], rules: Rules, versions: MutableMappi
     """
     tables = set(rules.tables)
     own = _own_texts(events, dict(versions), rules.major)
-    decisions = []
+    decisions: list[Decision] = []
+    rebuilt = set[str]()
     for event, texts in zip(events, own, strict=True):
         judge = Judge(event, rules, versions, tables, *texts)
-        decisions.append(judge.decision())
+        decision = judge.decision()
+        if event.get("within") in rebuilt and decision.verdict == "apply" and shown_by_metadata(decision.statements):
+            decision = replace(decision, verdict="skip", rule=WITHIN_REBUILT, statements=())
+        if decision.rebuilt:
+            rebuilt.add(event["id"])
+        decisions.append(decision)
         judge.advance()
     return decisions
 

@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.ddl.references import (
 )
 from airflow_provider_pgddl.engine.ddl.rules import Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import cut
+from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.ddl.targets import Target
 
 
@@ -60,6 +61,7 @@ class Trim:
             raise Stop("skip", reasons[0])
         if self._about_left_out_key(node):
             raise Stop("skip", "it is about a foreign key that was left out")
+        _if_built(node)
         oid = self.targets[0].oid if text and self.targets else None
         behind = pin_defaults(tree, self.event, oid)
         return [*statements, *printed(tree, written), *behind]
@@ -108,6 +110,14 @@ class Trim:
             raise Stop("unhandled", error.what) from None
         self.notes.extend(notes)
         return statements
+
+
+def _if_built(node: Node) -> None:
+    """What CREATE INDEX CONCURRENTLY leaves where it fails has no event, and is not on the target."""
+    if kind_of(node) == "AlterTableStmt" and node.objtype == pg_query_pb2.OBJECT_INDEX:
+        node.missing_ok = all(action_name(unwrap(each)) != "AT_AttachPartition" for each in node.cmds)
+    elif kind_of(node) == "RenameStmt" and node.rename_type == pg_query_pb2.OBJECT_INDEX:
+        node.missing_ok = True
 
 
 def _length(node: Node) -> int:

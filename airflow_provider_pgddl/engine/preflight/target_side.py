@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from airflow_provider_pgddl.engine.findings import Finding
@@ -91,6 +91,28 @@ def _is_in_use(facts: Facts) -> bool:
     present = side.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
     tables = [oid for _, _, oid, kind in present if oid is not None and kind in ("r", "p")]
     return bool(brought(side, facts.tables) or side.rows("filled", oids=tables))
+
+
+def event_triggers(facts: Facts) -> Iterator[Finding]:
+    """They fire for what clients run, and for what is applied for them."""
+    assert facts.target is not None
+    if facts.pipeline.capture.ddl == "off":
+        return
+    if names := [name for (name,) in facts.source.rows("event_triggers")]:
+        comes = "with the swap" if facts.pipeline.moves_rows else "by hand only"
+        what = (
+            f"event trigger {written(names[0])}{_and_more(names)}: what it runs on the source follows; the trigger"
+            f" itself comes {comes}, as here it would run that once more"
+        )
+        yield Finding("warning", "event_trigger", "source", None, what)
+    if names := [name for (name,) in facts.target.rows("event_triggers")]:
+        what = f"event trigger {written(names[0])}{_and_more(names)} fires for all DDL that is applied here"
+        fix = "\n".join(f"ALTER EVENT TRIGGER {facts.target.name(name)} DISABLE;" for name in names)
+        yield Finding("warning", "event_trigger", "target", None, what, fix)
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
 def encodings(facts: Facts) -> Iterator[Finding]:

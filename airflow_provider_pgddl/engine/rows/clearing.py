@@ -65,6 +65,15 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
             lease.check(replica.source, replica.fence)
 
 
+def clear_whole(replica: Replica, tables: Sequence[TableRow]) -> None:
+    """Every row leaves its copy, where nobody knows which ones have changed."""
+    for table in tables:
+        with replica.target.transaction():
+            if _keepable(replica.target, [table]):
+                _empty(replica, table)
+            lease.check(replica.target, replica.fence)
+
+
 def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
     """The tables without those that are gone, and those whose log is no longer the one that the plan was made for:
     these are going to be read as a whole."""
@@ -73,10 +82,7 @@ def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -
     for table in tables:
         leaves = now[table.oid].leaves if table.oid in now else ()
         if any(x.triggers != table.physical[str(x.oid)][2] for x in leaves if str(x.oid) in table.physical):
-            with replica.target.transaction():
-                if _keepable(replica.target, [table]):
-                    _empty(replica, table)
-                lease.check(replica.target, replica.fence)
+            clear_whole(replica, [table])
         elif leaves:
             left.append(table)
     return left

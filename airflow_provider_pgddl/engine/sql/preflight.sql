@@ -245,6 +245,14 @@ SELECT CASE WHEN pg_catalog.to_regclass('pgddl.tables') IS NULL OR pg_catalog.to
             ELSE pg_catalog.has_schema_privilege('pgddl', 'USAGE') AND pg_catalog.has_table_privilege('pgddl.tables', 'SELECT')
                  AND pg_catalog.has_table_privilege('pgddl.pipelines', 'SELECT') END
 
+-- name: event_triggers
+-- Those of people: neither ours nor of an extension.
+SELECT t.evtname FROM pg_catalog.pg_event_trigger t
+WHERE t.evtenabled <> 'D' AND NOT pg_catalog.starts_with(t.evtname, 'pgddl_')
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_event_trigger'::pg_catalog.regclass
+                  AND d.objid = t.oid AND d.deptype = 'e')
+ORDER BY 1
+
 -- name: prepared_transactions
 SELECT gid, owner::text, prepared::text FROM pg_catalog.pg_prepared_xacts
 WHERE database = pg_catalog.current_database() ORDER BY prepared

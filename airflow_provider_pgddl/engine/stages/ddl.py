@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted
-from airflow_provider_pgddl.engine.rows.clearing import clear_changed
+from airflow_provider_pgddl.engine.rows.clearing import clear_changed, clear_whole
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
 from airflow_provider_pgddl.engine.schema import reading
@@ -341,7 +341,7 @@ def _apply(context: Context) -> int:
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     waiting = ddl.waiting()
     if context.moves_rows:
-        _make_room(context, _to_be_tried(context, waiting))
+        _make_room(context, ddl, _to_be_tried(context, waiting))
     for row in waiting:
         done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
         if not done:
@@ -380,12 +380,19 @@ def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:
     return rows
 
 
-def _make_room(context: Context, rows: Sequence[DdlRow]) -> None:
-    """What these are about is left with rows that the source has seen fit for them."""
+def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> None:
+    """What these are about is left with rows that the source has seen fit for them; with none where the table has gone
+    with its log, and its copy goes with one of these."""
     names = {name for row in rows for name in row.touches}
     # Of the job's tables only: the others' rows are in the hands of the run that holds their lease.
     tables = [t for t in context.tables() if (t.schema, t.name) in names]
     known = [t for t in tables if t.state in ("created", "backfilled", "indexed") and not t.keyless]
+    if known and not context.in_place:
+        there = catalog.describe(context.session_once("source", "ddl"), [t.oid for t in known])
+        gone = [t for t in known if t.oid not in there]
+        dropped = {each["objid"] for row in rows if gone for each in ddl.captured(row.id)["dropped"]}
+        patiently(context, lambda: clear_whole(context.replica, [t for t in gone if t.oid in dropped]))
+        known = [t for t in known if t.oid in there]
     if known:
         take_back(context, known)
         # A run that died between an event and the plan that follows from it has left names that are no more.

@@ -40,6 +40,7 @@ from airflow_provider_pgddl.engine.stages.splitting import Shaper, make_partitio
 
 DUMP_TRIES = 3
 SETTLED_TRIES = 10
+RUN_ON_SOURCE = "what an event trigger of the source runs follows by itself: here it would be run a second time"
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 
 _LET_OWN = queries("rights")["let_own"]
@@ -241,6 +242,8 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]
         missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
         if event.seq in notes:
             yield Step(event, event.statement, "skipped", notes[event.seq])
+        elif event.kind == "event trigger" and not context.moves_rows:
+            yield Step(event, event.statement, "skipped", RUN_ON_SOURCE)
         elif event.kind == "extension" and event.name in extensions:
             yield Step(event, event.statement, "skipped", "the target has this extension already")
         elif missing:
