@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_pgddl.engine.ddl.defer import run_now
-from airflow_provider_pgddl.engine.ddl.parse import deparse, parse, statement_node
+from airflow_provider_pgddl.engine.ddl.foreign_key import is_not_valid, not_valid
+from airflow_provider_pgddl.engine.ddl.parse import deparse, parse, statement_node, without_locations
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.references import cut_foreign_keys
+from airflow_provider_pgddl.engine.ddl.subject import added_constraints
 from tests.unit.hand_made import event, foreign_key, table
 
 MOVING: set[Phase] = {"foreign_key", "finish"}
@@ -65,6 +67,55 @@ def test_a_new_columns_key_waits_with_its_attributes_for_its_index(attributes: s
         adding = f"ALTER TABLE s.t ADD COLUMN a int DEFAULT 1 {key} {attributes} NOT NULL"
         assert said_now(adding, FILLING) == "ALTER TABLE s.t ADD COLUMN a int DEFAULT 1 NOT NULL"
         assert said_now(adding, MOVING) == deparse(parse(adding))
+
+
+# What an index-backed constraint can bear, in a column and behind the columns.
+KEYS = [
+    "UNIQUE NULLS NOT DISTINCT {} INCLUDE (b) WITH (fillfactor=70) USING INDEX TABLESPACE fast DEFERRABLE",
+    "UNIQUE NULLS DISTINCT {}",
+    "PRIMARY KEY {} INCLUDE (b, c) USING INDEX TABLESPACE fast NOT DEFERRABLE",
+    "EXCLUDE USING gist ({} WITH =) INCLUDE (b) WITH (fillfactor=70) USING INDEX TABLESPACE f WHERE (b > 0) DEFERRABLE",
+    "EXCLUDE ({} WITH =, (b + 1) WITH OPERATOR(s.=)) WITH (fillfactor=70) WHERE (c = 'it''s') INITIALLY DEFERRED",
+    "UNIQUE {} DEFERRABLE INITIALLY DEFERRED",
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_waits_with_all_that_it_bears_for_its_index(key: str) -> None:
+    behind = key.format("a" if "EXCLUDE" in key else "(a)")
+    adding = f"ALTER TABLE s.t ADD CONSTRAINT k {behind}, ADD COLUMN d int"
+    assert said_now(adding, FILLING) == "ALTER TABLE s.t ADD COLUMN d int"
+    assert said_now(adding, MOVING) == deparse(parse(adding))
+    creating = f"CREATE TABLE s.t (a int, b int, c int, CONSTRAINT k {behind}, FOREIGN KEY (a) {REFERENCE} DEFERRABLE)"
+    assert said_now(creating, MOVING) == deparse(
+        parse(f"CREATE TABLE s.t (a int, b int, c int, CONSTRAINT k {behind})")
+    )
+    if "EXCLUDE" not in key:
+        within = key.format("").replace(" INCLUDE (b)", "").replace(" INCLUDE (b, c)", "")
+        column = f"ALTER TABLE s.t ADD COLUMN a int {REFERENCE} DEFERRABLE CONSTRAINT k {within} NOT NULL"
+        assert said_now(column, FILLING) == "ALTER TABLE s.t ADD COLUMN a int NOT NULL"
+        assert said_now(column, MOVING) == deparse(
+            parse(f"ALTER TABLE s.t ADD COLUMN a int CONSTRAINT k {within} NOT NULL")
+        )
+
+
+def test_a_key_by_an_index_that_waits_waits_too() -> None:
+    adding = "ALTER TABLE s.t ADD CONSTRAINT k UNIQUE USING INDEX i DEFERRABLE INITIALLY DEFERRED"
+    assert said_now(adding, FILLING) is None
+    assert said_now(adding, MOVING) == deparse(parse(adding))
+
+
+@pytest.mark.parametrize("attributes", [*ATTRIBUTES, "NOT VALID"])
+def test_a_foreign_key_is_added_not_valid_with_its_attributes(attributes: str) -> None:
+    key = "ALTER TABLE s.t ADD CONSTRAINT k FOREIGN KEY (a, b) REFERENCES s.r (id, b) ON DELETE SET NULL (b)"
+    later = without_locations(parse(not_valid(f"{key} {attributes}")))
+    assert is_not_valid(not_valid(f"{key} {attributes}"))
+    constraint = added_constraints(statement_node(later))[0]
+    before = added_constraints(statement_node(without_locations(parse(f"{key} {attributes}"))))[0]
+    for field in ("skip_validation", "initially_valid"):
+        before.ClearField(field)
+        constraint.ClearField(field)
+    assert constraint == before
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES)

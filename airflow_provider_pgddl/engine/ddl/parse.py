@@ -203,12 +203,31 @@ def deparse(tree: ParseResult) -> str:
     if _depth(tree) > _PRINTABLE_DEPTH:
         raise StageFailed("a statement is nested too deeply to be printed again")
     try:
-        text: str = postgast.deparse(_printable(tree))
+        text = _printed(_printable(tree))
         again = _tree(text)
     except PgQueryError as error:
         raise StageFailed(f"cannot print this statement: {error.message}") from None
     if without_locations(again) != without_locations(tree):
         raise StageFailed(f"a statement changes its meaning when it is printed: {start_of(text)}")
+    return text
+
+
+def _printed(tree: ParseResult) -> str:
+    """With the WHERE of an exclusion constraint behind all but its attributes: libpg_query prints it before them."""
+    predicates: dict[str, str] = {}
+    for node in walk(tree):
+        if kind_of(node) != "Constraint" or not node.HasField("where_clause"):
+            continue
+        query = _tree("SELECT 1")
+        unwrap(statement_node(query).target_list[0]).val.CopyFrom(node.where_clause)
+        predicate = f"WHERE ({postgast.deparse(query).removeprefix('SELECT ')})"
+        space = f"USING INDEX TABLESPACE {identifier(node.indexspace)} " if node.indexspace else ""
+        node.ClearField("where_clause")
+        node.indexspace = f"pgddl_predicate_{len(predicates)}"
+        predicates[f"USING INDEX TABLESPACE {node.indexspace}"] = space + predicate
+    text: str = postgast.deparse(tree)
+    for place, predicate in predicates.items():
+        text = text.replace(place, predicate, 1)
     return text
 
 

@@ -14,6 +14,13 @@ EVENTS = [
 FUNCTION = "CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
 DOTTED = 'CREATE TABLE app."a.b" (id int PRIMARY KEY, "c.d" text)'
 TWO = ["applied", "applied"]
+BEARING = """(
+    a int CHECK (a > 0) NO INHERIT UNIQUE NULLS NOT DISTINCT WITH (fillfactor = 70) DEFERRABLE INITIALLY DEFERRED,
+    b int REFERENCES app.customers ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED NOT NULL, c int,
+    PRIMARY KEY (b) INCLUDE (c) WITH (fillfactor = 80) USING INDEX TABLESPACE pg_default,
+    UNIQUE (c) INCLUDE (a) DEFERRABLE, EXCLUDE USING btree (c WITH =) INCLUDE (a) WHERE (c > 0) DEFERRABLE,
+    FOREIGN KEY (c) REFERENCES app.customers ON DELETE SET DEFAULT (c) DEFERRABLE
+)"""
 
 SCENARIOS = {
     "create table": Scenario(ORDERS),
@@ -26,6 +33,17 @@ SCENARIOS = {
             span int4range, EXCLUDE USING gist (span WITH &&), CONSTRAINT "both, of them" UNIQUE (n, code)
         ) WITH (fillfactor = 70)""",
         before=CUSTOMERS,
+    ),
+    "constraints with everything": Scenario(
+        [f"CREATE TABLE app.one {BEARING}", f"DO $$ BEGIN CREATE TABLE app.two {BEARING}; END $$",
+         ("ALTER TABLE app.one ADD d int CONSTRAINT later UNIQUE NULLS NOT DISTINCT DEFERRABLE REFERENCES app.customers"
+          " DEFERRABLE INITIALLY DEFERRED NOT NULL CHECK (d > 0) NO INHERIT"),
+         ("ALTER TABLE app.one ADD CHECK (a > 5) NO INHERIT NOT VALID, ADD FOREIGN KEY (c) REFERENCES app.customers"
+         " MATCH FULL ON UPDATE CASCADE DEFERRABLE NOT VALID"),
+         "CREATE UNIQUE INDEX taken ON app.one (c, a) INCLUDE (b) WITH (fillfactor = 60)",
+         "ALTER TABLE app.one ADD CONSTRAINT taken UNIQUE USING INDEX taken DEFERRABLE INITIALLY DEFERRED",
+         "ALTER TABLE app.one ALTER CONSTRAINT one_b_fkey NOT DEFERRABLE"],
+        expect=["applied", "applied", *["applied"] * 5], before=CUSTOMERS,
     ),
     "create table if not exists, which does": Scenario(
         "CREATE TABLE IF NOT EXISTS app.orders (other int)", before=ORDERS, expect=[]
