@@ -489,3 +489,115 @@ def test_a_column_filled_and_required_in_the_transaction_that_drops_its_table(ma
         DROP TABLE public.lines""")  # fmt: skip
     assert pipeline.run("replay").blocked == []
     all_through(pipeline, after="replay")
+
+
+# --- a table that is partitioned under the applications ----------------------------------------------------------
+
+PARTITIONED = {
+    "renamed first": """
+        ALTER TABLE public.lines RENAME TO lines_p0;
+        CREATE TABLE public.lines (LIKE public.lines_p0 INCLUDING ALL) PARTITION BY RANGE (id);
+        ALTER TABLE public.lines ATTACH PARTITION public.lines_p0 FOR VALUES FROM (MINVALUE) TO (1000);""",
+    "renamed last": """
+        CREATE TABLE public.fresh (LIKE public.lines INCLUDING ALL) PARTITION BY RANGE (id);
+        ALTER TABLE public.fresh ATTACH PARTITION public.lines FOR VALUES FROM (MINVALUE) TO (1000);
+        ALTER TABLE public.lines RENAME TO lines_p0;
+        ALTER TABLE public.fresh RENAME TO lines;""",
+}
+MORE = "CREATE TABLE public.lines_p1 PARTITION OF public.lines FOR VALUES FROM (1000) TO (MAXVALUE);"
+
+
+def partitioned(make: Make, how: str, rows: str) -> Lifecycle:
+    """With rows written before, within and after."""
+    pipeline = make(capture={"rows": rows})
+    pipeline.run_all(until="replay")
+    execute(
+        pipeline.source, "UPDATE public.lines SET text = 'b' WHERE id < 5; INSERT INTO public.lines VALUES (500, 'b')"
+    )
+    execute(pipeline.source, f"{PARTITIONED[how]} {MORE} UPDATE public.lines SET text = 'w' WHERE id IN (4, 7)")
+    execute(
+        pipeline.source,
+        "INSERT INTO public.lines VALUES (999, 'a'), (1001, 'a'); DELETE FROM public.lines WHERE id = 9",
+    )
+    return pipeline
+
+
+@pytest.mark.parametrize("how", PARTITIONED)
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_a_followed_table_becomes_a_partition_of_one_that_takes_its_name(make: Make, how: str, rows: str) -> None:
+    pipeline = partitioned(make, how, rows)
+    assert pipeline.run("replay").blocked == []
+    assert differences(pipeline.source, pipeline.target) == []
+    execute(pipeline.source, "UPDATE public.lines SET text = 'later' WHERE id IN (1, 999, 1001)")
+    all_through(pipeline, after="schema_sync")
+
+
+@pytest.mark.parametrize("step", ["capture", "_take_in"])
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_killed_before_such_a_table_is_read(make: Make, monkeypatch: pytest.MonkeyPatch, rows: str, step: str) -> None:
+    from airflow_provider_pgddl.engine.stages import newcomers, setup
+
+    pipeline = partitioned(make, "renamed first", rows)
+    where = setup if step == "capture" else newcomers
+    with monkeypatch.context() as patch:
+        patch.setattr(where, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run("replay")
+    execute(pipeline.source, "UPDATE public.lines SET text = 'meanwhile' WHERE id IN (2, 3, 1001)")
+    assert pipeline.run("replay").blocked == []
+    assert differences(pipeline.source, pipeline.target) == []
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_rows_of_others_beside_an_attached_table_are_not_lost(make: Make) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    beside = "CREATE TABLE IF NOT EXISTS public.lines_p1 (LIKE public.{} INCLUDING ALL)"
+    execute(pipeline.target, f"{beside.format('lines')}; INSERT INTO public.lines_p1 VALUES (5000, 'theirs')")
+    attach = "ALTER TABLE public.lines ATTACH PARTITION public.lines_p1 FOR VALUES FROM (1000) TO (MAXVALUE)"
+    execute(pipeline.source, f"{PARTITIONED['renamed first']} {beside.format('lines_p0')}; {attach}")
+    blocked = {b["table"]: b["reason"] for b in pipeline.run("replay").blocked}
+    assert "rows of its own" in blocked["public.lines"]
+    assert one(pipeline.target, "SELECT text FROM public.lines_p1") == "theirs"
+    execute(pipeline.target, "DELETE FROM public.lines_p1")
+    assert pipeline.run("replay").blocked == []
+    assert differences(pipeline.source, pipeline.target) == []
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_a_partitioned_table_becomes_a_partition_of_one_that_takes_its_name(make: Make, rows: str) -> None:
+    pipeline = make(capture={"rows": rows})
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, """
+        UPDATE public.events SET what = 'b' WHERE id < 5;
+        ALTER TABLE public.events RENAME TO events_p0;
+        CREATE TABLE public.events (LIKE public.events_p0 INCLUDING ALL) PARTITION BY RANGE (id);
+        ALTER TABLE public.events ATTACH PARTITION public.events_p0 FOR VALUES FROM (MINVALUE) TO (1000);
+        UPDATE public.events SET what = 'w' WHERE id IN (4, 150)""")  # fmt: skip
+    execute(pipeline.source, "UPDATE public.events SET what = 'a' WHERE id IN (6, 199)")
+    assert pipeline.run("replay").blocked == []
+    assert differences(pipeline.source, pipeline.target) == []
+    all_through(pipeline, after="schema_sync")
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_a_partitioned_table_becomes_a_partition_of_one_that_is_followed(make: Make, rows: str) -> None:
+    more = """
+        CREATE TABLE public.more (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
+        CREATE TABLE public.more_1 PARTITION OF public.more FOR VALUES FROM (200) TO (300);
+        INSERT INTO public.more SELECT i, 'm' FROM generate_series(200, 299) i;"""
+    pipeline = make(SHOP + more, capture={"rows": rows})
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, """
+        UPDATE public.more SET what = 'b' WHERE id < 205;
+        ALTER TABLE public.events ATTACH PARTITION public.more FOR VALUES FROM (200) TO (300);
+        UPDATE public.events SET what = 'w' WHERE id IN (204, 150)""")  # fmt: skip
+    execute(
+        pipeline.source,
+        "UPDATE public.events SET what = 'a' WHERE id IN (6, 299); DELETE FROM public.more_1 WHERE id = 207",
+    )
+    assert pipeline.run("replay").blocked == []
+    assert differences(pipeline.source, pipeline.target) == []

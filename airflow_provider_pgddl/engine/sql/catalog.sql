@@ -201,6 +201,11 @@ LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.xid::pg_catalog.xi
 WHERE NOT pg_catalog.pg_visible_in_snapshot(x.xid, pg_catalog.pg_current_snapshot())
   AND coalesce(a.datname, p.database, pg_catalog.current_database()) = pg_catalog.current_database()
 
+-- name: partition_roots
+-- Of partitioned tables that are partitions themselves: what they are below, at the top.
+SELECT c.oid::bigint, pg_catalog.pg_partition_root(c.oid)::oid::bigint
+FROM pg_catalog.pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'p' AND c.relispartition
+
 -- name: schema_digest
 -- A digest that any change of a schema changes: of these tables and what belongs to them, or (oids null) of everything that a
 -- dump shows. Cheaper than a dump; a REINDEX CONCURRENTLY changes it too, so a difference means "look closer". Our own objects

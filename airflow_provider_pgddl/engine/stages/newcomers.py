@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from psycopg import sql
@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import KEYLESS, recorded
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.planning import first_plan
-from airflow_provider_pgddl.engine.stages.settle import look_at, note_made, read_again, start_over
+from airflow_provider_pgddl.engine.stages.settle import attached, look_at, note_made, read_again, start_over
 
 LEFT_BEHIND = (
     "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
@@ -41,6 +41,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
 
     run_no = context.journal.run
     known = {t.oid: t for t in context.journal.tables(run_no)}
+    parts = attached(context, seen)
     copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
     stuck = context.journal.stuck_tables()
     keyless: set[Name] = set()
@@ -60,6 +61,9 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             continue
         if change_log.root_of(context.source, context.name, oid) not in (None, oid):
             continue  # detached, but its root waits for something: a partition until that has been settled
+        within = [known[part] for part, root in parts.items() if root.oid == oid and part in known]
+        for part in within:
+            stop_capture_of(context.source, context.pipeline, part.oid)
         if late is None:
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)
@@ -70,7 +74,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
                 context.journal.add_table(run_no, table, log, plan)
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
-        _take_in(context, late, then)
+        _take_in(context, late, then, within)
     context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless} | _left_behind(context, names))
 
 
@@ -83,12 +87,24 @@ def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list
     return {name: [LEFT_BEHIND] for name in others if catalog.oid_of(context.target, *name) is not None}
 
 
-def _holds_rows_of_others(context: Context, late: TableRow) -> bool:
-    """Whether its event has made no copy (IF NOT EXISTS), but found a table that somebody fills."""
+def _holds_rows_of_others(context: Context, late: TableRow, within: Collection[TableRow] = ()) -> bool:
+    """Whether its event has made no copy (IF NOT EXISTS), but found a table that somebody fills. Copies of the tables
+    that have become parts of it hold our rows."""
     if late.oid in context.journal.detached(context.journal.run):
         return False  # its rows came with those of the table that it was a partition of
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
+    if within:
+        ours = {name for table in within for name in _leaves_of_copy(context, table)}
+        others = [sql.Identifier(*name) for name in _leaves_of_copy(context, late) if name not in ours]
+        found = [sql.SQL("EXISTS (SELECT FROM ONLY {})").format(other) for other in others]
+        query = sql.SQL("SELECT {}").format(sql.SQL(" OR ").join([sql.SQL("false"), *found]))
     return keeping.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
+
+
+def _leaves_of_copy(context: Context, table: TableRow) -> list[Name]:
+    copy = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name)
+    described = catalog.describe(context.target, [copy] if copy is not None else [])
+    return [(leaf.schema, leaf.name) for copied in described.values() for leaf in copied.leaves]
 
 
 def _leave_for_the_swap(context: Context, late: TableRow, then: Table) -> None:
@@ -105,7 +121,7 @@ def _leave_for_the_swap(context: Context, late: TableRow, then: Table) -> None:
             note_made(context, late, look)
 
 
-def _take_in(context: Context, late: TableRow, then: Table) -> None:
+def _take_in(context: Context, late: TableRow, then: Table, within: Sequence[TableRow]) -> None:
     now = catalog.describe(context.source, [late.oid], context.trigger_names).get(late.oid)
     if now is None or now.version() != then.version():
         return  # changed since: its copy is not what it has become yet
@@ -113,11 +129,11 @@ def _take_in(context: Context, late: TableRow, then: Table) -> None:
     indexed = copy is not None and catalog.describe(context.target, [copy])[copy].key is not None
     looks = look_at(context, [replace(late, state="indexed" if indexed else "created")], {late.oid: now})
     for _, look in looks:
-        strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late) else []
+        strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late, within) else []
         if look.verdict.mismatches or strange:
             with context.fenced(late):
                 context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated, *strange)})
         elif indexed:
-            read_again(context, late, look)
+            read_again(context, late, look, within=within)
         else:  # a partition that was detached before its indexes were built
             start_over(context, late, look)

@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
 from airflow_provider_pgddl.engine.schema_journal import Recorded
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.stages.compare import (
     KEYLESS,
@@ -79,15 +80,17 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, aga
         and t.qualified not in stuck
         and (limited is None or (t.schema, t.name) in limited)
     ]
-    parts = {leaf.oid: root for root in seen.values() for leaf in root.leaves if root.kind == "p"}
+    parts = attached(context, seen)
     staying = []
     for table in tables:
         if table.oid not in seen:
             _forget_dropped(context, table)
-        elif table.oid in parts:
-            _forget_attached(context, table, parts[table.oid])
-        else:
+        elif table.oid not in parts:
             staying.append(table)
+        elif _comes_later(context, parts[table.oid]):
+            _leave_to_newcomer(context, table, seen[table.oid], parts[table.oid])
+        else:
+            _forget_attached(context, table, parts[table.oid])
     migrate(context, staying, seen, schemas)
     verdicts: dict[Name, Recorded] = {}
     for table, look in look_at(context, staying, seen, schemas):
@@ -300,6 +303,37 @@ def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
     context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
 
 
+def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
+    """The partitions among tables, and partitioned tables that are partitions themselves, each with its root."""
+    rows = context.source.execute(queries("catalog")["partition_roots"], [list(seen)]).fetchall()
+    nested = {oid: seen[root] for oid, root in rows if root in seen and _leaves(seen[oid]) <= _leaves(seen[root])}
+    roots = [table for table in seen.values() if table.kind == "p" and table.oid not in nested]
+    return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
+
+
+def _leaves(table: Table) -> set[int]:
+    return {leaf.oid for leaf in table.leaves}
+
+
+def _comes_later(context: Context, root: Table) -> bool:
+    """Whether a table came after the snapshot and has not been taken in yet."""
+    if context.in_place or not context.journal.stage_done(context.journal.run, "snapshot"):
+        return False
+    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables(context.journal.run))
+
+
+def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Table) -> None:
+    """A table that has become a partition of one that nobody follows yet, and whose name that one may have. It stays
+    known, by the name that it has now, until its root is read: its rows in the root's copy are nobody else's."""
+    name = (now.schema, now.name)
+    plan = replace(table.plan, schema=now.schema, name=now.name, copy_schema=now.schema, copy_name=now.name)
+    why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
+    with context.fenced(table):
+        context.journal.schema.forget((table.schema, table.name))
+        context.journal.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
+        context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})
+
+
 def _follow_source(context: Context, table: TableRow, look: Look) -> None:
     """The source's table is another than its version says."""
     change = change_of(
@@ -398,10 +432,16 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
     patiently(context, attempt)
 
 
-def read_again(context: Context, was: TableRow, look: Look, leaves: Sequence[int] = ()) -> None:
-    """All its rows become pending, or those of these leaves."""
+def read_again(
+    context: Context, was: TableRow, look: Look, leaves: Sequence[int] = (), within: Sequence[TableRow] = ()
+) -> None:
+    """All its rows become pending, or those of these leaves. What has come to be `within` it is no table of its
+    own any more."""
 
     def record(conn: Session) -> None:
+        for table in within:
+            forget_keys(conn, table)
+            Journal(conn, context.name).forget_table(table)
         _record(conn, context.name, was, look, "indexed")
 
     try:
