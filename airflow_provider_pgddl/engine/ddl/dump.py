@@ -17,7 +17,7 @@ from psycopg import conninfo as libpq
 
 from airflow_provider_pgddl.engine.connect import connect, describe
 from airflow_provider_pgddl.engine.ddl.parse import Name
-from airflow_provider_pgddl.engine.ddl.quoting import unquoted
+from airflow_provider_pgddl.engine.ddl.quoting import for_parser, unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
     PreflightRefused,
@@ -104,14 +104,14 @@ def dump_schema(
     conninfo: str,
     server_major: int,
     *,
-    section: Literal["pre-data", "post-data"],
+    section: Literal["pre-data", "post-data"] | None,
     snapshot: str | None = None,
     only: Collection[Name] | None = None,
     exclude: Collection[Name] = (),
     lock_timeout: float = 10.0,
     application_name: str | None = None,
 ) -> str:
-    """One section of the schema, as pg_dump prints it at a snapshot.
+    """One section of the schema, or (None) all of it, as pg_dump prints it at a snapshot.
 
     `only` leaves everything out but these tables and what belongs to them: owned sequences, indexes, constraints,
     statistics, triggers, rules, policies, grants, comments, and their own foreign keys. Tables are (schema, name);
@@ -133,7 +133,7 @@ def dump_schema(
         "--no-password",
         "--schema-only",
         "--quote-all-identifiers",  # what an older server prints bare may be a keyword of the parser's (C34)
-        f"--section={section}",
+        *([f"--section={section}"] if section else []),
         "--encoding=UTF8",
         f"--lock-wait-timeout={round(lock_timeout * 1000)}",
         "--no-publications",
@@ -152,7 +152,7 @@ def dump_schema(
         arguments.append(f"--snapshot={snapshot}")
     text = _run(program, arguments, environment, conninfo, [password] if password else [])
     if only and section == "post-data":
-        text += _statistics(conninfo, snapshot, only)
+        text += for_parser(_statistics(conninfo, snapshot, only), server_major)
     return text
 
 

@@ -124,10 +124,7 @@ def dump(facts: Facts) -> Iterator[Finding]:
         choice = {"exclude": sorted({*there} - {*chosen.rows, *chosen.schema_only})}
     dsn = make_conninfo(side.conn.info.dsn, password=side.conn.info.password or None)
     try:
-        pre, post = (
-            dump_schema(dsn, side.version // 10_000, section=section, **choice) for section in ("pre-data", "post-data")
-        )
-        events_from_dump(pre, post)
+        events_from_dump(dump_schema(dsn, side.version // 10_000, section=None, **choice), "")
     except StageFailed as error:
         yield Finding("error", "dump", "source", None, error.what, error.sql or error.todo)
 

@@ -99,15 +99,20 @@ def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
     """While DDL may give sequences other bounds, they stand where the source's do, which these were meant for; behind
     it they are ahead again as far as they were, if that is within the bounds."""
     names = rebounded(statements) if context.moves_rows and not context.in_place else set[Name]()
-    concerned = {oid for (oid,) in context.target.execute(_Q["of"], [[s for s, _ in names], [n for _, n in names]])}
-    here = {name: one for name, one in _sequences(context.target).items() if one.oid in concerned} if concerned else {}
-    if not here:
+    if not names:
         yield
         return
+    here = _of(context, names)
     now, before = _on_source(context, here), positions(context.target, {name: one.oid for name, one in here.items()})
     _go(context, here, now)
     yield
-    _go(context, {n: one for n, one in _sequences(context.target).items() if one.oid in concerned}, before)
+    _go(context, _of(context, names), before)
+
+
+def _of(context: Context, names: Collection[Name]) -> dict[Name, Sequence]:
+    """The target's sequences of these names, and those of the columns of tables of these names."""
+    oids = {oid for (oid,) in context.target.execute(_Q["of"], [[s for s, _ in names], [n for _, n in names]])}
+    return {name: one for name, one in _sequences(context.target).items() if one.oid in oids} if oids else {}
 
 
 def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, Position]) -> None:
