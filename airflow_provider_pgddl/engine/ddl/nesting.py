@@ -42,4 +42,5 @@ def _concerns(event: CapturedEvent, made: ObjectMeta) -> bool:
     return any(
         (each["classid"], each["objid"]) == this or (made["classid"] == "pg_class" and each["table"] == made["objid"])
         for each in event["objects"]
+        if each["tag"] != made["tag"]  # a type is made twice, the first time as a shell
     )
