@@ -675,7 +675,7 @@ class Killed(BaseException):
 
 
 def test_a_swap_that_is_killed_behind_its_fence_is_begun_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    move = shop(swap={"fence": "read_only"})
+    move = shop(swap={"fence": "read_only"}, ddl={"tags": "pgl_ddl_deploy"})
     move.run_all(until="verify")
 
     def kill(number: int) -> None:
