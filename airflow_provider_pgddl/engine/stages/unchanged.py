@@ -180,8 +180,8 @@ def _are_equal(source: TableModel, target: TableModel, apart: Mapping[str, Colle
         return False
     sides = [[c for c in side.columns if c.name not in apart] for side in (source, target)]
     defaults = [{c.name: c.default for c in side} for side in sides]
-    bare = [[replace(c, default=None) for c in side] for side in sides]
-    columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in bare]
+    without = [[replace(c, default=None) for c in side] for side in sides]
+    columns = [TableModel(0, "", "", "r", tuple(side), source.key).canonical() for side in without]
     checks = [[c for c in side.constraints if c.kind == "c"] for side in (source, target)]
     same = len(checks[0]) == len(checks[1]) and all(
         any(same_constraint(here.definition, there.definition, {}) for here in checks[1]) for there in checks[0]
