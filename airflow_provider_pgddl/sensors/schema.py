@@ -129,7 +129,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
 
         with _explained():
             pipeline, source, target = self._ends(context)
-            reports = stages.gate(pipeline, source, target, names(self.tables), announce=True)
+            reports = stages.gate(pipeline, source, target, names(self.tables), announce=True, required=True)
             closed = {report.table: report for report in reports if report.status == "mismatch"}
             boxes = self._changed(context, pipeline, target, closed)
         for table, box in boxes.items():

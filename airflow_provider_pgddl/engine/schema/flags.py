@@ -70,6 +70,8 @@ def merged(content: Mapping[str, Any], args: argparse.Namespace) -> dict[str, An
     """The pipeline's tree (`Pipeline.to_json`) with the flags of OPTIONS in it, for `load_pipeline`.
 
     A flag is stronger than the file; lists are added to the file's. UsageError says which flag is wrong."""
+    from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
+
     tree = copy.deepcopy(dict(content))
     schema = tree["schema"]
     overrides = schema["overrides"].values()
@@ -104,6 +106,12 @@ def merged(content: Mapping[str, Any], args: argparse.Namespace) -> dict[str, An
         _add_casts(schema, args.allow_type_cast)
     if args.auto_migrate_schema:
         schema["auto_migrate"] = {"types": ["add_column", "safe_type_change"], "approval": "auto"}
+    if ORIGIN in tree:  # what was said here is no default
+        for section in ("schema", "tables"):
+            for key, value in tree[section].items():
+                if value != content[section][key]:
+                    within = [f".{each}" for each in value] if isinstance(value, Mapping) else [""]
+                    tree[ORIGIN]["given"] += [f"{section}.{key}{each}" for each in within]
     return tree
 
 

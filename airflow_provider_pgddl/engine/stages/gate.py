@@ -32,13 +32,14 @@ STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
 
 def gate(
-    pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None, *, announce: bool = False
-) -> list[TableReport]:
+    pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None, *,
+    announce: bool = False, required: bool = False,
+) -> list[TableReport]:  # fmt: skip
     """What is known of every table (of these `schema.table`, where some are named) after having looked at both
     catalogs now; the gate is open where none of the reports is a mismatch.
 
-    What was blocked and is right again is recorded as compatible. Nothing is judged after the
-    swap, and there is nothing to judge before setup (UsageError).
+    What was blocked and is right again is recorded as compatible. Nothing is judged before
+    setup, which is UsageError where it is `required` to have been there, or after the swap.
     `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
     """
     name = pipeline.pipeline
@@ -47,8 +48,8 @@ def gate(
         connect(target_dsn, purpose="gate", pipeline=name) as target,
     ):
         journal = Journal(target, name)
-        row = journal.row()
-        if row.cut_over_at is not None:
+        row = journal.row() if required else journal.find()
+        if row is None or row.cut_over_at is not None:
             return []
         rows = journal.tables(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows})
