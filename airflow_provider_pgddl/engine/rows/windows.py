@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
+from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.rights import keeping
@@ -136,7 +138,10 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
         # by drift, and of one that has just been dropped drift says so.
         rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
         live = [(sql.Identifier(schema, name), plans[oid]) for oid, schema, name, _, _ in rows]
-        keeping.lock(replica.source, live, "reader")
+        try:
+            keeping.lock(replica.source, live, "reader")
+        except (pg.UndefinedTable, pg.InvalidSchemaName):  # between the question and the lock
+            raise GaveWay("a table was dropped or renamed just now", todo="nothing: this is tried again") from None
         if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
             guarded = [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer]
             keeping.lock(replica.source, guarded, "writer")
