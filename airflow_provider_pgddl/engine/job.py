@@ -313,6 +313,10 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 def _failed(job: Job, error: PgddlError) -> Outcome:
+    from airflow_provider_pgddl.engine.disk_full import NO_SPACE, located
+
+    if NO_SPACE in error.what:
+        error = located(job, error)
     _say(redact(f"pgddl: {job.stage} of {job.pipeline.pipeline}: {error}", job))
     details = {key: redact(v, job) if isinstance(v, str) else v for key, v in error.to_json().items()}
     return Outcome(error.exit_code, None, details)
