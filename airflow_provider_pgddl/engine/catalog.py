@@ -164,6 +164,11 @@ def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
 
 
+def relation_oids(conn: Session) -> set[int]:
+    """The oids of everything in pg_class that users made."""
+    return {oid for (oid,) in conn.execute(_Q["relation_oids"])}
+
+
 def all_relations(conn: Session) -> list[int]:
     """The oids of all that has columns, extensions' tables included: tables, partitions, views, foreign tables."""
     return [row[0] for row in conn.execute(_Q["all_relations"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.stages import gate
 from tests.combinations import matrix
-from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
 
 SHOP = """
@@ -601,3 +602,41 @@ def test_a_partitioned_table_becomes_a_partition_of_one_that_is_followed(make: M
     )
     assert pipeline.run("replay").blocked == []
     assert differences(pipeline.source, pipeline.target) == []
+
+
+# --- DDL that comes faster than pg_dump takes -------------------------------------------------------------------------
+
+STAGING = """
+CREATE TABLE {table} AS SELECT i AS id FROM generate_series(1, 10) i;
+ALTER TABLE {table} ADD PRIMARY KEY (id);
+DROP TABLE {table};
+"""
+
+
+@pytest.mark.parametrize("table", ["etl.staging", "public.staging"])
+def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, table: str) -> None:
+    """One left out, one that is followed."""
+    pipeline = make(SHOP + "CREATE SCHEMA etl;")
+    stop, rounds = threading.Event(), [0]
+
+    def load() -> None:
+        with psycopg.connect(pipeline.source, autocommit=True) as conn:
+            while not stop.is_set():
+                for statement in STAGING.format(table=table).strip().splitlines():
+                    conn.execute(statement.encode())
+                rounds[0] += 1
+                stop.wait(0.05)
+
+    pipeline.run("setup")
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for stage in ("snapshot", "backfill", "schema_sync", "replay", "verify"):
+            before = rounds[0]
+            assert not pipeline.run(stage).blocked
+            wait_until(lambda before=before: rounds[0] > before + 1)
+    finally:
+        stop.set()
+        loader.join()
+    pipeline.run_all(after="verify")
+    equal(pipeline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, NotRequired, TypedDict
 
 
@@ -190,6 +191,20 @@ class CapturedEvent(TypedDict):
     """The id of the command that it was run in, by an event trigger of somebody else."""
     disabled_for: list[str]
     """Pipelines that had DDL switched off (`pgddl ddl disable`)."""
+
+
+def changes_a_dump(event: CapturedEvent, there: Collection[int]) -> bool:
+    """Whether a command that came after a dump's snapshot may have changed what the dump says: pg_dump prints parts of
+    a schema as of now (C24). `there` are the oids of all relations that the snapshot shows. What is only about
+    relations that came later is in no dump; and tables that are dropped were dumped before, under a lock."""
+    if not (event["objects"] or event["dropped"]):
+        return True
+    for one in event["objects"]:
+        relation = one["table"] or (one["objid"] if one["classid"] == "pg_class" else None)
+        if relation is None or relation in there:
+            return True
+    tables = {one["objid"] for one in event["dropped"] if one["classid"] == "pg_class" and one["type"] == "table"}
+    return any((one["original"] or one["normal"]) and one["objid"] not in tables for one in event["dropped"])
 
 
 Verdict = Literal["apply", "skip", "unhandled"]

@@ -327,3 +327,6 @@ SELECT 'REPLICA IDENTITY ' || CASE c.relreplident
             WHERE i.indrelid = c.oid AND i.indisclustered)), 'SET WITHOUT CLUSTER')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
+
+-- name: relation_oids
+SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.apply import apply_captured
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta, changes_a_dump
 from airflow_provider_pgddl.engine.ddl.defer import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
@@ -192,25 +192,28 @@ def read_shown(context: Context, source: Session) -> Shown:
     return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
-def came_since(context: Context, position: str | None) -> bool:
-    """Whether some DDL has committed since: pg_dump prints parts of a schema as of now (C24)."""
+def came_since(context: Context, position: str | None, there: Collection[int]) -> bool:
+    """Whether DDL has committed since that a dump may show, of a snapshot that shows these relations (C24); what else
+    came is told by its event."""
     source = context.session_once("source", "ddl")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _shows_more(context, source, position)
+        return any(changes_a_dump(event, there) for event in _more(context, source, position))
 
 
-def is_followed(context: Context, source: Session) -> bool:
-    """Whether the snapshot of the caller's transaction on `source` shows no DDL that the journal has not."""
+def is_followed(context: Context, source: Session, there: Collection[int]) -> bool:
+    """Whether the snapshot of the caller's transaction on `source`, which shows these relations, shows no DDL about
+    them that the journal has not."""
     position = DdlJournal(context.target, context.name, context.journal.run).position()
-    return not _shows_more(context, source, position)
+    return not any(changes_a_dump(event, there) for event in _more(context, source, position))
 
 
-def _shows_more(context: Context, source: Session, position: str | None) -> bool:
+def _more(context: Context, source: Session, position: str | None) -> list[CapturedEvent]:
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), position)
     ddl = DdlJournal(context.target, context.name, context.journal.run)
-    return bool({event["id"] for event in read.events} - ddl.known([event["id"] for event in read.events]))
+    known = ddl.known([event["id"] for event in read.events])
+    return [event for event in read.events if event["id"] not in known]
 
 
 def record_shown(context: Context, shown: Shown) -> None:

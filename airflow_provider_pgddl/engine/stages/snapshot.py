@@ -20,10 +20,11 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump,
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
 from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.keeping import is_superuser
+from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import (
@@ -147,14 +148,19 @@ def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEve
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
         assert row is not None
-        before = _fingerprints(source)
+        before, there = _fingerprints(source), _dumped(context)
         tables = context.healthy(context.tables() if late is None else late)
         try:
             shown = read_shown(context, source) if late is None and captures_ddl(context) else None
         except Retry:
             raise _ChangedMeanwhile from None
         events = _dump(context, row[0], tables if context.in_place or late is not None else None)
-    if _fingerprints(source) != before or (shown and came_since(context, shown.read.position)):
+    now = _fingerprints(source)
+    if shown:
+        changed = any(now.get(name, known) != known for name, known in before.items())
+        if changed or came_since(context, shown.read.position, there):
+            raise _ChangedMeanwhile
+    elif now != before:
         raise _ChangedMeanwhile
     if shown:
         record_shown(context, shown)
@@ -168,8 +174,8 @@ def settled_dump(context: Context) -> list[DdlEvent]:
     if not captures_ddl(context):
         follow(context, look=True)
         return dump_events(context)
-    source = context.source
-    for _ in range(SETTLED_TRIES):
+    source, tries, patience = context.source, 0, Patience(context.pipeline.ddl.retry_for)
+    while tries < SETTLED_TRIES:
         follow(context, look=True)
         with source.transaction():
             source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -177,10 +183,15 @@ def settled_dump(context: Context) -> list[DdlEvent]:
                 "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text"
             ).fetchone()
             assert row is not None
-            if not is_followed(context, source):
-                continue
-            events = _dump(context, row[0], context.tables() if context.in_place else None)
-        if not came_since(context, row[1]):
+            there = _dumped(context)
+            events = []
+            if followed := is_followed(context, source, there):
+                events = _dump(context, row[0], context.tables() if context.in_place else None)
+        if not followed:
+            patience.wait(GaveWay("DDL comes faster than it is followed"))
+            continue
+        tries += 1
+        if not came_since(context, row[1], there):
             return events
     raise Retry(f"the schema changed during each of {SETTLED_TRIES} dumps", todo="run it again in a quieter moment")
 
@@ -200,6 +211,12 @@ def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | N
         for section in ("pre-data", "post-data")
     )
     return events_from_dump(pre, post)
+
+
+def _dumped(context: Context) -> set[int]:
+    """The oids of all relations that the transaction on the source shows, but those that no dump has."""
+    source = context.source
+    return catalog.relation_oids(source) - {*catalog.oids_of(source, _left_out(context, source)).values()}
 
 
 def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
