@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.stages import gate
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -640,3 +641,20 @@ def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, tab
         loader.join()
     pipeline.run_all(after="verify")
     equal(pipeline)
+
+
+def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "INSERT INTO public.orders VALUES (1000, 'before')")
+    lock, renamed = keeping.lock, list[str]()
+
+    def late(*args: Any) -> None:
+        if not renamed:
+            renamed.append("orders")
+            execute(pipeline.source, "ALTER TABLE public.orders RENAME TO orders_then")
+        lock(*args)
+
+    monkeypatch.setattr(keeping, "lock", late)
+    assert not pipeline.run("replay").blocked
+    all_through(pipeline, after="schema_sync")
