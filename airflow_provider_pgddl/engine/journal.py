@@ -391,7 +391,8 @@ class Journal:
         self.conn.execute(_Q["queue_behind"], args)
 
     def dumped_events(self, run: int) -> list[DdlEvent]:
-        """What the source's dumps showed, as it stood there; without what a later dump has replaced."""
+        """What the source's dumps showed, as it stood there; without what a later dump has replaced, and without
+        indexes that are still to be built: a swap that died may have been about to."""
         rows = self.conn.execute(_Q["dumped_events"], [self.pipeline, run, REPLACED])
         return [DdlEvent.from_json(row[0]) for row in rows]
 

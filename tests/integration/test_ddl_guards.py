@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.stages import gate
+from airflow_provider_pgddl.engine.stages import gate, indexes
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
@@ -658,3 +658,21 @@ def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: p
     monkeypatch.setattr(keeping, "lock", late)
     assert not pipeline.run("replay").blocked
     all_through(pipeline, after="schema_sync")
+
+
+# --- a swap that dies on its way ---------------------------------------------------------------------------------------
+
+
+def test_an_index_that_a_swap_was_about_to_build_when_it_died(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make(ddl={"create_tags": ["ALTER TABLE", "CREATE TABLE"]})
+    pipeline.run_all(until="verify")
+    execute(pipeline.source, "CREATE INDEX by_note ON public.orders (note)")
+    build = indexes.apply_events
+
+    def die(*_: Any, **__: Any) -> int:
+        monkeypatch.setattr(indexes, "apply_events", build)
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(indexes, "apply_events", die)
+    assert pipeline.refused("swap").retryable
+    all_through(pipeline, after="verify")

@@ -297,7 +297,7 @@ WHERE pipeline = %(pipeline)s AND run = %(run)s AND status = 'pending' AND seq <
 -- name: dumped_events
 SELECT event FROM pgddl.ddl_events
 WHERE pipeline = %s AND run = %s AND event ->> 'section' IS NOT NULL AND event ->> 'kind' <> 'rewrite'
-  AND note IS DISTINCT FROM %s
+  AND note IS DISTINCT FROM %s AND NOT (phase = 'index' AND status IN ('pending', 'failed'))
 ORDER BY seq
 
 -- name: waiting_statements
