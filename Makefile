@@ -1,6 +1,7 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
 #   make test    lint, types and tests: every scenario        make test ARGS="tests/unit -k ddl"
+#   make check   lint, types and unit tests, for the loop at the desk: less than a minute
 #   make test-all    the same with every scenario in each of its combinations of server version and way to capture
 #   make bench   ours beside its peers in small: ratios, in a few minutes
 #   make bench-full    the same in full, by which the goals are judged, into benchmarks/results; some hours.
@@ -15,7 +16,7 @@ WORKERS ?= 2
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test test-all lint bench bench-full venv prerequisites lock
+.PHONY: demo test test-all check lint bench bench-full venv prerequisites lock
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
@@ -26,6 +27,9 @@ test: lint
 
 test-all: COMBINATIONS := --all-combinations
 test-all: test
+
+check: lint
+	.venv/bin/python -m pytest -q -n $(WORKERS) tests/unit $(ARGS)
 
 lint: $(STAMP)
 	.venv/bin/ruff check .

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -96,19 +96,21 @@ def everything(pg16: Cluster, pg18: Cluster, source_dsn: str) -> str:
     return source_dsn
 
 
-def kill_when(dsn: str, query: str, victims: str, *, on: str | None = None) -> threading.Thread:
-    """Ends the backends that `victims` names (a pattern of application names) once the query finds something."""
+@contextlib.contextmanager
+def killed_when(dsn: str, query: str, victims: str, *, on: str | None = None) -> Iterator[None]:
+    """While in the block, ends the backends that `victims` names (a pattern of application names) once the query finds
+    something. Fails where none was ended."""
 
-    def watch() -> None:
+    def watch() -> int:
         with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(on or dsn, autocommit=True) as there:
-            with contextlib.suppress(AssertionError):
-                wait_until(lambda: conn.execute(query.encode()).fetchone(), 20)
+            wait_until(lambda: conn.execute(query.encode()).fetchone(), 20)
             kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s"
-            there.execute(kill + " AND datname = current_database()", [victims])
+            return len(there.execute(kill + " AND datname = current_database()", [victims]).fetchall())
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as killer:
+        killed = killer.submit(watch)
+        yield
+        assert killed.result() > 0, f"no session was {victims} any more"
 
 
 @pytest.mark.parametrize("stage", ["setup", "snapshot", "verify"])
@@ -129,17 +131,16 @@ def test_a_migration_that_died_in_its_backfill_or_cut_over_is_undone(
     before = Untouched(everything, target_dsn)
     move = lifecycle(everything, target_dsn, tables=CHOSEN, swap={"fence": "read_only"}, **SMALL)
     run_until(move, "snapshot")
-    killer = kill_when(target_dsn, "SELECT 1 FROM pgddl.chunks WHERE done_at IS NOT NULL", f"pgddl:{move.name}:%:copy")
-    move.refused("backfill", Retry)
-    killer.join()
+    chunk_done = "SELECT 1 FROM pgddl.chunks WHERE done_at IS NOT NULL"
+    with killed_when(target_dsn, chunk_done, f"pgddl:{move.name}:%:copy"):
+        move.refused("backfill", Retry)
     assert move.journal("SELECT 1 FROM pgddl.chunks WHERE done_at IS NULL")
     reset(move)
     before.check()
     move.run_all(until="verify")
     fence = "SELECT 1 FROM pg_trigger WHERE tgname LIKE 'pgddl_fence%'"
-    killer = kill_when(everything, fence, f"pgddl:{move.name}:%:stage", on=target_dsn)
-    move.refused("swap", Retry)
-    killer.join()
+    with killed_when(everything, fence, f"pgddl:{move.name}:%:stage", on=target_dsn):
+        move.refused("swap", Retry)
     over = move.journal("SELECT 1 FROM pgddl.pipelines WHERE cut_over_at IS NOT NULL")
     reset(move)
     before.check(everything)
@@ -241,12 +242,13 @@ def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callabl
         reset(move)
         before.check()
     move.run_all(until="verify")
-    killer = kill_when(
-        source_dsn, "SELECT 1 FROM pg_namespace WHERE nspname LIKE 'pgddl_old%%'", f"pgddl:{move.name}:%:swap"
-    )
-    with contextlib.suppress(Retry):
-        move.run("swap")
-    killer.join()
+    swapping = f"""
+        SELECT 1 FROM pg_stat_activity JOIN pg_locks USING (pid)
+        WHERE application_name LIKE 'pgddl:{move.name}:%:swap' AND mode = 'AccessExclusiveLock' AND granted"""
+    with psycopg.connect(source_dsn) as conn:
+        conn.execute("SELECT FROM pgddl.tables FOR SHARE")  # the swap's last word waits for this, again and again
+        with killed_when(source_dsn, swapping, f"pgddl:{move.name}:%:swap"), contextlib.suppress(Retry):
+            move.run("swap")
     if not move.journal("SELECT 1 FROM pgddl.pipelines WHERE cut_over_at IS NOT NULL"):
         reset(move)
         before.check()
@@ -260,10 +262,11 @@ def test_a_rewrite_is_undone_after_any_stage(source_dsn: str, lifecycle: Callabl
     move.run_all(until="swap")
     move.run("revert")
     move.run_all(until="cleanup", after="schema_sync")
-    there = Untouched(source_dsn, source_dsn)
+    there, rows = structure(source_dsn), rows_of(source_dsn)
     reset(move)
     assert "pgddl" not in "".join(structure(source_dsn))
-    assert there
+    assert diff_catalogs(there, structure(source_dsn), ignore=["pgddl"]) == []
+    assert rows_of(source_dsn) == {name: digest for name, digest in rows.items() if name[0] != "pgddl"}
 
 
 def test_one_table_of_a_rewrite_is_reset_and_comes_again(source_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
