@@ -660,7 +660,7 @@ def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: p
     all_through(pipeline, after="schema_sync")
 
 
-# --- a swap that dies on its way ---------------------------------------------------------------------------------------
+# --- a swap that dies on its way --------------------------------------------------------------------------------------
 
 
 def test_an_index_that_a_swap_was_about_to_build_when_it_died(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
