@@ -29,7 +29,7 @@ def array(of: TypeModel) -> TypeModel:
 INTEGER, BIGINT, TEXT = base("integer"), base("bigint"), base("text")
 
 
-# The list of seed 003.
+# Casts that lose nothing.
 @pytest.mark.parametrize(
     ("source", "target"),
     [

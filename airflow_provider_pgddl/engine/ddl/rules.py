@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.subcommands import meant
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 
-# pgl_ddl_deploy.exclude_regex() of seed 002, and our own.
+# pgl_ddl_deploy.exclude_regex(), and our own.
 _EXCLUDED = re.compile(
     r"pg_catalog|information_schema|pg_temp.*|pg_toast.*|pgl_ddl_deploy|pglogical|pglogical_ticker|repack"
     r"|pgddl|pgddl_.*",

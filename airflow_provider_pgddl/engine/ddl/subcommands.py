@@ -1,4 +1,4 @@
-"""The actions of an ALTER TABLE by the names of seed 002, and those left out by name cut out of a statement. Pure."""
+"""The actions of an ALTER TABLE by pgl_ddl_deploy's names, and those left out by name cut out of a statement. Pure."""
 
 from __future__ import annotations
 

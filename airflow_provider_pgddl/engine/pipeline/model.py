@@ -42,7 +42,7 @@ ALL_CREATE_TAGS = (
 )  # fmt: skip
 ALL_DROP_TAGS = (*(f"DROP {kind}" for kind in _MADE), "DROP OWNED", "DROP ROUTINE")
 
-# `ddl.tags: pgl_ddl_deploy`: the installed lists of pgl_ddl_deploy 2.1/2.2 (seed 002)
+# `ddl.tags: pgl_ddl_deploy`: the installed lists of pgl_ddl_deploy 2.1/2.2
 CREATE_TAGS = (
     "ALTER TABLE", "CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "CREATE TABLE", "CREATE FUNCTION",
     "ALTER FUNCTION", "CREATE TYPE", "ALTER TYPE", "CREATE VIEW", "ALTER VIEW", "COMMENT", "CREATE RULE",
