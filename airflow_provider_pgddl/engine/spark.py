@@ -19,9 +19,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from airflow_provider_pgddl.engine.class_archive import ClassArchive
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed
 from airflow_provider_pgddl.engine.parts import Done, Failed, attempt, results
 
 if TYPE_CHECKING:
@@ -38,20 +39,29 @@ LOCAL_FAILURES = 4
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str) -> list[R]:
+# Seconds after which a window gives its snapshot up where none of its parts has found a free core.
+BEGIN_WITHIN = 5.0
+
+
+def spread(
+    work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str, begin_within: float | None = None
+) -> list[R]:
     """`work` of each part, on Spark's workers; results in the order of `parts`.
 
     `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
     Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
-    else is a bug: Spark tries that part again, then it comes back as Spark reports it.
+    else is a bug: Spark tries that part again, then it comes back as Spark reports it. GaveWay where Spark has begun
+    none of them after so many seconds (`begin_within`): none of them runs then.
 
     The parts travel with the function's pickle, in memory: data that is parallelized goes through a file, and parts
     may hold a connection string.
     """
     context = _context(app, workers)
     guarded = partial(_attempt, work, tuple(parts))
+    beginning = _Beginning(context, begin_within)
     try:
-        ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
+        with beginning:
+            ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
     except KeyboardInterrupt:
         with suppress(Exception):  # the JVM may have been told to stop as well
             context.cancelAllJobs()
@@ -61,8 +71,49 @@ def spread(work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str
             raise KeyboardInterrupt from None
         if _jvm_ended(error):
             raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
+        if beginning.given_up:
+            what = f"Spark had no core free within {begin_within:.0f} s"
+            raise GaveWay(what, todo="give the application cores of its own, or wait: this is tried again") from None
         raise
     return results(ended, f"running {app}")
+
+
+class _Beginning:
+    """Cancels the job that is started in the block where none of its parts has begun within so many seconds (None: it
+    may wait for ever)."""
+
+    def __init__(self, context: SparkContext, seconds: float | None):
+        self._context, self._seconds = context, seconds
+        self._group = f"pgddl-{uuid4()}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="pgddl-beginning", daemon=True)
+        self.given_up = False
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            self._context.setJobGroup(self._group, "")
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds is not None:
+            self._over.set()
+            self._thread.join()
+            with suppress(Exception):  # the JVM may be gone
+                self._context.setLocalProperty("spark.jobGroup.id", None)
+
+    def _look(self) -> None:
+        if self._over.wait(self._seconds):
+            return
+        with suppress(Exception):  # whatever becomes of the job, its own call says it
+            if not self._begun():
+                self.given_up = True
+                self._context.cancelJobGroup(self._group)
+
+    def _begun(self) -> bool:
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return any(s.numActiveTasks + s.numCompletedTasks + s.numFailedTasks > 0 for s in stages if s)
 
 
 def _stopped(error: BaseException | None) -> bool:

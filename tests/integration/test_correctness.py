@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.rows import chunks, windows
+from airflow_provider_pgddl.engine.rows import chunks, windows, yielding
 from airflow_provider_pgddl.engine.stages import ddl as following
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, left_behind, wait_until
@@ -182,22 +182,27 @@ def test_c03_without_looking_at_the_file_rows_are_lost(items: Lifecycle, monkeyp
     assert "rows differ" in str(items.refused("verify", StageFailed))
 
 
+@pytest.mark.parametrize("insist_from", [yielding.INSIST_FROM, 0])
 def test_c03_a_window_locks_before_it_has_a_snapshot(
-    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, insist_from: int
 ) -> None:
-    """Tables are replaced at the last moment at which they still can be, with keys pending from the window before."""
+    """Tables are replaced at the last moment at which they still can be, with keys pending from the window before. One
+    that waits for its locks takes no snapshot while it waits."""
+    monkeypatch.setattr(yielding, "INSIST_FROM", insist_from)
     do(source_dsn, *(ITEMS.replace("items", table) for table in NEW_FILES))
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
     move.run_all(until="schema_sync")
     do(source_dsn, *(f"UPDATE {table} SET code = 'changed ' || id WHERE id <= 100" for table in NEW_FILES))
     snapshots: list[str] = []
+    waited = set[float]()
     lock = windows.lock_tables
 
-    def lock_and_look(replica: windows.Replica, tables: Any) -> None:
+    def lock_and_look(replica: windows.Replica, tables: Any, wait: float) -> None:
         if len(snapshots) == 2:
             for how in NEW_FILES:
                 do(source_dsn, *replaced(how, how))
-        lock(replica, tables)
+        lock(replica, tables, wait)
+        waited.add(wait)
         query = "SELECT coalesce(backend_xmin::text, 'none') FROM pg_stat_activity WHERE pid = %s"
         snapshots.append(one(source_dsn, query, replica.source.info.backend_pid))
 
@@ -205,6 +210,7 @@ def test_c03_a_window_locks_before_it_has_a_snapshot(
     move.run_all(after="schema_sync", until="swap")
     assert len(snapshots) > 5
     assert set(snapshots) == {"none"}
+    assert waited == ({0.0} if insist_from else {0.0, 0.05})
     assert differences(source_dsn, target_dsn) == []
 
 

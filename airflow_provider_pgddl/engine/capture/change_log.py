@@ -6,7 +6,7 @@ the log rows that its snapshot shows, so there is no position to keep and no ord
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -63,10 +63,8 @@ def window_no(source: Session, pipeline: str) -> int | None:
     return int(row[0]) if row else None
 
 
-def acknowledge(source: Session, pipeline: str, number: int, logs: Sequence[str]) -> None:
-    """Deletes the log rows that the caller's transaction sees under its snapshot, and notes the window."""
-    for log in logs:
-        source.execute(sql.SQL("DELETE FROM {}").format(log_table(log)))
+def acknowledge(source: Session, pipeline: str, number: int) -> None:
+    """Notes the window whose log rows the caller's transaction forgets."""
     source.execute(_Q["set_window_no"], [number, pipeline])
 
 

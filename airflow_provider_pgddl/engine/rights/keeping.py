@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed
 from airflow_provider_pgddl.engine.rights import wall
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
-from airflow_provider_pgddl.engine.rows.yielding import Patience, lock_nowait
+from airflow_provider_pgddl.engine.rows.yielding import Patience, lock_briefly
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")
@@ -170,23 +170,24 @@ def foreign_code(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> 
 # --- under locks, in the transaction that reads or writes -----------------------------------------------------------
 
 
-def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: Side) -> None:
-    """Locks live tables or copies against what must not pass while their rows are moved; GaveWay where somebody is at
-    one. To read or write one that is not trusted, see above; only a superuser may be sure to have those locks."""
+def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: Side, wait: float = 0.0) -> None:
+    """Locks live tables or copies against what must not pass while their rows are moved; Busy where somebody is at one
+    for as long as we `wait`. To read or write one that is not trusted, see above; only a superuser may be sure to have
+    those locks."""
     listed = [(relation, plan) for relation, plan in relations]
     guarded = [(r, p) for r, p in listed if getattr(p.keepers, side)]
     if guarded and not is_superuser(conn):
         guarded = []
     strong = {id(r) for r, _ in guarded}
-    lock_nowait(conn, [r for r, _ in listed if id(r) not in strong])
-    lock_nowait(conn, [r for r, _ in guarded], "ROW EXCLUSIVE")
+    lock_briefly(conn, [r for r, _ in listed if id(r) not in strong], wait=wait)
+    lock_briefly(conn, [r for r, _ in guarded], "ROW EXCLUSIVE", wait=wait)
     if guarded:
         _hold_catalogs(conn, [p for _, p in guarded])
 
 
 def _hold_catalogs(conn: Session, guarded: Iterable[Plan]) -> None:
     catalogs = ["pg_statistic_ext", *(["pg_inherits"] if any(p.partitioned or p.split for p in guarded) else [])]
-    lock_nowait(conn, [sql.Identifier("pg_catalog", name) for name in catalogs], "SHARE")
+    lock_briefly(conn, [sql.Identifier("pg_catalog", name) for name in catalogs], "SHARE")
 
 
 def is_superuser(conn: Session) -> bool:

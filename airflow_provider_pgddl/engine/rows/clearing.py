@@ -24,17 +24,19 @@ from airflow_provider_pgddl.engine.rows.windows import (
     ingest_across,
     leave_pending,
     logs_of,
-    logs_on_source,
     note_window,
     untied,
+    watched,
 )
-from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
 
 
-def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
+def clear_changed(
+    replica: Replica, tables: Sequence[TableRow], take: int | None = None, effort: Effort = POLITE
+) -> int:
     """Ingest alone, before DDL is applied: every row that has changed leaves its copy and becomes pending.
 
     What is left has not changed since the last window, so it was there when the source ran the statement and checked
@@ -42,27 +44,26 @@ def clear_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
     since log and copy still are what the plan says. One whose log does not know its keys is emptied: it is read again.
 
     Where blocks are still being copied the keys stay in the log: a block can bring such a row once more.
+
+    Returns how many log rows are left, of which no more than `take` a table are taken: there is room once it is 0.
     """
-    others = () if replica.in_place else (replica.target,)
-    with replica.source.transaction():
-        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with Watch(replica.source, replica.watcher, *others) as watch:
-            windows.lock_tables(replica, tables)
-            tables = _emptied_where_captured_anew(replica, tables)
-            _forget_changed(replica, [t for t in tables if t.state == "created"])
-            tables = [t for t in tables if t.state != "created"]
-            if replica.in_place:
-                for table in tables:
-                    try:
-                        with replica.source.transaction():
-                            drain(replica.source, table, 0)
-                    except LostTrack:
-                        _empty(replica, table)
-            else:
-                _clear_across(replica, tables)
-        watch.check()
-        if replica.in_place:
-            lease.check(replica.source, replica.fence)
+    with watched(replica, effort):
+        windows.lock_tables(replica, tables, effort.wait)
+        tables = _emptied_where_captured_anew(replica, tables)
+        _forget_changed(replica, [t for t in tables if t.state == "created"])
+        tables = [t for t in tables if t.state != "created"]
+        if not replica.in_place:
+            return _clear_across(replica, tables, take)
+        logs = logs_of(replica).at_most(tables, take)
+        left = logs.left(tables, take or 1)
+        for table in tables:
+            try:
+                with replica.source.transaction():
+                    drain(replica.source, table, 0, logs)
+            except LostTrack:
+                _empty(replica, table)
+                left.pop(table.id, None)
+        return sum(left.values())
 
 
 def clear_whole(replica: Replica, tables: Sequence[TableRow]) -> None:
@@ -108,14 +109,14 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
         lease.check(replica.target, replica.fence)
 
 
-def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
+def _clear_across(replica: Replica, tables: Sequence[TableRow], take: int | None) -> int:
     source, target = replica.source, replica.target
     row = source.execute(_Q["take_snapshot"]).fetchone()
     assert row is not None
     _, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at, lsn)
-    logs = logs_of(replica)
+    logs = logs_of(replica).at_most(tables, take)
     with target.transaction():
         tables = _keepable(target, tables)
         tables, behind = _allowed(target, tables)
@@ -127,13 +128,19 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow]) -> None:
             for table in tables:
                 if table.id in done.stopped:
                     _empty(replica, table)
-        logs.forget(changed)
+        if logs.on_target:
+            logs.forget(changed)
         flush(replica.watcher, lsn)
         journal = Journal(target, replica.pipeline)
-        done.pending = done.keys
+        left = logs.left([t for t in tables if t.id not in done.stopped], take or 1)
+        done.left = sum(left.values())
+        done.pending = done.keys + done.left
         done.number = note_window(journal, replica, done, acknowledged, False)
         lease.check(target, replica.fence)
-    change_log.acknowledge(source, replica.pipeline, done.number, logs_on_source(replica, changed))
+    if not logs.on_target:
+        logs.forget(changed)
+    change_log.acknowledge(source, replica.pipeline, done.number)
+    return done.left
 
 
 def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:

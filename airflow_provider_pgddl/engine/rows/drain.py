@@ -46,26 +46,29 @@ class Unproven(LostTrack):
         super().__init__(f"{', '.join(columns)} of row(s) {', '.join(keys)} would have another value")
 
 
-def drain(conn: Session, table: TableRow, fill: int) -> tuple[int, int]:
+def drain(conn: Session, table: TableRow, fill: int, logs: Logs | None = None) -> tuple[int, int]:
     """Ingest and fill in one transaction of one session: windows in place, and the last one under the swap's lock.
+    Where `logs` do not take the table's log as a whole, `fill` has to be 0.
 
     Returns (keys taken from the log, rows inserted). The log rows go in the same transaction, so there is nothing to
     acknowledge. NoPartition where rows need partitions first: roll back, make them, and do it again."""
     plan = table.plan
     behind = _behind(conn, table)
-    keys = _drain_log(conn, table, behind)
+    keys = _drain_log(conn, table, behind, logs or Logs(conn))
     rows = _drain_pending(conn, table, fill, behind) if fill else 0
     if plan.echo:
         conn.execute(sql.SQL(_Q["forget_echo"]).format(log=change_log.log_table(plan.echo)))
     return keys, rows
 
 
-def drain_into_partitions(conn: Session, pipeline: str, table: TableRow, fill: int) -> tuple[int, int]:
+def drain_into_partitions(
+    conn: Session, pipeline: str, table: TableRow, fill: int, logs: Logs | None = None
+) -> tuple[int, int]:
     """`drain`, and the partitions that its rows need, in the caller's transaction."""
     while True:
         try:
             with conn.transaction():
-                keys, rows = drain(conn, table, fill)
+                keys, rows = drain(conn, table, fill, logs)
                 count_partial(conn, pipeline, table.plan, rows)
                 return keys, rows
         except NoPartition as none:
@@ -95,8 +98,8 @@ def _behind(conn: Session, table: TableRow) -> bool:
     return bool(live or copies)
 
 
-def _drain_log(conn: Session, table: TableRow, behind: bool) -> int:
-    plan, logs = table.plan, Logs(conn)
+def _drain_log(conn: Session, table: TableRow, behind: bool, logs: Logs) -> int:
+    plan = table.plan
     if plan.keep:
         kept.fit(conn, table)
     count, lost_track, truncated = summaries(logs, [table])[table.id]
@@ -109,7 +112,7 @@ def _drain_log(conn: Session, table: TableRow, behind: bool) -> int:
     moves = None
     if plan.keep:
         moves = kept.read_moves(conn, conn, table, logs.of(table), catalog.current_snapshot(conn))
-    conn.execute(sql.SQL("DELETE FROM {}").format(change_log.log_table(table.log_table)))
+    logs.forget([table])
     if moves is None:
         keys = ingest_keys(conn, table, staging, truncated, behind=behind)
     else:

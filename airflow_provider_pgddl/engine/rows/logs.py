@@ -5,8 +5,9 @@ and hold also what the snapshot does not show yet: a commit can be decoded befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from psycopg import sql
 
@@ -22,24 +23,73 @@ TABLES_A_QUERY = 100  # tables whose logs or pending keys are summed up in one q
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """`session` is where they are; `shown` None: what it sees, else the source's snapshot whose changes belong."""
+    """`session` is where they are; `shown` None: what it sees, else the source's snapshot whose changes belong.
+
+    `ends` has, by table id, the place at which to stop in a log that is not taken as a whole: rows that stand before it
+    are all that is read and forgotten. Nobody moves a log's row; what others write into free space before that place
+    the snapshot does not show, so it is neither."""
 
     session: Session
     shown: str | None = None
+    ends: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def on_target(self) -> bool:
+        return self.shown is not None
 
     def of(self, table: TableRow) -> sql.Composable:
+        where = self._where(table)
         log = change_log.log_table(table.log_table)
-        if self.shown is None:
-            return log
-        return sql.SQL(
-            "(SELECT * FROM {} WHERE pg_catalog.pg_visible_in_snapshot(xid, {}::pg_catalog.pg_snapshot))"
-        ).format(log, sql.Literal(self.shown))
+        return sql.SQL("(SELECT * FROM {}{})").format(log, where) if where else log
 
     def forget(self, tables: Iterable[TableRow]) -> None:
-        """In the target's own transaction, where they are there: what this snapshot shows has been taken."""
-        for table in tables if self.shown is not None else ():
-            shown = sql.SQL("DELETE FROM {} WHERE pg_catalog.pg_visible_in_snapshot(xid, {}::pg_catalog.pg_snapshot)")
-            self.session.execute(shown.format(change_log.log_table(table.log_table), sql.Literal(self.shown)))
+        """What has been taken, and nothing else: in the transaction that has read it, or one with its snapshot."""
+        for table in tables:
+            log = change_log.log_table(table.log_table)
+            self.session.execute(sql.SQL("DELETE FROM {}{}").format(log, self._where(table) or sql.SQL("")))
+
+    def _where(self, table: TableRow) -> sql.Composable | None:
+        terms = list[sql.Composable]()
+        if self.shown is not None:
+            visible = sql.SQL("pg_catalog.pg_visible_in_snapshot(xid, {}::pg_catalog.pg_snapshot)")
+            terms.append(visible.format(sql.Literal(self.shown)))
+        if table.id in self.ends:
+            terms.append(sql.SQL("ctid < {}::pg_catalog.tid").format(sql.Literal(self.ends[table.id])))
+        return sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(terms)) if terms else None
+
+    def at_most(self, tables: Sequence[TableRow], rows: int | None) -> Self:
+        """The same, of which no more than so many rows a table are taken (None: all), wherever they stand.
+
+        A table with columns that its copy alone has is taken as a whole: their values follow the keys in order."""
+        if rows is None:
+            return self
+        ends: dict[int, str] = {}
+        with self.session.transaction(force_rollback=True):  # with it go the settings
+            # Rows in the order in which they stand, from the first on.
+            self.session.execute("SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0")
+            for batch in batches(_there(self, [t for t in tables if not t.plan.keep])):
+                query = sql.SQL(" UNION ALL ").join(self._end(table, rows) for table in batch)
+                ends |= {table_id: end for table_id, end in self.session.execute(query) if end}
+        return replace(self, ends=ends)
+
+    def _end(self, table: TableRow, rows: int) -> sql.Composed:
+        log = change_log.log_table(table.log_table) + (self._where(table) or sql.SQL(""))
+        return sql.SQL(_Q["log_end"]).format(id=sql.Literal(table.id), log=log, rows=sql.Literal(rows))
+
+    def left(self, tables: Iterable[TableRow], most: int) -> dict[int, int]:
+        """How many rows are not taken of each log that is not taken as a whole; none is counted further than `most`."""
+        behind = [t for t in tables if t.id in self.ends]
+        whole, found = replace(self, ends={}), dict[int, int]()
+        for batch in batches(behind):
+            query = sql.SQL(" UNION ALL ").join(
+                sql.SQL(_Q["log_left"]).format(
+                    id=sql.Literal(t.id), log=change_log.log_table(t.log_table), rows=sql.Literal(most),
+                    end=sql.Literal(self.ends[t.id]), shown=whole._where(t) or sql.SQL(" WHERE true"),
+                )
+                for t in batch
+            )  # fmt: skip
+            found |= dict(self.session.execute(query).fetchall())
+        return found
 
 
 def logs_now(pipeline: Pipeline, source: Session, target: Session) -> Logs:
@@ -61,15 +111,20 @@ def lost_tracks(logs: Logs, tables: Sequence[TableRow]) -> set[int]:
 def summaries(logs: Logs, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
     """Table id → (log rows, whether one says 'X', leaves that were truncated). A log that is not there, since a run
     died while it made a new one, does not know anything."""
-    rows = logs.session.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall()
-    there = {row[0] for row in rows}
-    found: dict[int, tuple[int, bool, list[int]]] = {t.id: (0, True, []) for t in tables if t.log_table not in there}
-    for batch in batches([t for t in tables if t.log_table in there]):
+    there = _there(logs, tables)
+    found: dict[int, tuple[int, bool, list[int]]] = {t.id: (0, True, []) for t in tables}
+    for batch in batches(there):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=logs.of(t)) for t in batch
         )
         found |= {row[0]: (row[1], row[2], row[3]) for row in logs.session.execute(query)}
     return found
+
+
+def _there(logs: Logs, tables: Sequence[TableRow]) -> list[TableRow]:
+    rows = logs.session.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall()
+    names = {row[0] for row in rows}
+    return [t for t in tables if t.log_table in names]
 
 
 def batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:

@@ -29,8 +29,8 @@ from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
-from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves
-from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves, watched
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort
 from airflow_provider_pgddl.engine.schema.drift import drift
 
 
@@ -42,41 +42,41 @@ class ChangedAgain(Exception):
     """The table or its copy has changed since it was looked at: what changed it comes first."""
 
 
-def reload(replica: Replica, table: TableRow, record: Callable[[Session], None], leaves: Sequence[int] = ()) -> int:
+def reload(
+    replica: Replica,
+    table: TableRow,
+    record: Callable[[Session], None],
+    leaves: Sequence[int] = (),
+    effort: Effort = POLITE,
+) -> int:
     """Makes all keys pending (of these leaves only, where some are named); returns how many rows those are.
 
     `table` is as it is to be recorded, and `record` records it, in the transaction that empties the copy. ChangedAgain
     where the table or its copy is not that any more, Tied where its copy cannot be emptied, GaveWay where somebody
     waits for it.
     """
-    others = () if replica.in_place else (replica.target,)
-    with replica.source.transaction():
-        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with Watch(replica.source, replica.watcher, *others) as watch:
-            lock_tables(replica, [table])
-            triggers = change_log.capture_names(replica.pipeline)
-            now = catalog.describe(replica.source, [table.oid], triggers).get(table.oid)
-            if findings := drift(table.version, table.physical, now):
-                raise ChangedAgain("; ".join(findings))
-            assert now is not None
-            names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
-            logs = logs_of(replica)
-            if replica.in_place:
-                keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
-            else:
-                with replica.target.transaction():
-                    with ties.quiet(replica.target, {table.id: table.plan}) as tied:
-                        _refuse_tied(tied)
-                        keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
-                    if not leaves:
-                        logs.forget([table])
-                    flush(replica.watcher, insert_lsn(replica.source))
-                    lease.check(replica.target, replica.fence)
-            if not leaves and replica.receive is None:
-                change_log.acknowledge(replica.source, replica.pipeline, 0, [table.log_table])
-        watch.check()
+    with watched(replica, effort):
+        lock_tables(replica, [table], effort.wait)
+        triggers = change_log.capture_names(replica.pipeline)
+        now = catalog.describe(replica.source, [table.oid], triggers).get(table.oid)
+        if findings := drift(table.version, table.physical, now):
+            raise ChangedAgain("; ".join(findings))
+        assert now is not None
+        names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
+        logs = logs_of(replica)
         if replica.in_place:
-            lease.check(replica.source, replica.fence)
+            keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
+        else:
+            with replica.target.transaction():
+                with ties.quiet(replica.target, {table.id: table.plan}) as tied:
+                    _refuse_tied(tied)
+                    keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
+                if not leaves and logs.on_target:
+                    logs.forget([table])
+                flush(replica.watcher, insert_lsn(replica.source))
+                lease.check(replica.target, replica.fence)
+        if not leaves and not logs.on_target:
+            logs.forget([table])
     return keys
 
 

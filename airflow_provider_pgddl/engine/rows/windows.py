@@ -9,7 +9,8 @@ matters."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -23,6 +24,7 @@ from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.lock_wait import holders, note_waits
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain_into_partitions
@@ -43,7 +45,7 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
-from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, Busy, Effort, Watch
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -57,7 +59,8 @@ class Window:
 
     `lsn` is where the source's WAL was at its snapshot.
     `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
-    are done."""
+    are done. `left` counts log rows that its snapshot shows and that it has not taken, as far as it has looked; they
+    are `pending`, too."""
 
     taken_at: datetime
     lsn: str
@@ -66,6 +69,7 @@ class Window:
     keys: int = 0
     rows: int = 0
     pending: int = 0
+    left: int = 0
     seconds: float = 0.0
     stopped: dict[int, list[str]] = field(default_factory=dict)
 
@@ -100,38 +104,54 @@ def window(
     tables: Sequence[TableRow],
     *,
     fill: int,
+    take: int | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
     whole: bool = False,
+    effort: Effort = POLITE,
 ) -> Window:
-    """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only).
+    """One window over `tables`; `fill` is how many pending keys at most are read again (0: ingest only), `take` how
+    many rows of each log at most are taken (None: all). A table whose log has more is not filled: a row that comes
+    back might meet one that has to leave.
 
     `whole` says that these are all tables that rows are followed of: lag is counted from such a window's snapshot.
 
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
     target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that."""
     started = time.monotonic()
-    others = () if replica.in_place else (replica.target,)
-    with replica.source.transaction():
-        replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with Watch(replica.source, replica.watcher, *others) as watch:
-            lock_tables(replica, tables)
-            if replica.in_place:
-                done = _in_place(replica, tables, fill, whole)
-                if inside:
-                    inside(done)
-            else:
-                done = _across(replica, tables, fill, fill_elsewhere, inside, whole)
-        watch.check()
+    with watched(replica, effort):
+        lock_tables(replica, tables, effort.wait)
         if replica.in_place:
-            lease.check(replica.source, replica.fence)
+            done = _in_place(replica, tables, fill, take, whole)
+            if inside:
+                inside(done)
+        else:
+            done = _across(replica, tables, fill, take, fill_elsewhere, inside, whole)
     done.seconds = time.monotonic() - started
     return done
 
 
-def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
+@contextmanager
+def watched(replica: Replica, effort: Effort) -> Iterator[None]:
+    """A transaction of the source that has one snapshot and is to lock tables: let go of when others have waited for
+    longer than this `effort` lets them, and, in place, committed only while the token is valid."""
+    others = () if replica.in_place else (replica.target,)
+    watch = Watch(replica.source, replica.watcher, *others, tolerance=effort.wait)
+    try:
+        with replica.source.transaction():
+            replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            with watch:
+                yield
+            watch.check()
+            if replica.in_place:
+                lease.check(replica.source, replica.fence)
+    finally:
+        note_waits(watch.waited())
+
+
+def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0) -> None:
     """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between
-    the two."""
+    the two. They are waited for as long as `wait` says."""
     plans = {t.oid: t.plan for t in tables if t.plan}
     if plans:
         # Their present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped
@@ -139,7 +159,10 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow]) -> None:
         rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
         live = [(sql.Identifier(schema, name), plans[oid]) for oid, schema, name, _, _ in rows]
         try:
-            keeping.lock(replica.source, live, "reader")
+            keeping.lock(replica.source, live, "reader", wait)
+        except Busy as busy:
+            front = holders(replica.watcher, replica.pipeline, ["AccessExclusiveLock"])
+            raise Busy(f"{busy.what}{front}", todo=busy.todo) from None
         except (pg.UndefinedTable, pg.InvalidSchemaName):  # between the question and the lock
             raise GaveWay("a table was dropped or renamed just now", todo="nothing: this is tried again") from None
         if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
@@ -172,6 +195,7 @@ def _across(
     replica: Replica,
     tables: Sequence[TableRow],
     fill: int,
+    take: int | None,
     fill_elsewhere: FillElsewhere | None,
     inside: Callable[[Window], None] | None,
     whole: bool,
@@ -183,7 +207,7 @@ def _across(
     snapshot, lsn, taken_at = row
     acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at, lsn, snapshot)
-    logs = logs_of(replica)
+    logs = logs_of(replica).at_most(tables, take)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         if _type_altered(replica):
@@ -201,13 +225,16 @@ def _across(
                 if table.plan.keep:
                     kept.fit(target, table)
             changed, staged = ingest_across(replica, logs, healthy, done, tied, behind)
-            if fill > 0 and tied.tied and not tied.tied & done.stopped.keys():
+            left = logs.left([t for t in healthy if t.id not in done.stopped], take or 1)
+            done.left = sum(left.values())
+            leave_pending(target, healthy, {i: staged.pop(i) for i in left if i in staged})
+            if fill > 0 and tied.tied and not tied.tied & (done.stopped.keys() | left.keys()):
                 together = [t for t in healthy if t.id in tied.tied]
                 rows, refused = fill_together(source, target, replica.pipeline, together)
                 done.rows += rows
                 done.stopped |= refused
             waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped])
-            apart = {table_id: keys for table_id, keys in waiting.items() if table_id not in tied.tied}
+            apart = {i: keys for i, keys in waiting.items() if i not in tied.tied and i not in left}
             if fill > 0 and sum(apart.values()) + sum(staged.values()) <= fill:
                 shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
                 rows, refused = fill_tables(
@@ -221,12 +248,15 @@ def _across(
                 leave_pending(target, healthy, staged)
                 for table_id, keys in count_pending(target, [t for t in healthy if t.id in staged]).items():
                     waiting[table_id] = apart[table_id] = keys
-        done.pending = sum(waiting.values()) + waits
-        logs.forget(changed)
+        done.pending = sum(waiting.values()) + waits + done.left
+        if logs.on_target:
+            logs.forget(changed)
         flush(replica.watcher, lsn)
         done.number = note_window(journal, replica, done, acknowledged, whole)
         lease.check(target, replica.fence)
-    change_log.acknowledge(source, replica.pipeline, done.number, logs_on_source(replica, changed))
+    if not logs.on_target:
+        logs.forget(changed)
+    change_log.acknowledge(source, replica.pipeline, done.number)
     if fill and apart:
         todo = [t for t in healthy if apart.get(t.id)]
         fill_now = fill_elsewhere or _fill_here(replica)
@@ -234,7 +264,7 @@ def _across(
         done.rows += rows
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
-        done.pending = sum(count_pending(target, healthy).values()) + waits
+        done.pending = sum(count_pending(target, healthy).values()) + waits + done.left
     if inside:
         inside(done)
     return done
@@ -289,10 +319,6 @@ def _guarded(
     refused |= {t.id: [kept.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.keep}
     done.stopped |= stops | refused
     return [t for t in tables if t.id not in done.stopped], behind
-
-
-def logs_on_source(replica: Replica, tables: Sequence[TableRow]) -> list[str]:
-    return [] if replica.receive else [t.log_table for t in tables]
 
 
 def ingest_across(
@@ -381,7 +407,7 @@ def _fill_here(replica: Replica) -> FillElsewhere:
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bool) -> Window:
+def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int | None, whole: bool) -> Window:
     conn = replica.source
     row = conn.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()").fetchone()
     assert row is not None
@@ -389,9 +415,12 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bo
     journal = Journal(conn, replica.pipeline)
     done = Window(taken_at, lsn)
     healthy, done.stopped = stopped_by_drift(conn, journal, tables)
+    logs = logs_of(replica).at_most(healthy, take)
+    left = logs.left(healthy, take or 1)
     for table in healthy:
         try:
-            keys, rows = drain_into_partitions(conn, replica.pipeline, table, fill)
+            here = 0 if table.id in left else fill
+            keys, rows = drain_into_partitions(conn, replica.pipeline, table, here, logs)
         except LostTrack as lost:
             done.stopped[table.id] = [str(lost)]
             continue
@@ -401,7 +430,8 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, whole: bo
             continue
         done.keys += keys
         done.rows += rows
-    done.pending = sum(count_pending(conn, healthy).values())
+    done.left = sum(rows for table_id, rows in left.items() if table_id not in done.stopped)
+    done.pending = sum(count_pending(conn, healthy).values()) + done.left
     done.number = note_window(journal, replica, done, 0, whole)
-    change_log.acknowledge(conn, replica.pipeline, done.number, [])
+    change_log.acknowledge(conn, replica.pipeline, done.number)
     return done

@@ -174,9 +174,31 @@ WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
   AND n.nspname <> 'pgddl' AND n.nspname !~ '^(pg_|pgddl_copy_|information_schema$)'
 
 -- name: waiting_behind
--- Is anybody waiting behind this session for a relation: a table, one of its leaves, an index?
-SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
-               WHERE NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid)))
+-- Who has waited longest behind this session for a relation (a table, one of its leaves, an index): seconds, process, statement.
+SELECT coalesce(extract(epoch FROM pg_catalog.clock_timestamp() - l.waitstart), 0)::float8, l.pid, a.query
+FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
+WHERE NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid))
+ORDER BY l.waitstart LIMIT 1
+
+-- name: holders
+-- Who holds one of a pipeline's tables, or a part of one, in one of these modes: process and statement, the oldest transaction first.
+SELECT a.pid, a.query
+FROM pg_catalog.pg_stat_activity a
+WHERE a.pid IN (SELECT l.pid FROM pg_catalog.pg_locks l
+                JOIN pgddl.captured c ON c.pipeline = %(pipeline)s AND l.relation IN (c.root, c.leaf)
+                WHERE l.granted AND l.locktype = 'relation' AND l.mode = ANY(%(modes)s::text[])
+                  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))
+  AND pg_catalog.starts_with(a.application_name, %(ours)s) IS NOT TRUE
+ORDER BY a.xact_start LIMIT 3
+
+-- name: waited_for
+-- Whom sessions of ours wait for: process and statement.
+SELECT DISTINCT b.pid, b.query
+FROM pg_catalog.pg_stat_activity a
+CROSS JOIN LATERAL unnest(pg_catalog.pg_blocking_pids(a.pid)) p(pid) JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid
+WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
+  AND pg_catalog.starts_with(a.application_name, %(ours)s) AND pg_catalog.starts_with(b.application_name, %(ours)s) IS NOT TRUE
+ORDER BY b.pid LIMIT 3
 
 -- name: terminate_stale
 -- Backends of this pipeline whose token is not (or no longer) a live one; a database beside this one may have a pipeline of

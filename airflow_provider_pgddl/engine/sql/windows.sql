@@ -17,6 +17,13 @@ SELECT {id}::bigint, coalesce(sum(n), 0)::bigint, coalesce(bool_or(op = 'X'), fa
        coalesce(pg_catalog.array_agg(DISTINCT leaf) FILTER (WHERE op = 'T'), '{{}}')
 FROM (SELECT op, leaf, count(*) AS n FROM {log} AS l GROUP BY op, leaf) AS g
 
+-- name: log_end
+-- The place of the first row behind so many.
+SELECT {id}::bigint, (SELECT ctid::text FROM {log} OFFSET {rows} LIMIT 1)
+
+-- name: log_left
+SELECT {id}::bigint, (SELECT count(*) FROM (SELECT FROM {log}{shown} AND ctid >= {end}::pg_catalog.tid LIMIT {rows}) AS l)
+
 -- name: log_keys
 -- Every key that the log names, before and after; UNION compares by the types' own equality.
 SELECT {old} FROM {log} AS l WHERE op = 'D' OR op = 'U' AND NOT ({same})

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.lock_wait import waits_measured
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.stages.check import check
@@ -20,7 +21,7 @@ from airflow_provider_pgddl.engine.stages.context import Context, StageResult, r
 from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
 from airflow_provider_pgddl.engine.stages.gate import gate, shown
 from airflow_provider_pgddl.engine.stages.idle import finished, idle
-from airflow_provider_pgddl.engine.stages.locks import waits_measured
+from airflow_provider_pgddl.engine.stages.locks import tries_told
 from airflow_provider_pgddl.engine.stages.reset import reset
 from airflow_provider_pgddl.engine.stages.status import status
 
@@ -68,7 +69,7 @@ def run(job: Job) -> StageResult:
             journal.start_stage(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
-        with waits_measured() as waits:
+        with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
             result: StageResult = stage.run(context)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})

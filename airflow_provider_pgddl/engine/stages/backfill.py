@@ -158,7 +158,7 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
     )  # fmt: skip
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    line = _progress_line(progress, context.lease.token, [t.id for t in tables])
+    line = _progress_line(context, progress, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
         workers = min(context.pipeline.backfill.workers, chunks)
         if _over_spark(context, chunks, size):
@@ -172,20 +172,23 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
         return beside_each_other(copy_chunks, [work] * workers, doing="running backfill")
 
 
-def _progress_line(journal: Journal, token: int, ids: Sequence[int]):  # type: ignore[no-untyped-def]
-    start = journal.chunk_progress(ids)
-    control, told = Control(journal.conn, journal.pipeline), Told()
+def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
+    start = last = journal.chunk_progress(ids)
+    control, told, token = Control(journal.conn, journal.pipeline), Told(), context.lease.token
 
     def line(seconds: float) -> str | None:
+        nonlocal last
         hold = control.row().hold_of(token)  # workers wait for its end, wherever they are
         text = told.line(hold)
         if hold or text:
             return text
-        chunks, done, rows, size, size_done = journal.chunk_progress(ids)
+        now = chunks, done, rows, size, size_done = journal.chunk_progress(ids)
+        in_front = context.in_front() if now == last else ""  # whom workers wait for, wherever they are
+        last = now
         rate = (rows - start[2]) / seconds
         byte_rate = (size_done - start[4]) / seconds
         left = f", {duration((size - size_done) / byte_rate)} left" if byte_rate else ""
-        return f"{done}/{chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}"
+        return f"{done}/{chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}{in_front}"
 
     return line
 

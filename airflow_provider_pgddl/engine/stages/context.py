@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.control import Border, Control
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job import Job
 from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.lease import Fence, Lease
+from airflow_provider_pgddl.engine.lock_wait import holders, waited_for
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.progress import repeating, say
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.plan import Keepers
 from airflow_provider_pgddl.engine.rows.windows import Replica
-from airflow_provider_pgddl.engine.rows.yielding import Patience
+from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort, Patience
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.stages.receiving import receive
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
@@ -35,6 +37,12 @@ T = TypeVar("T")
 # A SparkSession takes 5–7 s to start. It pays for itself from about this many full chunks of work on; below, the
 # driver works alone.
 SPREAD_CHUNKS = 4
+LEAST_TAKEN = 10_000  # log rows: taking them is far less work than filling, and a small window must keep up with them
+# Every mode in which somebody may hold a table: each is in the way of ACCESS EXCLUSIVE.
+TABLE_LOCKS = (
+    "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
+    "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,32 @@ class Context:
     def say(self, text: str) -> None:
         say(self.job.stage, text)
 
+    def say_that_locks_are_waited_for(self, text: str) -> None:
+        """With who holds the source's tables, in whatever way."""
+        self.say(text + self._asked("source", lambda conn: holders(conn, self.name, TABLE_LOCKS)))
+
+    def say_that_windows_wait(self) -> None:
+        """How long one has been tried, and whom it waits for just now."""
+        self.say(self.patience.so_far + self.in_front())
+
+    def in_front(self) -> str:
+        """Whom sessions of ours wait for, or who keeps them from a table that they would read: they ask for it without
+        waiting. As the end of a sentence; '' for nobody."""
+
+        def on_source(conn: Session) -> str:
+            return waited_for(conn, self.name) or holders(conn, self.name, ["AccessExclusiveLock"])
+
+        found = self._asked("source", on_source)
+        if not found and not self.in_place:
+            found = self._asked("target", lambda conn: waited_for(conn, self.name))
+        return found
+
+    def _asked(self, side: str, ask: Callable[[Session], str]) -> str:
+        """Through a session of its own, whatever the others are doing; '' where that is not to be had."""
+        with suppress(PgddlError, psycopg.Error), self.brief_session(side, "look") as conn:
+            return ask(conn)
+        return ""
+
     def look_at_owners_again(self) -> None:
         """Once DDL has come: a table may be another role's, or have code that it had not."""
         self._keepers.clear()
@@ -184,6 +218,16 @@ class Context:
         receive = self.receive if self.pipeline.by_slot else None
         watcher = self.session("source", "watch")
         return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive)
+
+    @property
+    def log_rows(self) -> int:
+        """How many rows of each log a window takes at most."""
+        return max(self.pipeline.replay.window_rows, LEAST_TAKEN)
+
+    @cached_property
+    def patience(self) -> Patience:
+        """That of all windows: how busy the tables are one learns from the one before."""
+        return Patience(self.pipeline.ddl.retry_for, let_wait=self.pipeline.swap.lock_timeout)
 
     def receive(self) -> None:
         """See `receiving.receive`."""
@@ -254,11 +298,24 @@ def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipe
 
 def patiently(context: Context, attempt: Callable[[], T]) -> T:
     """`attempt`, again and again while it gives way to others or loses a race that a new snapshot wins."""
-    patience = Patience(context.pipeline.ddl.retry_for)
+    return _tried(Patience(context.pipeline.ddl.retry_for, context.say), lambda _: attempt())
+
+
+def insistently(context: Context, attempt: Callable[[Effort], T]) -> T:
+    """The same for what locks live tables for a while: with as much effort as the last ones have shown it to need."""
+    context.patience.begin()
+    with repeating("pgddl-waiting", SAY_EVERY, context.say_that_windows_wait):
+        return _tried(context.patience, attempt)
+
+
+def _tried(patience: Patience, attempt: Callable[[Effort], T]) -> T:
     while True:
         try:
-            return attempt()
+            done = attempt(patience.effort)
         except GaveWay as error:
             patience.wait(error)
         except (pg.SerializationFailure, pg.DeadlockDetected) as error:
             patience.wait(GaveWay(str(error.diag.message_primary)))
+        else:
+            patience.succeeded()
+            return done

@@ -35,7 +35,7 @@ from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.model import Schemas
 from airflow_provider_pgddl.engine.schema.versions import mask
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages.context import Context, patiently
+from airflow_provider_pgddl.engine.stages.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.stages.handover import take_back
 from airflow_provider_pgddl.engine.stages.newcomers import take_in_late_tables
 from airflow_provider_pgddl.engine.stages.sequences import in_reach
@@ -400,7 +400,8 @@ def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> Non
         take_back(context, known)
         # A run that died between an event and the plan that follows from it has left names that are no more.
         with suppress(pg.UndefinedTable, pg.UndefinedColumn):
-            patiently(context, lambda: clear_changed(context.replica, known))
+            while insistently(context, lambda e: clear_changed(context.replica, known, e.of(context.log_rows), e)):
+                pass  # more of the log is to be taken
 
 
 def _why(message: str | None) -> str:

@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain, prepare_drain
+from airflow_provider_pgddl.engine.rows.logs import Logs
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
@@ -264,6 +265,8 @@ def drain_all(context: Context, conn: Session, tables: Sequence[TableRow]) -> in
     """The last window, with a fresh snapshot under the lock, in the same session (C16)."""
     limit = context.pipeline.replay.window_rows
     drained = 0
+    if Logs(conn).at_most(tables, context.log_rows).ends:
+        raise NotYet("too much was written just now")
     for table in tables:
         try:
             keys, _ = drain(conn, table, limit - drained)

@@ -114,6 +114,8 @@ def _hand_over(context: Context, table: TableRow) -> None:
             _, stopped = stopped_by_drift(conn, Journal(conn, context.name), [table])
             if stopped:
                 raise _Stays("; ".join(stopped[table.id]))
+            if Logs(conn).at_most([table], most).ends:
+                raise _Stays("too many changes came just now")
             waiting = count_changes(Logs(conn), [table])[table.id] + sum(count_pending(conn, [table]).values())
             if waiting > most:
                 raise _Stays(f"{waiting} changes came just now")

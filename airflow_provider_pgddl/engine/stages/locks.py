@@ -15,23 +15,23 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Retry
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait, note_waits
 from airflow_provider_pgddl.engine.pipeline.model import Swap
 
 T = TypeVar("T")
 
-_waits: ContextVar[list[float]] = ContextVar("waits")
+SAY_EVERY = 10.0  # seconds of tries after which it is said that they go on
+_tell: ContextVar[Callable[[str], None]] = ContextVar("tell", default=lambda _: None)
 
 
 @contextmanager
-def waits_measured() -> Iterator[list[float]]:
-    """Collects, in milliseconds, for how long each transaction under `writers_wait` may have kept a writer waiting."""
-    found: list[float] = []
-    token = _waits.set(found)
+def tries_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """What is said while `with_tries` does not get its locks goes there."""
+    token = _tell.set(tell)
     try:
-        yield found
+        yield
     finally:
-        _waits.reset(token)
+        _tell.reset(token)
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def writers_wait(*, later: bool = False) -> Iterator[Callable[[], None]]:
         yield lambda: began.append(time.monotonic())
     finally:
         if began:
-            _waits.get([]).append((time.monotonic() - began[0]) * 1000)
+            note_waits([time.monotonic() - began[0]])
 
 
 def lock_all(conn: Session, relations: Sequence[tuple[str, str]], mode: str, timeout: float) -> None:
@@ -74,6 +74,7 @@ def with_tries(
 ) -> T:
     """`attempt`, until it gets its locks (and does not raise `again`); Retry after `swap.retries` tries."""
     why = "the locks were not to be had"
+    began = said = time.monotonic()
     for number in range(swap.retries):
         try:
             return attempt()
@@ -81,6 +82,9 @@ def with_tries(
             why = str(error.diag.message_primary)
         except again as reason:
             why = str(reason)
+        if (now := time.monotonic()) - said >= SAY_EVERY:
+            said = now
+            _tell.get()(f"{what}: {number + 1} of {swap.retries} tries in {now - began:.0f} s: {why}")
         if number < swap.retries - 1:
             time.sleep(min(0.02 * 1.5**number, 1.0) * random.uniform(0.5, 1.5))
     raise Retry(

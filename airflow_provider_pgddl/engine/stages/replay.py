@@ -14,9 +14,10 @@ from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
+from airflow_provider_pgddl.engine.rows.yielding import Effort
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
@@ -94,8 +95,7 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed(context)).values())
-    spread = waiting > SPREAD_WINDOWS * settings.window_rows and context.pipeline.backfill.workers > 1
-    elsewhere = _fill_over_spark(context) if spread and not context.in_place else None
+    over_spark = _OverSpark(context)
     windows: list[Window] = []
     looked = time.monotonic()
     while True:
@@ -107,8 +107,10 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
         if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None
-        done = one_window(context, replica, followed(context), fill_elsewhere=elsewhere, whole=whole)
+        before, elsewhere = (over_spark.start, over_spark.fill) if over_spark.is_worth(waiting) else (None, None)
+        done = one_window(context, replica, followed(context), before=before, fill_elsewhere=elsewhere, whole=whole)
         windows.append(done)
+        waiting = done.pending
         if done.keys or done.rows or done.pending or len(windows) == 1:
             lag = behind(context.source, done.lsn, done.taken_at)
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
@@ -135,43 +137,65 @@ def one_window(
     replica: Replica,
     tables: Sequence[TableRow],
     *,
+    before: Callable[[], None] | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
     whole: bool = False,
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
-    goes on in the next one where captured DDL explains it."""
+    goes on in the next one where captured DDL explains it. `before` is done right before each try: what must be there
+    once there is a snapshot."""
     receive_backlog(context)
-    rows = context.pipeline.replay.window_rows
+    rows, take = context.pipeline.replay.window_rows, context.log_rows
     tables = for_a_window(context, tables, compared=inside is not None)
 
-    def attempt() -> Window:
-        return window(replica, tables, fill=rows, fill_elsewhere=fill_elsewhere, inside=inside, whole=whole)
+    def attempt(effort: Effort) -> Window:
+        if before is not None:
+            before()
+        elsewhere = None if effort.wait else fill_elsewhere  # there is no time for that
+        return window(
+            replica, tables, fill=effort.of(rows), take=effort.of(take), fill_elsewhere=elsewhere, inside=inside,
+            whole=whole, effort=effort,
+        )  # fmt: skip
 
-    done = patiently(context, attempt)
+    done = insistently(context, attempt)
     stop(context, done.stopped)
     return done
 
 
-def _fill_over_spark(context: Context) -> FillElsewhere:
-    """Its session is started here, before a window holds a snapshot."""
-    from airflow_provider_pgddl.engine.spark import spread, start
+class _OverSpark:
+    """Fills over Spark, from the first time on that it is worth the start of a session."""
 
-    app, workers = f"pgddl replay {context.name}", context.pipeline.backfill.workers
-    start(app, workers=workers)
+    def __init__(self, context: Context):
+        self._context, self._workers = context, context.pipeline.backfill.workers
+        self._app = f"pgddl replay {context.name}"
+        self._begun = False
 
-    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+    def is_worth(self, waiting: int) -> bool:
+        """With so many keys pending."""
+        rows = self._context.pipeline.replay.window_rows
+        self._begun |= waiting > SPREAD_WINDOWS * rows
+        return self._begun and waiting > rows and self._workers > 1 and not self._context.in_place
+
+    def start(self) -> None:
+        """The workers are there before a window holds a snapshot (C32)."""
+        from airflow_provider_pgddl.engine.spark import start
+
+        start(self._app, workers=self._workers)
+
+    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+        from airflow_provider_pgddl.engine.spark import BEGIN_WITHIN, spread
+
+        context, workers = self._context, self._workers
         part = FillPart(
             context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
             tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
         )  # fmt: skip
         try:
-            done = spread(fill_part, [part] * workers, workers=workers, app=app)
+            done = spread(fill_part, [part] * workers, workers=workers, app=self._app, begin_within=BEGIN_WITHIN)
         finally:
             _end_fills(context)
         return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
-
-    return fill
 
 
 def _end_fills(context: Context) -> None:

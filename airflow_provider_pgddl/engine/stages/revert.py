@@ -30,10 +30,10 @@ from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forg
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
-from airflow_provider_pgddl.engine.rows.yielding import Watch
+from airflow_provider_pgddl.engine.rows.yielding import Effort, Watch
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.cleanup import refuse_late_changes
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.stages.exchange import (
     ForeignKey,
     NotYet,
@@ -189,10 +189,14 @@ def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
 def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
     """Windows from the new tables into the old ones, until little is left for the locks."""
     rows, fill = [way.row for _, way in backs], context.pipeline.replay.window_rows
-    windows, border = list[Window](), context.border()
+    windows, border, take = list[Window](), context.border(), context.log_rows
+
+    def attempt(effort: Effort) -> Window:
+        return window(context.replica, rows, fill=effort.of(fill), take=effort.of(take), effort=effort)
+
     while True:
         border.wait()
-        done = patiently(context, lambda: window(context.replica, rows, fill=fill))
+        done = insistently(context, attempt)
         windows.append(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending")

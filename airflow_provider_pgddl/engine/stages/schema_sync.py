@@ -3,6 +3,7 @@ the verdict."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -12,8 +13,9 @@ from airflow_provider_pgddl.engine.ddl.build import Build, build, is_shared
 from airflow_provider_pgddl.engine.journal import EventRow, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
-from airflow_provider_pgddl.engine.rows.windows import window
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
+from airflow_provider_pgddl.engine.rows.windows import Window, window
+from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort
+from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, stop
 from airflow_provider_pgddl.engine.stages.handover import hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
@@ -62,12 +64,25 @@ def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
     receive_backlog(context)
-    replica = context.replica
+    replica, take = context.replica, context.log_rows
     followed = [t for t in tables if not t.keyless]
-    done = patiently(context, lambda: window(replica, followed, fill=0))
-    stop(context, done.stopped)
-    context.say(f"{done.keys} keys changed since capture began, {done.pending} pending")
-    return done.keys
+    keys, said = 0, time.monotonic()
+
+    def attempt(effort: Effort) -> Window:
+        return window(replica, followed, fill=0, take=effort.of(take), effort=effort)
+
+    while True:
+        done = insistently(context, attempt)
+        stop(context, done.stopped)
+        keys += done.keys
+        followed = [t for t in followed if t.id not in done.stopped]
+        if not done.left:
+            context.say(f"{keys} keys changed since capture began, {done.pending} pending")
+            return keys
+        if time.monotonic() - said >= SAY_EVERY:
+            said = time.monotonic()
+            context.say(f"{keys} keys of the change log taken, at least {done.left} rows of it are left")
+        receive_backlog(context)
 
 
 def _build(context: Context, tables: Sequence[TableRow]) -> int:

@@ -43,7 +43,7 @@ from airflow_provider_pgddl.engine.stages.compare import (
     recorded,
     removed_columns,
 )
-from airflow_provider_pgddl.engine.stages.context import Context, patiently
+from airflow_provider_pgddl.engine.stages.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.stages.handover import take_back
 from airflow_provider_pgddl.engine.stages.migrating import migrate
 from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
@@ -445,7 +445,7 @@ def read_again(
         _record(conn, context.name, was, look, "indexed")
 
     try:
-        rows = patiently(context, lambda: reload(context.replica, look.fresh, record, leaves))
+        rows = insistently(context, lambda effort: reload(context.replica, look.fresh, record, leaves, effort))
     except ChangedAgain as again:
         context.changed_again.add(was.id)
         context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")

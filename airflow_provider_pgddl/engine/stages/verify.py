@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,7 @@ from airflow_provider_pgddl.engine.stages.ddl import follow
 from airflow_provider_pgddl.engine.stages.replay import followed, one_window, ready
 
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
+SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
 Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
 
 
@@ -107,7 +109,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
     total = len(journal.ranges_left([t.id for t in chosen()], job))
-    spread = _spread(context, chosen(), total)
+    spread = _worth_spreading(context, chosen(), total)
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
     at_once = set[int]()  # tables of which all ranges are tried as one
@@ -141,13 +143,17 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
                 ]
                 if not todo:
                     return
+                seconds = max(SHORTEST_SECONDS, WINDOW_SECONDS / context.patience.effort.share)
                 if spread and done.snapshot:
-                    compared += _compare_over_spark(context, done.snapshot, todo)
+                    compared += _compare_over_spark(context, done.snapshot, todo, seconds)
                 else:
-                    compare_ranges(replica.source, replica.target, todo, WINDOW_SECONDS, compared)
+                    compare_ranges(replica.source, replica.target, todo, seconds, compared)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
-        one_window(context, replica, tables if context.in_place else followed(context), inside=inside)
+        one_window(
+            context, replica, tables if context.in_place else followed(context), inside=inside,
+            before=partial(_start_spark, context) if spread else None,
+        )  # fmt: skip
         with context.fenced():
             journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
         too_long = {range_id for range_id, _, differ in compared if differ is None}
@@ -175,29 +181,33 @@ def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableR
     return uncut
 
 
-def _spread(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
-    """Whether to compare over Spark: across databases, where there is much. Its session is started here, before a
-    window holds a snapshot."""
+def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
+    """Whether to compare over Spark: across databases, where there is much."""
     size = context.journal.chunk_progress([t.id for t in tables])[3]
-    if context.in_place or not worth_spreading(context.pipeline, ranges, size):
-        return False
+    return not context.in_place and worth_spreading(context.pipeline, ranges, size)
+
+
+def _start_spark(context: Context) -> None:
+    """Its workers are there before a window holds a snapshot (C32), whatever became of them since the last one."""
     from airflow_provider_pgddl.engine.spark import start
 
     start(f"pgddl verify {context.name}", workers=context.pipeline.backfill.workers)
-    return True
 
 
-def _compare_over_spark(context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]]) -> list[Result]:
-    from airflow_provider_pgddl.engine.spark import spread
+def _compare_over_spark(
+    context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float
+) -> list[Result]:
+    from airflow_provider_pgddl.engine.spark import BEGIN_WITHIN, spread
 
     workers = context.pipeline.backfill.workers
     share = math.ceil(len(todo) / workers)  # one behind the other: a worker's ranges are neighbours
     work = [
         Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
-             tuple(todo[first : first + share]), WINDOW_SECONDS)
+             tuple(todo[first : first + share]), seconds)
         for first in range(0, len(todo), share)
     ]  # fmt: skip
-    shares = spread(compare_part, work, workers=workers, app=f"pgddl verify {context.name}")
+    app = f"pgddl verify {context.name}"
+    shares = spread(compare_part, work, workers=workers, app=app, begin_within=BEGIN_WITHIN)
     return [result for share in shares for result in share]
 
 
