@@ -129,7 +129,10 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
         *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay")),
         *(f"follow.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync")),
     }
-    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay"}
+    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay", "move.swap"}
+    cleanup = dag.get_task("move.cleanup")
+    assert cleanup.trigger_rule == "none_failed_min_one_success"
+    assert cleanup.upstream_task_ids == {"move.verify", "move.swap"}
 
 
 @pytest.mark.parametrize("again", ["yes", "", None])

@@ -262,7 +262,7 @@ SELECT count(*) FROM (SELECT FROM pg_catalog.pg_largeobject_metadata LIMIT 1000)
 
 -- name: foreign_keys
 -- Foreign keys at either end of the tables: who refers to whom, and what we may do with the other end.
-SELECT k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS referenced_oid,
+SELECT k.oid AS key, k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS referenced_oid,
        fn.nspname::text AS referencing_schema, fr.relname::text AS referencing_name, fr.relkind::text AS referencing_kind,
        tn.nspname::text AS referenced_schema, tr.relname::text AS referenced_name, tr.relkind::text AS referenced_kind,
        pg_catalog.pg_has_role(fr.relowner, 'USAGE') AS owns_referencing,
@@ -278,6 +278,34 @@ JOIN pg_catalog.pg_roles tor ON tor.oid = tr.relowner
 WHERE k.contype = 'f' AND k.conparentid = 0
   AND (k.conrelid = ANY(%(oids)s::oid[]) OR k.confrelid = ANY(%(oids)s::oid[]))
 ORDER BY 4, 5, 1
+
+-- name: enforced_keys
+-- Of foreign keys that are validated, by oid: how referenced and referring columns are compared (as in the query
+-- foreign_keys of ties), and whether some of the referring ones being NULL is enough to break it.
+SELECT k.oid, k.confmatchtype = 'f',
+       ARRAY(SELECT ARRAY[pa.attname::text,
+                          CASE WHEN ot.typtype = 'p' AND EXISTS (
+                                   WITH RECURSIVE base(oid) AS (
+                                       VALUES (pa.atttypid), (ca.atttypid)
+                                       UNION ALL
+                                       SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                                   SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                                   WHERE c.castcontext = 'i')
+                               THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
+                               ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END, ca.attname::text]
+             FROM unnest(k.conkey, k.confkey, k.conpfeqop) WITH ORDINALITY e(child, parent, operator, place)
+             JOIN pg_catalog.pg_attribute ca ON ca.attrelid = k.conrelid AND ca.attnum = e.child
+             JOIN pg_catalog.pg_attribute pa ON pa.attrelid = k.confrelid AND pa.attnum = e.parent
+             JOIN pg_catalog.pg_operator o ON o.oid = e.operator
+             JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
+             JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
+             JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
+             ORDER BY e.place)
+FROM pg_catalog.pg_constraint k
+WHERE k.oid = ANY(%(keys)s::oid[]) AND k.convalidated
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)  -- from 18 on
+  AND NOT coalesce((to_jsonb(k) ->> 'conperiod')::boolean, false)
+ORDER BY pg_catalog.array_position(%(keys)s::oid[], k.oid)
 
 -- name: inheritance
 -- Inheritance (not partitioning) at either end of the tables.
