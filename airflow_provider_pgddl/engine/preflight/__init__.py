@@ -49,6 +49,11 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
+def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+    """What has come on the tables since setup, and the swap cannot make for the new types."""
+    return list(new_types.broken(Facts(pipeline, [Side("source", conn)], tables)))
+
+
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
     """What would go on writing to the source behind the fence of a cut-over."""
     return list(source_tables.subscribed(Facts(pipeline, [Side("source", conn)], tables), "error"))
