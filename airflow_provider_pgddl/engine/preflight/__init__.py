@@ -74,9 +74,9 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
     ]  # fmt: skip
     first = [
-        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security, source_tables.keys,
-        source_tables.foreign_tables, foreign_code.refused, foreign_code.unmade, foreign_code.guarded,
-        foreign_code.missing_authors,
+        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
+        source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
+        foreign_code.guarded, foreign_code.missing_authors,
     ]  # fmt: skip
     last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:
@@ -88,8 +88,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         return [*both, *first, *in_place, *last]
     created = [
         target_side.target_rights, target_side.firing, target_side.existing, target_side.existing_objects,
-        target_side.extensions, target_side.roles, target_side.encodings, target_side.event_triggers,
-        target_side.left_behind,
-        source_tables.subscribed,
+        target_side.extensions, target_side.roles, target_side.owners, target_side.encodings,
+        target_side.event_triggers, target_side.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *both, *first, *created, *last]

@@ -125,7 +125,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
                     f"key column {written(column)} is of type {types[column]}, which the target has not yet: with"
                     " capture.rows: wal its keys are kept there from setup on"
                 )
-                fix = "set capture.rows: change_log (or, of an extension's type, CREATE EXTENSION on the target first)"
+                fix = "capture: {rows: change_log}  # or, of an extension's type, CREATE EXTENSION on the target first"
                 yield Finding("error", "key", "pipeline", facts.written(oid), what, fix)
             if collation := collations.get(oid, {}).get(column):
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"

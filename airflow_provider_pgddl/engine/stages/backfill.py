@@ -7,19 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import application_name
 from airflow_provider_pgddl.engine.control import Control, Told
 from airflow_provider_pgddl.engine.ddl.apply import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
-from airflow_provider_pgddl.engine.rows.chunks import LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.clearing import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.gate import validating
@@ -30,6 +32,7 @@ from airflow_provider_pgddl.engine.throttle import limits
 CHUNKS_OF_A_THREAD = 50
 BYTES_OF_A_THREAD = 16 * 1024 * 1024
 
+WAITING_EVERY = 10.0  # seconds between two lines that say so
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
 
@@ -175,13 +178,20 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
 def _progress_line(journal: Journal, token: int, ids: Sequence[int]):  # type: ignore[no-untyped-def]
     start = journal.chunk_progress(ids)
     control, told = Control(journal.conn, journal.pipeline), Told()
+    workers, said_at = application_name(journal.pipeline, token, COPY), -WAITING_EVERY
 
     def line(seconds: float) -> str | None:
+        nonlocal said_at
         hold = control.row().hold_of(token)  # workers wait for its end, wherever they are
         text = told.line(hold)
         if hold or text:
             return text
         chunks, done, rows, size, size_done = journal.chunk_progress(ids)
+        if done == start[1] and journal.conn.execute(queries("catalog")["workers"], [workers]).fetchone() == (0,):
+            if seconds - said_at < WAITING_EVERY:
+                return None
+            said_at = seconds
+            return f"waiting for workers to begin: {duration(seconds)} so far, {chunks - done} chunks to copy"
         rate = (rows - start[2]) / seconds
         byte_rate = (size_done - start[4]) / seconds
         left = f", {duration((size - size_done) / byte_rate)} left" if byte_rate else ""
