@@ -76,7 +76,8 @@ def _require_snapshot(context: Context) -> None:
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     """Chunks of every table that has none yet, in one transaction with the note that they are laid out; as many tables
     as GROUP in each. One that is put in another order is sampled for that, and so locked: it has its own."""
-    healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
+    with context.fenced():
+        healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
     ids = {t.id for t in healthy}
     healthy = context.healthy([t for t in context.tables() if t.id in ids], "created")
