@@ -94,13 +94,18 @@ def check(args: argparse.Namespace) -> int:
 def _without_triggerer() -> list[dict[str, Any]]:
     """A gate that defers would wait for ever."""
     from airflow.jobs.job import most_recent_job
+    from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_provider_pgddl.engine.findings import Finding
 
-    triggerer = most_recent_job("TriggererJob")
-    if triggerer is not None and triggerer.is_alive():
-        return []
-    what = "Airflow has no triggerer that is alive, in which the gate of `lifecycle` and `follow` waits"
+    try:
+        triggerer = most_recent_job("TriggererJob")
+        if triggerer is not None and triggerer.is_alive():
+            return []
+        what = "Airflow has no triggerer that is alive"
+    except SQLAlchemyError as error:
+        what = f"whether Airflow has a triggerer is not known, its database cannot be asked ({type(error).__name__})"
+    what += ": the gate of `lifecycle` and `follow` waits in one"
     fix = """airflow triggerer  # or let the gate wait on workers: gate={"mode": "reschedule"}"""
     return [Finding("warning", "triggerer", "pipeline", None, what, fix).to_json()]
 

@@ -297,8 +297,8 @@ class _Reader:
             self._no(
                 root,
                 f"{what} refers to it, and would go on referring to the old table after the swap",
-                "set swap.recreate_materialized_views: true (it is filled again while the table is locked), or\n"
-                + self._set_aside(use.user),
+                "swap: {recreate_materialized_views: true}  # it is filled again while the table is locked\n"
+                "-- or set it aside:\n" + "\n".join(f"-- {line}" for line in self._set_aside(use.user).splitlines()),
             )
         elif kind == "other" or (kind in ("policy", "rule") and use.used in gone):
             self._no(root, f"{what} refers to it, and would go on referring to the old table after the swap", _ANYWAY)

@@ -21,21 +21,22 @@ CODE = "partition_by"
 
 
 def partition_findings(
-    conn: Session, table: Table, oid: int, rewrite: Rewrite, quote: Callable[..., str]
+    conn: Session, table: Table, oid: int, rewrite: Rewrite, quote: Callable[..., str], free: Callable[[str, str], str]
 ) -> Iterator[Finding]:
-    """`quote` writes names for SQL."""
+    """`quote` writes names for SQL; `free` makes of a name one that nothing in the schema has."""
     by = rewrite.partition_by
     if by is None:
         return
-    check = _Check(conn, table, oid, rewrite, by, quote)
+    check = _Check(conn, table, oid, rewrite, by, quote, free)
     yield from check.findings()
 
 
 class _Check:
     def __init__(
-        self, conn: Session, table: Table, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str]
-    ):
-        self.conn, self.table, self.oid, self.by, self.quote = conn, table, oid, by, quote
+        self, conn: Session, table: Table, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str],
+        free: Callable[[str, str], str],
+    ):  # fmt: skip
+        self.conn, self.table, self.oid, self.by, self.quote, self.free = conn, table, oid, by, quote, free
         self.column = column_name(by.column)
         self.alter = f"ALTER TABLE {quote(*table)}"
         try:
@@ -159,11 +160,15 @@ class _Check:
             )
 
     def names(self) -> Iterator[Finding]:
-        taken = [name for (name,) in self.rows("taken", pattern=self._pattern())]
+        taken = self.rows("taken", pattern=self._pattern())
         if taken:
+            schema, named = self.table[0], ", ".join(written(name) for name, _ in taken[:3])
             yield self.error(
-                f"{', '.join(map(written, taken[:3]))} has a name that one of its partitions could get",
-                f"ALTER TABLE {self.quote(self.table[0], taken[0])} RENAME TO ...;",
+                f"{named} has a name that one of its partitions could get",
+                "\n".join(
+                    f"ALTER {kind} {self.quote(schema, name)} RENAME TO {self.quote(self.free(schema, f'old_{name}'))};"
+                    for name, kind in taken
+                ),
             )
 
     def _pattern(self) -> str:

@@ -82,7 +82,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
     :param tables: only these tables (`schema.table`); None means all of the pipeline
     :param on_blocked: what becomes of a task that had to leave tables out: `skip` it (the default; what stands behind
-        it does not run, unless its trigger rule lets it), `fail` it for good, or `go_on` as if nothing had been
+        it does not run, unless its trigger rule lets it), `fail` it for good, or `go_on` as if nothing had been. Of a
+        swap, which takes all tables or none: of one that is done, and left what could not be finished to a person
     :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`
 
     Everything else is SparkSubmitOperator's. Returns a small dict: stage, pipeline, run, state (`done` or
@@ -91,6 +92,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     """
 
     stage: ClassVar[str]
+    left: ClassVar[str] = "{stage} went on without {tables}, which is blocked"
     name: str
     _conn_id: str
     _hook: PrivateEnvHook | None
@@ -172,7 +174,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             context["ti"].xcom_push("return_value", result)
             left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
             raise (AirflowSkipException if self.on_blocked == "skip" else AirflowFailException)(
-                f"{self.stage} went on without {left}, which is blocked (on_blocked={self.on_blocked}); "
+                f"{self.left.format(stage=self.stage, tables=left)} (on_blocked={self.on_blocked}); "
                 "the log has the reasons"
             )
         return result

@@ -67,6 +67,7 @@ class PgddlSwapOperator(PgddlOperator):
     """Puts the copy in the live table's place, or cuts over to the other cluster."""
 
     stage = "swap"
+    left = "{stage} left {tables} to you"
 
 
 class PgddlRevertOperator(PgddlOperator):

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from tests.dags.conftest import Airflow
+from airflow_provider_pgddl.demo.clusters import Cluster
+from tests.dags.conftest import Airflow, postgres_connection
 
 pytestmark = pytest.mark.airflow
 
@@ -25,14 +27,17 @@ SAID = {
     "bad_file": "bad.yaml, line 5: tables.speed",
     "literal_password": "a literal password in the file is refused",
     "no_spark_submit": "spark9-submit is not found",
+    "wrong_password": "password authentication failed",
     "unreachable": "127.0.0.1:1",
 }
 
 
 @pytest.fixture(scope="module")
-def said(airflow: Airflow) -> str:
+def said(airflow: Airflow, pg16: Cluster) -> str:
     """What `airflow dags test` printed."""
-    done = airflow("dags", "test", "bad_inputs", dags=FOLDER, AIRFLOW_CONN_NOBODY=NOBODY)
+    guarded = postgres_connection(make_conninfo(pg16.conninfo(), password="hush-hush"))
+    connections = {"AIRFLOW_CONN_NOBODY": NOBODY, "AIRFLOW_CONN_GUARDED": guarded}
+    done = airflow("dags", "test", "bad_inputs", dags=FOLDER, **connections)
     assert done.returncode == 1, done.stdout
     return done.stdout
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
+from tests.conftest import Database
 from tests.dags.conftest import EXAMPLES, Airflow, Shell
+from tests.integration.lifecycle import execute
 
 pytestmark = pytest.mark.airflow
 
@@ -58,3 +65,51 @@ def test_a_connection_of_airflows_database_is_found(shell: Shell, tmp_path: Path
     assert code == 5, said
     assert "127.0.0.1:1" in said
     assert "hush" not in said
+
+
+# --- the triggerer ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewriting(pg18: Cluster, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A pipeline file that preflight has nothing to say about."""
+    dsn = database(pg18)
+    execute(dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    monkeypatch.setenv("PGDDL_TEST_CHECKED", dsn)
+    file = tmp_path / "rewrite.yaml"
+    file.write_text("pipeline: checked\nsource: {dsn: '${PGDDL_TEST_CHECKED}'}\nrewrite: {public.t: {}}\n")
+    return str(file)
+
+
+def warned(airflow: Airflow, file: str, **env: str) -> list[dict[str, Any]]:
+    done = airflow("pgddl", "check", "-p", file, "--json", dags=EXAMPLES, **env)
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+    found: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("{") :])["findings"]
+    assert {finding["severity"] for finding in found} <= {"warning"}
+    return [finding for finding in found if finding["code"] == "triggerer"]
+
+
+def test_check_warns_where_no_triggerer_is_alive(airflow: Airflow, rewriting: str) -> None:
+    (warning,) = warned(airflow, rewriting)
+    assert warning["what"].startswith("Airflow has no triggerer that is alive: the gate of `lifecycle`")
+    assert '{"mode": "reschedule"}' in warning["fix"]
+    insert = "INSERT INTO job (job_type, state, latest_heartbeat) VALUES ('TriggererJob', 'running', ?)"
+    with sqlite3.connect(airflow.home / "airflow.db") as metadata:
+        metadata.execute(insert, ["2026-01-01 00:00:00.000000"])
+        metadata.commit()
+        assert warned(airflow, rewriting), "that one died long ago"
+        metadata.execute(insert, [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"])
+        metadata.commit()
+        try:
+            assert warned(airflow, rewriting) == []
+        finally:
+            metadata.execute("DELETE FROM job WHERE job_type = 'TriggererJob'")
+
+
+def test_check_goes_on_where_airflows_database_does_not_answer(
+    airflow: Airflow, rewriting: str, tmp_path: Path
+) -> None:
+    nowhere = f"sqlite:///{tmp_path}/gone/airflow.db"
+    (warning,) = warned(airflow, rewriting, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=nowhere)
+    assert "its database cannot be asked (OperationalError)" in warning["what"]

@@ -64,6 +64,13 @@ class Scheduled:
             assert alive and not stuck and time.monotonic() < deadline, f"{self.runs()}\n{said[-4000:]}"
             time.sleep(0.25)
 
+    def submitted(self) -> list[int]:
+        """How many applications each run of the DAG has submitted to Spark, by the logs of its tasks."""
+        runs = self._rows("SELECT run_id FROM dag_run WHERE dag_id = 'follow_shop' ORDER BY id")
+        folder = self._home / "logs" / "dag_id=follow_shop"
+        logs = [(folder / f"run_id={run_id}").rglob("*.log") for (run_id,) in runs]
+        return [sum(log.read_text().count("Spark-Submit cmd") for log in of_run) for of_run in logs]
+
     def done(self) -> int:
         return sum(state == "success" for _, state, _ in self.runs())
 
@@ -129,7 +136,11 @@ def test_each_run_brings_the_shop_up_to_date(
         # One that has begun by now may have passed its replay's last window; the next one sees all.
         begun = len(scheduled.runs())
         scheduled.wait_for(lambda: scheduled.done() > max(begun, 2))
-        runs = scheduled.runs()
+        # By then the new table is known; whoever begins now has nothing to do but to replay.
+        known = len(scheduled.runs())
+        scheduled.wait_for(lambda: scheduled.done() > known)
+        runs, submitted = scheduled.runs(), scheduled.submitted()
+    assert (submitted[0], submitted[known]) == (5, 1), submitted
     finished = [run for run in runs if run[1] == "success"]
     assert len(finished) >= 3
     assert len({date for date, _, _ in runs}) == len(runs), "each run has a logical date of its own"

@@ -43,7 +43,8 @@ def test_an_example_is_the_lifecycle_in_its_order(examples: DagBag, dag_id: str,
     dag = examples.dags[dag_id]
     assert [task.task_id for task in dag.topological_sort()] == [f"{group}.{name}" for name in LIFECYCLE]
     for task, following in pairwise(LIFECYCLE):
-        assert dag.get_task(f"{group}.{task}").downstream_task_ids == {f"{group}.{following}"}
+        wanted = {f"{group}.{following}"} | ({f"{group}.cleanup"} if task == "verify" else set())
+        assert dag.get_task(f"{group}.{task}").downstream_task_ids == wanted
 
 
 def test_the_example_that_follows_has_one_run_after_the_other(examples: DagBag) -> None:
@@ -129,7 +130,10 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
         *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay")),
         *(f"follow.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync")),
     }
-    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay"}
+    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay", "move.swap"}
+    cleanup = dag.get_task("move.cleanup")
+    assert cleanup.trigger_rule == "none_failed_min_one_success"
+    assert cleanup.upstream_task_ids == {"move.verify", "move.swap"}
 
 
 @pytest.mark.parametrize("again", ["yes", "", None])

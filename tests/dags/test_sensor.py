@@ -24,9 +24,10 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.stages import ddl_commands
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
-from tests.conftest import drop_database
+from tests.conftest import Database, drop_database
 from tests.dags.conftest import Airflow, Shell, postgres_connection
 from tests.dags.folder.gates import GATED
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
@@ -196,6 +197,31 @@ def test_a_new_mismatch_is_announced_once_and_a_broken_notifier_changes_nothing(
     notes = gated.notes.read_text()
     assert notes.count("gated: public.users: mismatch; 1 findings; [ERROR]") == 1, notes
     assert notes.count("gated: public.orders: mismatch; 1 findings; [ERROR]") == 1, notes
+
+
+def test_for_ddl_that_waits_it_shows_event_statement_and_command(
+    airflow: Airflow, pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Any
+) -> None:
+    source, target = database(pg16), database(pg18)
+    execute(source, "CREATE TABLE public.users (id int PRIMARY KEY, name text)")
+    move = lifecycle(source, target, tables={"include": ["public.*"]}, capture={"ddl": "queue"})
+    move.run_all(until="replay")
+    execute(target, "CREATE VIEW public.seen AS SELECT name FROM public.users")
+    execute(source, "ALTER TABLE public.users DROP COLUMN name")
+    assert move.run("replay").blocked
+    ((event,),) = move.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'failed'")
+    ends = {move.content[side]["dsn"][2:-1]: dsn for side, dsn in (("source", source), ("target", target))}
+    with airflow.shell(FOLDER, PGDDL_TEST_QUEUED=json.dumps(move.content), **ends) as shell:
+        said = failed(shell, "gate_queued")
+        assert f"DDL event {event}" in said
+        ((statement,),) = move.journal("SELECT statement FROM pgddl.ddl_events WHERE id = %s", [event])
+        assert "users DROP" in statement and statement in " ".join(said.replace("║", " ").split()), said
+        assert f"pgddl ddl retry {event}" in said
+        execute(target, "DROP VIEW public.seen")
+        ddl_commands.retry(move.job("replay").pipeline, source, target, event)
+        assert not move.run("replay").blocked
+        code, said = shell("dags", "test", "gate_queued")
+    assert code == 0 and "DagRun failed" not in said, said
 
 
 def failed(shell: Shell, dag_id: str) -> str:

@@ -14,8 +14,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine import progress, spark
+from airflow_provider_pgddl.engine.journal import Journal
 from airflow_provider_pgddl.engine.rows import chunks
+from airflow_provider_pgddl.engine.stages import backfill
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import one
 
@@ -143,3 +145,38 @@ def test_waiting_for_spark_is_no_waiting_for_a_table(
     move.run("backfill")
     assert said == [f"pgddl backfill {move.name}", "round", "round"]
     check_ledger(move)
+
+
+@pytest.mark.parametrize("every", [3600.0, 0.0])
+def test_a_backfill_without_workers_says_that_it_waits_for_them(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], every: float,
+) -> None:  # fmt: skip
+    """Once in a while, and not that 0 of so many chunks are done."""
+    execute(source_dsn, WIDE)
+    small = {"workers": 1, "chunk_bytes": "64kB"}
+    move = lifecycle(source_dsn, target_dsn, backfill=small, tables={"include": ["*.*"]})
+    move.run_all(until="snapshot")
+    looks, enough, look = list[int](), threading.Event(), Journal.chunk_progress
+
+    def looked(journal: Journal, ids: Sequence[int]) -> tuple[int, int, int, int, int]:
+        looks.append(len(looks))
+        if len(looks) > 20:
+            enough.set()
+        return look(journal, ids)
+
+    def late(work: chunks.Work) -> chunks.Done:
+        assert enough.wait(30)
+        waited.append(capsys.readouterr().out)
+        return chunks.copy_chunks(work)
+
+    waited = list[str]()
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.01)
+    monkeypatch.setattr(backfill, "WAITING_EVERY", every)
+    monkeypatch.setattr(Journal, "chunk_progress", looked)
+    monkeypatch.setattr(backfill, "copy_chunks", late)
+    move.run("backfill")
+    (said,) = waited
+    assert "0/" not in said
+    assert said.count("waiting for workers to begin: 0:") == 1 if every else said.count("waiting for workers") > 10
+    assert differences(source_dsn, target_dsn) == []

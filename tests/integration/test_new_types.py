@@ -10,11 +10,11 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.sessions import do, one
+from tests.integration.sessions import do, in_transaction, one
 
 # Everything with `text` in its name is for functions of integer only, and cannot be made once id is bigint.
 SCHEMA = """
@@ -85,6 +85,39 @@ def test_what_the_new_types_break_is_found_before_anything_is_moved(rewrite: Cal
     assert findings(move) == []
     move.run_all(until="swap")
     assert one(move.source, "SELECT pg_typeof(id)::text FROM m.t") == "bigint"
+
+
+LATE = "CREATE POLICY late ON m.t USING (m.b('late', id))"
+
+
+@pytest.mark.parametrize("captured", ["queue", "off"])
+def test_what_comes_once_a_run_is_under_way_is_found_as_well(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle], captured: str
+) -> None:
+    """By check, and by the swap before it asks for a lock."""
+    dsn = database(pg18)
+    do(dsn, SCHEMA.split("CREATE POLICY")[0])
+    move = lifecycle(dsn, **rewriting("ALTER COLUMN id TYPE bigint"), capture={"ddl": captured})
+    move.run_all(until="backfill")
+    assert findings(move) == []
+    do(dsn, LATE)
+    move.run_all(until="verify", after="backfill")
+    before = catalog_lines(dsn)
+    (found,) = findings(move)
+    assert (found["code"], found["table"]) == ("new_types", "m.t") and "policy late" in found["what"]
+    assert catalog_lines(dsn) == before
+    with in_transaction(dsn, "SELECT FROM m.t"):  # whoever asked for a strong lock would wait for it
+        refused = move.refused("swap", PreflightRefused)
+    assert "policy late" in str(refused) and found["fix"] in str(refused) and refused.exit_code == EXIT_REFUSED
+    assert "nothing has been touched" not in str(refused)
+    do(dsn, found["fix"])
+    if captured == "off":
+        move.run_all(until="verify", after="backfill")
+    move.run_all(until="swap", after="verify")
+    column = "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'm.t'::regclass AND attname = 'id'"
+    assert one(dsn, column) == "bigint"
+    do(dsn, "CREATE FUNCTION m.b(text, bigint) RETURNS boolean LANGUAGE sql RETURN true", LATE)
+    assert findings(move) == [], "it has been swapped"
 
 
 # Whoever evaluates a constant call of it leaves a trace that no rollback takes away.

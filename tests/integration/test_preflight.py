@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
+from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PipelineFileError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
@@ -227,7 +228,32 @@ def test_many_tables_without_a_key_are_one_finding(dsn: str) -> None:
     run(dsn, *(f"CREATE TABLE public.t{n} (x int)" for n in range(5)))
     finding = only(findings(in_place(*(f"public.t{n}" for n in range(5))), dsn), "key")
     assert finding.table is None and "public.t0, public.t1" in finding.what
+    assert "-- or leave out under tables.exclude, or set tables.keyless: copy_at_swap" in (finding.fix or "")
+    assert "swap.fence" not in (finding.fix or ""), "in place there is none"
     assert (finding.fix or "").count("bigserial") == 5
+
+
+def test_to_copy_a_table_at_the_swap_takes_a_fence_and_advice_says_so(source_dsn: str, target_dsn: str) -> None:
+    run(source_dsn, "CREATE TABLE public.t (x int)")
+    finding = only(findings(migrate(), source_dsn, target_dsn), "key")
+    assert "set tables.keyless: copy_at_swap, with swap.fence: read_only" in (finding.fix or "")
+    fenced = only(findings(migrate(swap={"fence": "lock"}), source_dsn, target_dsn), "key")
+    assert "swap.fence" not in (fenced.fix or "")
+    asked = {"tables": {"include": ["*.*"], "keyless": "copy_at_swap"}, "swap": {"fence": "read_only"}}
+    assert errors(findings(migrate(**asked), source_dsn, target_dsn)) == []
+    with pytest.raises(PipelineFileError, match="fence"):
+        load_pipeline(migrate(tables=asked["tables"]))
+
+
+def test_to_part_a_child_from_its_parent_costs_rows_and_advice_says_so(dsn: str) -> None:
+    run(dsn, ORDERS, "CREATE TABLE public.heir (PRIMARY KEY (id)) INHERITS (public.orders)")
+    (finding,) = errors(findings(in_place("public.heir"), dsn))
+    lost = "-- queries of public.orders lose the rows of public.heir by it"
+    assert finding.fix == f"ALTER TABLE public.heir NO INHERIT public.orders;  {lost}"
+    file = in_place("public.orders")
+    file["rewrite"] = {"public.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+    (finding,) = errors(findings(file, dsn))
+    assert (finding.fix or "").endswith(lost)
 
 
 def test_warnings_refuse_nothing() -> None:
@@ -644,6 +670,10 @@ def test_too_few_connections_for_the_workers(source_dsn: str, target_dsn: str) -
         ("connections", "source"),
         ("connections", "target"),
     ]
+    with psycopg.connect(source_dsn) as conn:
+        (most,) = conn.execute("SELECT current_setting('max_connections')::int").fetchone() or (0,)
+    free, needed = (int(number) for number in re.findall(r"\d+", found[0].what)[:2])
+    assert f"SET max_connections = {most + needed - free};" in (found[0].fix or "")
 
 
 def test_what_the_target_will_not_have_is_said(source_dsn: str, target_dsn: str) -> None:
@@ -733,9 +763,10 @@ def test_c21_a_materialized_view_is_refused_unless_asked_for_and_the_fix_sets_it
     asked = in_place("public.orders") | {"swap": {"recreate_materialized_views": True}}
     assert findings(asked, dsn) == []
     finding = only(findings(in_place("public.orders"), dsn), "dependent")
-    assert "swap.recreate_materialized_views: true" in (finding.fix or "")
-    away, _, back = (finding.fix or "").partition("-- after the swap")
-    run(dsn, away.split("\n", 1)[1])
+    key, _, by_hand = (finding.fix or "").partition("\n-- or set it aside:\n")
+    assert key.startswith("swap: {recreate_materialized_views: true}")
+    away, _, back = "\n".join(x.removeprefix("-- ") for x in by_hand.splitlines()).partition("-- after the swap")
+    run(dsn, away)
     assert findings(in_place("public.orders"), dsn) == []
     run(dsn, back.split("\n", 1)[1])
     assert findings(in_place("public.orders"), dsn) == [finding]
@@ -831,7 +862,7 @@ def test_what_no_copy_would_have_is_refused_and_the_fix_is_one(dsn: str, why: st
     (finding,) = errors(findings(in_place("public.orders"), dsn))
     assert finding.what.startswith(why)
     assert finding.fix
-    run(dsn, finding.fix.split("\n-- or ")[0].replace("RENAME TO ...", "RENAME TO t"))
+    run(dsn, finding.fix)
     assert findings(in_place("public.orders"), dsn) == []
 
 

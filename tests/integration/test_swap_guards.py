@@ -1001,7 +1001,9 @@ def test_a_foreign_key_that_rows_violate_already_keeps_nothing_else_from_its_end
         move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
     dsn = move.target
     findings = stages.check(load_pipeline(move.content), source_dsn, dsn)["findings"]
-    assert [(f["severity"], f["table"]) for f in findings if f["code"] == "foreign_key"] == [("warning", "public.e")]
+    found = [f for f in findings if f["code"] == "foreign_key"]
+    assert [(f["severity"], f["table"]) for f in found] == [("warning", "public.c"), ("warning", "public.e")]
+    assert one(source_dsn, f"SELECT (x).p FROM ({found[0]['fix'].split(';')[0]}) x") == 5
     move.run_all(until="verify")
     swapped = move.run("swap")
     assert (swapped.state, swapped.exit_code) == ("done", EXIT_BLOCKED)
@@ -1020,6 +1022,65 @@ def test_a_foreign_key_that_rows_violate_already_keeps_nothing_else_from_its_end
     assert (move.run("swap").exit_code, one(dsn, valid, "public.c")) == (EXIT_DONE, True)
     assert in_place or one(dsn, "SELECT n FROM most") == 100
     assert move.run("swap").state == "nothing_to_do"
+    assert move.run("cleanup").state == "done"
+
+
+# Partitions of two levels, one of which has a key of its own, and another something that is called like the root's.
+PARTITIONED = """
+    CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+    CREATE TABLE p_1 PARTITION OF p DEFAULT;
+    CREATE TABLE q (id int PRIMARY KEY);
+    CREATE TABLE c (id int PRIMARY KEY, p int, note text) PARTITION BY RANGE (id);
+    CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (10);
+    CREATE TABLE c_2 PARTITION OF c FOR VALUES FROM (10) TO (30) PARTITION BY RANGE (id);
+    CREATE TABLE c_21 PARTITION OF c_2 FOR VALUES FROM (10) TO (20);
+    CREATE TABLE c_22 PARTITION OF c_2 FOR VALUES FROM (20) TO (30);
+    CREATE TABLE empty (id int PRIMARY KEY REFERENCES q) PARTITION BY RANGE (id);
+    ALTER TABLE c_1 ADD CONSTRAINT own FOREIGN KEY (p) REFERENCES q;
+    ALTER TABLE c_22 ADD CONSTRAINT c_p_fkey CHECK (id > 0);
+    ALTER TABLE c ADD CONSTRAINT c_p_fkey FOREIGN KEY (p) REFERENCES p ON DELETE CASCADE DEFERRABLE;
+    COMMENT ON CONSTRAINT c_p_fkey ON c IS 'to p';
+    CREATE MATERIALIZED VIEW mv AS SELECT count(*) AS n FROM c;
+    INSERT INTO p VALUES (1);
+    INSERT INTO q VALUES (1), (5);
+    SET session_replication_role = replica;
+    INSERT INTO c VALUES (1, 5, 'secret'), (11, 1, ''), (21, 1, '')
+"""
+
+
+def test_before_18_a_foreign_key_of_partitions_that_rows_violate_already_keeps_nothing_from_its_end(
+    pg16: Cluster, database: Database, lifecycle: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """C23: no row is read while the fence is up, and the violated key is left to a person."""
+    source, dsn = database(pg16), database(pg16)
+    do(source, PARTITIONED)
+    move = lifecycle(source, dsn, tables={"include": ["public.*"]}, swap={"fence": "read_only"}, **SMALL)
+    findings = stages.check(load_pipeline(move.content), source, dsn)["findings"]
+    assert [(f["severity"], f["table"]) for f in findings if "foreign_key" in f["code"]] == [("warning", "public.c")]
+    move.run_all(until="verify")
+    swapped = move.run("swap")
+    assert (swapped.state, swapped.exit_code) == ("done", EXIT_BLOCKED)
+    told = {entry["table"]: entry["reason"] for entry in swapped.blocked if "COMMENT" not in entry["reason"]}
+    assert told.keys() == {"public.c_1", "public.c"}
+    assert "c_p_fkey" in told["public.c_1"] and "Key (p)=(5) is not present" in told["public.c_1"]
+    assert 'ALTER TABLE "public"."c_1" VALIDATE CONSTRAINT "c_p_fkey";' in told["public.c_1"]
+    assert "c_p_fkey is NOT VALID on its partition public.c_1" in told["public.c"]
+    assert "secret" not in str(told) + capfd.readouterr().out
+    assert one(dsn, "SELECT n FROM mv") == 3
+    with pytest.raises(pg.ForeignKeyViolation):
+        do(dsn, "INSERT INTO c VALUES (12, 77)")
+    valid = "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = 'f' AND conrelid = %s::regclass"
+    valid += " AND conparentid = 0"
+    tables = ("c_1", "c_21", "c_22", "empty")
+    assert [one(dsn, valid, f"public.{table}") for table in tables] == [False, True, True, True]
+
+    again = move.run("swap")
+    assert (again.state, again.exit_code, list(again.blocked)) == ("nothing_to_do", EXIT_BLOCKED, list(swapped.blocked))
+    do(dsn, "DELETE FROM c WHERE p = 5")
+    assert move.run("swap").exit_code == EXIT_DONE
+    adopted = "SELECT array_agg(DISTINCT conrelid::regclass::text) FROM pg_constraint WHERE contype = 'f'"
+    assert one(dsn, adopted + " AND conparentid <> 0 AND conrelid <> 'c'::regclass") == ["c_1", "c_2", "c_21", "c_22"]
+    assert diff_catalogs(catalog_lines(source), catalog_lines(dsn)) == []
     assert move.run("cleanup").state == "done"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,28 +12,9 @@ import pytest
 
 from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, Unreachable
-from tests.conftest import REPOSITORY
 from tests.spark import work
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_session() -> Iterator[None]:
-    """Workers find the tests' modules; the JVM goes with the last test."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PYTHONPATH", str(REPOSITORY))
-    yield
-    from pyspark import SparkContext
-
-    if SparkContext._active_spark_context is not None:
-        gateway = SparkContext._gateway
-        SparkContext._active_spark_context.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(20)
-        SparkContext._gateway = SparkContext._jvm = None
-    patch.undo()
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_session")]
 
 
 def test_results_come_in_the_order_of_the_parts() -> None:

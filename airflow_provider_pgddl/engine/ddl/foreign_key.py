@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 from postgast import pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, start_of, statement_node, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Name,
+    Node,
+    deparse,
+    kind_of,
+    parse,
+    start_of,
+    statement_node,
+    texts,
+    unwrap,
+)
 from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -14,15 +25,50 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 def not_valid(statement: str) -> str:
     """An ALTER TABLE … ADD FOREIGN KEY with NOT VALID, so that it locks for a moment only; as it is if it has it."""
     tree = parse(statement)
+    for constraint in _foreign_keys(tree, statement):
+        constraint.skip_validation = True
+        constraint.initially_valid = False
+    return deparse(tree)
+
+
+def validated(statement: str) -> str:
+    """An ALTER TABLE … ADD FOREIGN KEY without NOT VALID."""
+    tree = parse(statement)
+    for constraint in _foreign_keys(tree, statement):
+        constraint.skip_validation = False
+        constraint.initially_valid = True
+    return deparse(tree)
+
+
+def on_partition(statement: str, partition: Name, name: str) -> str:
+    """An ALTER TABLE … ADD FOREIGN KEY with NOT VALID on a partition of its table, where the key has this name."""
+    tree = parse(statement)
+    for constraint in _foreign_keys(tree, statement):
+        constraint.conname = name
+        constraint.skip_validation = True
+        constraint.initially_valid = False
+    table = statement_node(tree).relation
+    table.schemaname, table.relname = partition
+    return deparse(tree)
+
+
+def names_on_partition(statement: str, partition: str) -> Iterator[str]:
+    """What a foreign key of a partitioned table may be called on a partition: as the server names them, its own name,
+    or where that is taken another one."""
+    yield constraint_name(statement)
+    (key,) = _foreign_keys(parse(statement), statement)
+    stem = "_".join([partition, *texts(key.fk_attrs)]).encode()[:50].decode(errors="ignore")
+    yield f"{stem}_fkey"
+    yield from (f"{stem}_fkey{number}" for number in itertools.count(1))
+
+
+def _foreign_keys(tree: Node, statement: str) -> list[Node]:
     node = statement_node(tree)
     added = added_constraints(node) if kind_of(node) == "AlterTableStmt" else []
     foreign = [constraint for constraint in added if constraint_kind(constraint) == "foreign key"]
     if not foreign:
         raise StageFailed(f"this adds no foreign key: {start_of(statement)}")
-    for constraint in foreign:
-        constraint.skip_validation = True
-        constraint.initially_valid = False
-    return deparse(tree)
+    return foreign
 
 
 def is_not_valid(statement: str) -> bool:

@@ -49,6 +49,11 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
+def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+    """What has come on the tables since setup, and the swap cannot make for the new types."""
+    return list(new_types.broken(Facts(pipeline, [Side("source", conn)], tables)))
+
+
 def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
     """What would go on writing to the source behind the fence of a cut-over."""
     return list(source_tables.subscribed(Facts(pipeline, [Side("source", conn)], tables), "error"))
@@ -69,9 +74,9 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
     ]  # fmt: skip
     first = [
-        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security, source_tables.keys,
-        source_tables.foreign_tables, foreign_code.refused, foreign_code.unmade, foreign_code.guarded,
-        foreign_code.missing_authors,
+        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
+        source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
+        foreign_code.guarded, foreign_code.missing_authors,
     ]  # fmt: skip
     last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:
@@ -83,8 +88,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         return [*both, *first, *in_place, *last]
     created = [
         target_side.target_rights, target_side.firing, target_side.existing, target_side.existing_objects,
-        target_side.extensions, target_side.roles, target_side.encodings, target_side.event_triggers,
-        target_side.left_behind,
-        source_tables.subscribed,
+        target_side.extensions, target_side.roles, target_side.owners, target_side.encodings,
+        target_side.event_triggers, target_side.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *both, *first, *created, *last]

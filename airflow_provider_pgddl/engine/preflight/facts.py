@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("preflight")
 
+NAME_BYTES = 63  # of a name; the server cuts the rest off
 KINDS = {  # pg_class.relkind
     "r": "a table",
     "p": "a partitioned table",
@@ -163,6 +164,14 @@ def brought(side: Side, tables: Sequence[Table]) -> dict[Table, Brought]:
         return {}
     found = side.rows("brought", schemas=[s for s, _ in tables], names=[t for _, t in tables])
     return {(schema, name): Brought(*run) for schema, name, *run in found}
+
+
+def free_name(side: Side, schema: str | None, wanted: str) -> str:
+    """This name, or the first like it that nothing in the schema has; without one, no schema."""
+    endings = ["", *(f"_{number}" for number in range(2, 100))]
+    names = [wanted.encode()[: NAME_BYTES - len(e)].decode(errors="ignore") + e for e in endings]
+    taken = {name for (name,) in side.rows("names_taken", schema=schema, names=names)}
+    return next(name for name in names if name not in taken)
 
 
 def out_of_the_way(side: Side, table: Table, kind: str, oid: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -19,6 +20,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
     actions,
     brought,
     foreign_keys,
+    free_name,
     out_of_the_way,
     recorded,
 )
@@ -67,7 +69,8 @@ def partitions(facts: Facts) -> Iterator[Finding]:
         table = table_name(key)
         if facts.kinds.get(table) == "r":
             side = facts.source
-            yield from partition_findings(side.conn, table, facts.oids[table], rewrite, side.name)
+            free = partial(free_name, side)
+            yield from partition_findings(side.conn, table, facts.oids[table], rewrite, side.name, free)
 
 
 def orders(facts: Facts) -> Iterator[Finding]:

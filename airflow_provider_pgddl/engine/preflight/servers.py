@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.pooler import shares_sessions
-from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create
+from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
 from airflow_provider_pgddl.engine.sql import queries
 
 # Sessions of a run beside its workers': lease, stage, window, watch, journal.
@@ -62,7 +62,7 @@ def slots(facts: Facts) -> Iterator[Finding]:
         yield Finding("error", "replication", "source", None, f"{asked} needs the right to replicate", fix)
     if capture.failover and facts.source.version < 170_000:
         what = f"capture.failover needs Postgres 17 or newer, the source is {facts.source.version // 10_000}"
-        yield Finding("error", "failover", "source", None, what, "leave capture.failover out")
+        yield Finding("error", "failover", "pipeline", None, what, "capture: {failover: false}")
 
 
 def replica_identities(facts: Facts) -> Iterator[Finding]:
@@ -135,7 +135,8 @@ def connections(facts: Facts) -> Iterator[Finding]:
         free = side.server["free_connections"]
         if free < needed:
             what = f"{free} connections are free, and up to {needed} are needed ({OWN_SESSIONS} and one a worker)"
-            fix = "lower backfill.workers, or raise max_connections:\nALTER SYSTEM SET max_connections = ...;"
+            raised = side.server["max_connections"] + needed - free
+            fix = f"ALTER SYSTEM SET max_connections = {raised};  -- and restart the server; or lower backfill.workers"
             yield Finding("warning", "connections", side.where, None, what, fix)
 
 
@@ -157,7 +158,8 @@ def our_schemas(facts: Facts) -> Iterator[Finding]:
             if not ours:
                 quoted = side.name(schema)
                 what = f"schema {written(schema)} (owner {owner}) exists and is not pgddl's"
-                fix = f"ALTER SCHEMA {quoted} RENAME TO ...;\n-- or, if unneeded: DROP SCHEMA {quoted} CASCADE;"
+                aside = side.name(free_name(side, None, f"old_{schema}"))
+                fix = f"ALTER SCHEMA {quoted} RENAME TO {aside};\n-- or, if unneeded: DROP SCHEMA {quoted} CASCADE;"
                 yield Finding("error", "foreign_schema", side.where, None, what, fix)
             elif not usable:
                 what = f"role {side.server['role']} may not create in schema {written(schema)}"
@@ -170,9 +172,11 @@ def our_schemas(facts: Facts) -> Iterator[Finding]:
 def publications(facts: Facts) -> Iterator[Finding]:
     """A subscriber to everything stops at the first row of a table of ours (C20)."""
     for side in facts.sides:
-        for name, schemas in side.rows("for_all_tables"):
+        for name, schemas, tables, options in side.rows("for_all_tables"):
             quoted = side.name(name)
             what = f"publication {written(name)} is FOR ALL TABLES: its subscribers would stop at pgddl's own tables"
-            scope = f"FOR TABLES IN SCHEMA {schemas}" if side.version >= 150_000 and schemas else "FOR TABLE ..."
-            fix = f"DROP PUBLICATION {quoted};\nCREATE PUBLICATION {quoted} {scope};"
+            scope = f" FOR TABLE {tables}" if tables else ""
+            if side.version >= 150_000 and schemas:
+                scope = f" FOR TABLES IN SCHEMA {schemas}"
+            fix = f"DROP PUBLICATION {quoted};\nCREATE PUBLICATION {quoted}{scope} WITH ({options});"
             yield Finding("error", "publication", side.where, None, what, fix)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Literal
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, foreign_keys, memberships
 from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights.keeping import NOTHING, survey
+from airflow_provider_pgddl.engine.rows.plan import equal
 
 KEYLESS_TOLD = 3  # tables that are told one by one
 LOOK_MS = 2000  # how long rows of one table are looked through for advice
+LOOKS_SECONDS = 10.0  # after which no further foreign key's rows are looked through
 
 
 def missing_tables(facts: Facts) -> Iterator[Finding]:
@@ -119,7 +125,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
                     f"key column {written(column)} is of type {types[column]}, which the target has not yet: with"
                     " capture.rows: wal its keys are kept there from setup on"
                 )
-                fix = "set capture.rows: change_log (or, of an extension's type, CREATE EXTENSION on the target first)"
+                fix = "capture: {rows: change_log}  # or, of an extension's type, CREATE EXTENSION on the target first"
                 yield Finding("error", "key", "pipeline", facts.written(oid), what, fix)
             if collation := collations.get(oid, {}).get(column):
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"
@@ -215,36 +221,73 @@ def foreign_tables(facts: Facts) -> Iterator[Finding]:
 
 
 def partitioned_foreign_keys(facts: Facts) -> Iterator[Finding]:
-    """Before 18, a partitioned table takes no foreign key NOT VALID: validation would lock both tables (C23)."""
-    side = facts.target or facts.source
-    if side.version >= 180_000:
+    """Before 18, a partitioned table takes no foreign key NOT VALID: validation would lock both tables (C23). Across
+    servers its partitions get it first."""
+    side = facts.source
+    if facts.target is not None or side.version >= 180_000:
         return
     for key in foreign_keys(facts):
-        if key["referencing_kind"] != "p":
-            continue
-        referencing = (key["referencing_schema"], key["referencing_name"])
-        table, name = written(*referencing), written(key["name"])
-        what = f"partitioned, its foreign key {name} cannot be added NOT VALID before Postgres 18"
-        if facts.target is None:
-            fix = f"ALTER TABLE {side.name(*referencing)} DROP CONSTRAINT {side.name(key['name'])};"
-            yield Finding("error", "partitioned_foreign_key", side.where, table, what, fix)
-        elif referencing in facts.oids:
-            what += ": it is checked while both tables are locked on the target"
-            yield Finding("warning", "partitioned_foreign_key", side.where, table, what)
+        if key["referencing_kind"] == "p":
+            referencing, name = (key["referencing_schema"], key["referencing_name"]), side.name(key["name"])
+            what = f"partitioned, its foreign key {name} cannot be added NOT VALID before Postgres 18"
+            fix = f"ALTER TABLE {side.name(*referencing)} DROP CONSTRAINT {name};"
+            yield Finding("error", "partitioned_foreign_key", side.where, written(*referencing), what, fix)
 
 
 def unproven_foreign_keys(facts: Facts) -> Iterator[Finding]:
-    """Of a key that was validated nobody can tell without reading the rows: they may have come since, past its
-    triggers."""
-    side = facts.source
-    for key in foreign_keys(facts):
-        if key["validated"]:
-            continue
+    """Of a key that was validated only reading its rows tells: they may have come since, past its triggers."""
+    side, keys = facts.source, foreign_keys(facts)
+    broken = _broken_keys(facts, keys)
+    for key in keys:
         name, table = side.name(key["name"]), side.name(key["referencing_schema"], key["referencing_name"])
-        what = f"its foreign key {name} is NOT VALID: rows may violate it, and it stays NOT VALID behind the swap"
-        fix = f"ALTER TABLE {table} VALIDATE CONSTRAINT {name};  -- tells whether any do"
         referencing = written(key["referencing_schema"], key["referencing_name"])
-        yield Finding("warning", "foreign_key", "source", referencing, what, fix)
+        if not key["validated"]:
+            what = f"its foreign key {name} is NOT VALID: rows may violate it, and it stays NOT VALID behind the swap"
+            fix = f"ALTER TABLE {table} VALIDATE CONSTRAINT {name};  -- tells whether any do"
+            yield Finding("warning", "foreign_key", "source", referencing, what, fix)
+        elif rows := broken.get(key["key"]):
+            what = f"rows of it violate its foreign key {name}: left as they are, it is NOT VALID behind the swap"
+            yield Finding("warning", "foreign_key", "source", referencing, what, f"{rows};  -- shows them")
+
+
+def _broken_keys(facts: Facts, keys: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """By oid, what shows the rows that violate a key which claims to be valid: as far as a short look finds any."""
+    side = facts.source
+    by_oid = {key["key"]: key for key in keys if facts.target is None or key["referencing_oid"] in facts.row_oids}
+    ends = {key[end] for key in by_oid.values() for end in ("referencing_oid", "referenced_oid")}
+    surveyed = survey(side.conn, ends, facts.pipeline.trusted_roles)
+    found, until = dict[int, str](), time.monotonic() + LOOKS_SECONDS
+    for oid, match_full, columns in side.rows("enforced_keys", keys=list(by_oid)) if by_oid else ():
+        key = by_oid[oid]
+        of_ends = [surveyed.get(key[end], NOTHING) for end in ("referencing_oid", "referenced_oid")]
+        roles = {of_end.role for of_end in of_ends if of_end.role}
+        if any(of_end.code or of_end.refused for of_end in of_ends) or len(roles) > 1:
+            continue
+        rows = _rows_without(key, match_full, columns)
+        try:
+            with side.conn.transaction(force_rollback=True):
+                side.conn.execute(f"SET LOCAL statement_timeout = {LOOK_MS}; SET LOCAL lock_timeout = {LOOK_MS}")
+                query = sql.SQL("SELECT EXISTS ({})").format(rows)
+                if keeping.fetch(side.conn, max(roles, default=""), query, ["boolean"]) == [(True,)]:
+                    found[oid] = rows.as_string(side.conn)
+        except (psycopg.Error, PgddlError):  # it took too long, or cannot be read: other checks tell why
+            if side.conn.closed:
+                raise
+        if time.monotonic() > until:
+            break
+    return found
+
+
+def _rows_without(key: Mapping[str, Any], match_full: bool, columns: Sequence[Sequence[str]]) -> sql.Composed:
+    """The rows of the referring table that a foreign key would refuse."""
+    only = {end: sql.SQL("" if key[f"{end}_kind"] == "p" else "ONLY ") for end in ("referencing", "referenced")}
+    child, parent = (sql.Identifier(key[f"{e}_schema"], key[f"{e}_name"]) for e in ("referencing", "referenced"))
+    there = [sql.SQL("{} IS NOT NULL").format(sql.Identifier("c", column)) for _, _, column in columns]
+    same = [equal(op, sql.Identifier("p", pk), sql.Identifier("c", column)) for pk, op, column in columns]
+    return sql.SQL("SELECT * FROM {}{} c WHERE ({}) AND NOT EXISTS (SELECT FROM {}{} p WHERE {})").format(
+        only["referencing"], child, sql.SQL(" OR " if match_full else " AND ").join(there),
+        only["referenced"], parent, sql.SQL(" AND ").join(same),
+    )  # fmt: skip
 
 
 def subscribed(facts: Facts, severity: Literal["error", "warning"] = "warning") -> Iterator[Finding]:

@@ -191,6 +191,22 @@ def roles(facts: Facts) -> Iterator[Finding]:
             yield Finding("error", "role", "target", None, what, f"GRANT {side.name(role)} TO {side.role};")
 
 
+def owners(facts: Facts) -> Iterator[Finding]:
+    """A table is made by us and then given to its owner, who needs the right to create in its schema for that, unless a
+    superuser does it."""
+    assert facts.target is not None
+    side = facts.target
+    if side.server["superuser"]:
+        return
+    able = [can for (can,) in facts.source.rows("owners_can_create", oids=[r.oid for r in facts.relations])]
+    args = {"schemas": [r.schema for r in facts.relations], "owners": [r.owner for r in facts.relations], "able": able}
+    for schema, owner, there in side.rows("owners_to_be", **args):
+        what = f"role {written(owner)} is to own tables in schema {written(schema)}, and may not create there"
+        grant = f"GRANT CREATE ON SCHEMA {side.name(schema)} TO {side.name(owner)};"
+        fix = grant if there else f"CREATE SCHEMA {side.name(schema)};\n{grant}"
+        yield Finding("error", "rights", "target", None, what, fix)
+
+
 def left_behind(facts: Facts) -> Iterator[Finding]:
     """What the target will not have because something beside the pipeline's tables is missing there."""
     for key in foreign_keys(facts):

@@ -45,6 +45,7 @@ from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 
 _Q = queries("journal")
 _ORDER = queries("order")
+COPY = "copy"  # the purpose of a worker's session on the target
 UNINDEXED_RANGES = 32  # of an ordered table: without an index each of them reads all of it
 SAMPLED_BLOCKS = 1000
 LONGEST = 20.0  # seconds that a chunk may take, where it can be cut; half of that is aimed at
@@ -163,7 +164,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
 
 def copy_chunks(work: Work) -> Done:
     """A worker's life: claim, copy, mark, until nothing is left to claim. Runs in a Spark task or in the driver."""
-    target = connect(work.target_dsn, purpose="copy", pipeline=work.pipeline, token=work.token)
+    target = connect(work.target_dsn, purpose=COPY, pipeline=work.pipeline, token=work.token)
     source = target if work.in_place else connect(
         work.source_dsn, purpose="read", pipeline=work.pipeline, token=work.token)  # fmt: skip
     watcher = connect(work.source_dsn, purpose="watch", pipeline=work.pipeline, token=work.token)

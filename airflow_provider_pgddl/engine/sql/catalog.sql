@@ -214,6 +214,10 @@ WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid() AN
 SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
 FROM pg_catalog.pg_stat_activity WHERE application_name = %s AND datname = pg_catalog.current_database()
 
+-- name: workers
+-- How many sessions there are of one kind of worker of one run.
+SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = %s AND datname = pg_catalog.current_database()
+
 -- name: transactions_before
 -- Transactions that were in progress when the snapshot was taken and have not ended, with who holds them.
 SELECT x.xid::text, coalesce(a.pid::text, ''), coalesce(a.usename::text, p.owner::text, ''), coalesce(p.gid, '')

@@ -71,9 +71,14 @@ WITH home AS (
     JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace
     WHERE n.nspname ~ '^pgddl_copy_'
 )
-SELECT c.relname FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_index x ON x.indexrelid = c.oid
+SELECT c.relname::text, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE' WHEN 'i' THEN 'INDEX'
+                                     WHEN 'I' THEN 'INDEX' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END
+FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_index x ON x.indexrelid = c.oid
 WHERE c.relnamespace IN (TABLE home) AND c.relname ~ %(pattern)s AND coalesce(x.indrelid, c.oid) NOT IN (TABLE ours)
-UNION
-SELECT y.typname FROM pg_catalog.pg_type y
-WHERE y.typnamespace IN (TABLE home) AND y.typname ~ %(pattern)s AND y.typrelid NOT IN (TABLE ours)
-ORDER BY 1
+UNION ALL
+SELECT y.typname, CASE y.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END
+FROM pg_catalog.pg_type y
+WHERE y.typnamespace IN (TABLE home) AND y.typname ~ %(pattern)s
+  -- Not a relation's, which goes by its name, nor an array's, which makes room by itself.
+  AND y.typrelid = 0 AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = y.oid)
+ORDER BY 1, 2

@@ -14,6 +14,7 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        pg_catalog.current_setting('wal_level') AS wal_level,
        r.rolreplication OR r.rolsuper AS replication,
        pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots,
+       pg_catalog.current_setting('max_connections')::int AS max_connections,
        pg_catalog.current_setting('max_connections')::int
            - pg_catalog.current_setting('superuser_reserved_connections')::int
            - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS free_connections
@@ -127,13 +128,29 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 
 -- name: for_all_tables
--- Publications that would take our tables along.
+-- Publications that would take our tables along: the schemas that have tables, the tables, and what it publishes and how.
 SELECT p.pubname::text,
        (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(n.nspname), ', ' ORDER BY n.nspname)
         FROM pg_catalog.pg_namespace n
         WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
-          AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p')))
+          AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p'))),
+       (SELECT pg_catalog.string_agg(pg_catalog.format('%I.%I', t.schemaname, t.tablename), ', ' ORDER BY t.schemaname, t.tablename)
+        FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname !~ '^pgddl(_|$)'),
+       pg_catalog.format('publish = %L, publish_via_partition_root = %s',
+           pg_catalog.concat_ws(', ', CASE WHEN p.pubinsert THEN 'insert' END, CASE WHEN p.pubupdate THEN 'update' END,
+                                CASE WHEN p.pubdelete THEN 'delete' END, CASE WHEN p.pubtruncate THEN 'truncate' END),
+           CASE WHEN p.pubviaroot THEN 'true' ELSE 'false' END)
 FROM pg_catalog.pg_publication p WHERE p.puballtables ORDER BY 1
+
+-- name: names_taken
+-- Of these names those that a relation or a type of the schema has; without one, those that a schema has.
+SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = ANY(%(names)s::text[])
+UNION ALL
+SELECT y.typname FROM pg_catalog.pg_type y JOIN pg_catalog.pg_namespace n ON n.oid = y.typnamespace
+WHERE n.nspname = %(schema)s AND y.typname = ANY(%(names)s::text[])
+UNION ALL
+SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE %(schema)s::text IS NULL AND n.nspname = ANY(%(names)s::text[])
 
 -- name: written_by
 -- Subscriptions that write into these tables, enabled or not.
@@ -262,7 +279,7 @@ SELECT count(*) FROM (SELECT FROM pg_catalog.pg_largeobject_metadata LIMIT 1000)
 
 -- name: foreign_keys
 -- Foreign keys at either end of the tables: who refers to whom, and what we may do with the other end.
-SELECT k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS referenced_oid,
+SELECT k.oid AS key, k.conname::text AS name, k.conrelid AS referencing_oid, k.confrelid AS referenced_oid,
        fn.nspname::text AS referencing_schema, fr.relname::text AS referencing_name, fr.relkind::text AS referencing_kind,
        tn.nspname::text AS referenced_schema, tr.relname::text AS referenced_name, tr.relkind::text AS referenced_kind,
        pg_catalog.pg_has_role(fr.relowner, 'USAGE') AS owns_referencing,
@@ -278,6 +295,34 @@ JOIN pg_catalog.pg_roles tor ON tor.oid = tr.relowner
 WHERE k.contype = 'f' AND k.conparentid = 0
   AND (k.conrelid = ANY(%(oids)s::oid[]) OR k.confrelid = ANY(%(oids)s::oid[]))
 ORDER BY 4, 5, 1
+
+-- name: enforced_keys
+-- Of foreign keys that are validated, by oid: how referenced and referring columns are compared (as in the query
+-- foreign_keys of ties), and whether some of the referring ones being NULL is enough to break it.
+SELECT k.oid, k.confmatchtype = 'f',
+       ARRAY(SELECT ARRAY[pa.attname::text,
+                          CASE WHEN ot.typtype = 'p' AND EXISTS (
+                                   WITH RECURSIVE base(oid) AS (
+                                       VALUES (pa.atttypid), (ca.atttypid)
+                                       UNION ALL
+                                       SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                                   SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                                   WHERE c.castcontext = 'i')
+                               THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
+                               ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END, ca.attname::text]
+             FROM unnest(k.conkey, k.confkey, k.conpfeqop) WITH ORDINALITY e(child, parent, operator, place)
+             JOIN pg_catalog.pg_attribute ca ON ca.attrelid = k.conrelid AND ca.attnum = e.child
+             JOIN pg_catalog.pg_attribute pa ON pa.attrelid = k.confrelid AND pa.attnum = e.parent
+             JOIN pg_catalog.pg_operator o ON o.oid = e.operator
+             JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
+             JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
+             JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
+             ORDER BY e.place)
+FROM pg_catalog.pg_constraint k
+WHERE k.oid = ANY(%(keys)s::oid[]) AND k.convalidated
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)  -- from 18 on
+  AND NOT coalesce((to_jsonb(k) ->> 'conperiod')::boolean, false)
+ORDER BY pg_catalog.array_position(%(keys)s::oid[], k.oid)
 
 -- name: inheritance
 -- Inheritance (not partitioning) at either end of the tables.
@@ -335,6 +380,21 @@ GROUP BY r.rolname ORDER BY r.rolname
 -- Which of these roles exist, and whether we can hand an object over to each.
 SELECT r.rolname::text, pg_catalog.pg_has_role(r.oid, %(privilege)s)
 FROM pg_catalog.pg_roles r WHERE r.rolname = ANY(%(roles)s::text[])
+
+-- name: owners_to_be
+-- Of roles that are to own relations in these schemas of the target, those that may not: they are made there first, and given
+-- to their owners then, who need the right to create; whether the schema is there.
+SELECT w.schema, w.owner, n.oid IS NOT NULL
+FROM (SELECT DISTINCT * FROM unnest(%(schemas)s::text[], %(owners)s::text[], %(able)s::boolean[])) w(schema, owner, able)
+JOIN pg_catalog.pg_roles r ON r.rolname = w.owner AND NOT r.rolsuper
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+WHERE NOT coalesce(pg_catalog.has_schema_privilege(r.oid, n.oid, 'CREATE'), w.able)
+ORDER BY 1, 2
+
+-- name: owners_can_create
+SELECT pg_catalog.has_schema_privilege(c.relowner, c.relnamespace, 'CREATE')
+FROM unnest(%(oids)s::oid[]) WITH ORDINALITY o(oid, no) JOIN pg_catalog.pg_class c ON c.oid = o.oid
+ORDER BY o.no
 
 -- name: extensions
 -- Installed extensions, and those of the tables that need each: by a column's type, or by what an index or a default calls.
@@ -437,7 +497,8 @@ WHERE c.oid = ANY(%(oids)s::oid[]) AND t.typacl IS DISTINCT FROM NULL
   AND NOT (t.typacl @> pg_catalog.acldefault('T', t.typowner) AND t.typacl <@ pg_catalog.acldefault('T', t.typowner))
 UNION ALL
 SELECT s.stxrelid, pg_catalog.format('statistics of the name %%s are in more than one schema, and its copy has one schema', s.stxname),
-       pg_catalog.string_agg(pg_catalog.format('ALTER STATISTICS %%I.%%I RENAME TO ...;', n.nspname, s.stxname), E'\n-- or ' ORDER BY n.nspname)
+       pg_catalog.string_agg(pg_catalog.format('ALTER STATISTICS %%I.%%I RENAME TO %%I;', n.nspname, s.stxname,
+                                                pg_catalog.concat(left(s.stxname::text, 40), '_', s.oid)), E'\n-- or ' ORDER BY n.nspname)
 FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace
 WHERE s.stxrelid = ANY(%(oids)s::oid[])
 GROUP BY s.stxrelid, s.stxname HAVING count(*) > 1

@@ -90,3 +90,22 @@ WHERE c.relkind = 'm' ORDER BY c.oid
 -- name: partitions_of
 SELECT n.nspname, c.relname FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) t
 JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+
+-- name: key_partitions
+-- The partitions of a partitioned table that have rows of their own, with the names of the constraints that are on each.
+SELECT n.nspname, c.relname, ARRAY(SELECT k.conname::text FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid)
+FROM pg_catalog.pg_class r JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE rn.nspname = %s AND r.relname = %s AND r.relkind = 'p' AND c.relkind = 'r'
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+
+-- name: unproven_partition
+-- A partition on which a foreign key of this name is NOT VALID.
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class r JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) t
+JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid AND k.contype = 'f' AND NOT k.convalidated
+WHERE rn.nspname = %s AND r.relname = %s AND r.relkind = 'p' AND k.conname = %s
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C" LIMIT 1

@@ -7,19 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import application_name
 from airflow_provider_pgddl.engine.control import Control, Told
 from airflow_provider_pgddl.engine.ddl.apply import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
-from airflow_provider_pgddl.engine.rows.chunks import LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.clearing import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.gate import validating
@@ -30,6 +32,7 @@ from airflow_provider_pgddl.engine.throttle import limits
 CHUNKS_OF_A_THREAD = 50
 BYTES_OF_A_THREAD = 16 * 1024 * 1024
 
+WAITING_EVERY = 10.0  # seconds between two lines that say so
 RESTARTS = 5  # how often one table's file may be replaced under a backfill before we ask for a quieter moment
 
 
@@ -73,7 +76,8 @@ def _require_snapshot(context: Context) -> None:
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     """Chunks of every table that has none yet, in one transaction with the note that they are laid out; as many tables
     as GROUP in each. One that is put in another order is sampled for that, and so locked: it has its own."""
-    healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
+    with context.fenced():
+        healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
     ids = {t.id for t in healthy}
     healthy = context.healthy([t for t in context.tables() if t.id in ids], "created")
@@ -175,14 +179,20 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
 def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
     start = last = journal.chunk_progress(ids)
     control, told, token = Control(journal.conn, journal.pipeline), Told(), context.lease.token
+    workers, said_at = application_name(journal.pipeline, token, COPY), -WAITING_EVERY
 
     def line(seconds: float) -> str | None:
-        nonlocal last
+        nonlocal last, said_at
         hold = control.row().hold_of(token)  # workers wait for its end, wherever they are
         text = told.line(hold)
         if hold or text:
             return text
         now = chunks, done, rows, size, size_done = journal.chunk_progress(ids)
+        if done == start[1] and journal.conn.execute(queries("catalog")["workers"], [workers]).fetchone() == (0,):
+            if seconds - said_at < WAITING_EVERY:
+                return None
+            said_at = seconds
+            return f"waiting for workers to begin: {duration(seconds)} so far, {chunks - done} chunks to copy"
         in_front = context.in_front() if now == last else ""  # whom workers wait for, wherever they are
         last = now
         rate = (rows - start[2]) / seconds

@@ -16,7 +16,15 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.apply import apply_together
-from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_not_valid, not_valid
+from airflow_provider_pgddl.engine.ddl.foreign_key import (
+    constraint_name,
+    is_not_valid,
+    names_on_partition,
+    not_valid,
+    on_partition,
+    validated,
+)
+from airflow_provider_pgddl.engine.ddl.partitioned import constraint_of_comment
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.findings import refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
@@ -39,6 +47,8 @@ from airflow_provider_pgddl.engine.stages.unready import not_compared, refuse_bl
 from airflow_provider_pgddl.engine.stages.verify import sides_of
 
 _Q = queries("swap")
+Name = tuple[str, str]
+Key = tuple[Name, str]  # a table, and the name of a constraint on it
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
 
 
@@ -87,19 +97,24 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
     with rehearsed(context, context.target, context.fenced()):
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
         sequences = set_exactly(context)
-        keys = _add_foreign_keys(context)
+        keys, later = _add_foreign_keys(context)
         events = context.journal.events(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
         trusted = context.pipeline.trusted_roles
-        refreshes = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW"]
-        apply_together(context.target, context.name, [e for e in events if e not in refreshes], trusted)
-        for statement in [*(e.statement for e in refreshes), *_refreshes(context)]:
+        after = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW" or _is_about(e, later)]
+        apply_together(context.target, context.name, [e for e in events if e not in after], trusted)
+        for statement in [*(e.statement for e in after), *_refreshes(context)]:
             context.journal.add_follow_up(run_no, statement)
-        for event in refreshes:
+        for event in after:
             context.journal.event_status(event.id, "applied", "after the cut-over")
         context.journal.set_state("swapped", [t.id for t in tables])
         context.journal.set_cut_over()
     return {"sequences": sequences, "foreign_keys": keys, **figures}
+
+
+def _is_about(event: EventRow, keys: set[Key]) -> bool:
+    """Whether it is a comment on one of these foreign keys."""
+    return bool(keys and event.event.get("table") and (_table(event), constraint_of_comment(event.statement)) in keys)
 
 
 def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -> dict[str, Any]:
@@ -238,28 +253,55 @@ def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: 
         raise
 
 
-def _add_foreign_keys(context: Context) -> int:
-    """NOT VALID, which takes no time; they are validated once applications run."""
+def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
+    """NOT VALID, which takes no time; they are validated once applications run. Returns how many, and those that come
+    only then."""
     run_no = context.journal.run
     events = context.journal.events(run_no, ["foreign_key"])
-    partitioned = _partitioned(context.target, events)
-    major = catalog.server(context.target).major
-    changed = []
+    before_18 = catalog.server(context.target).major < 18
+    partitioned = _partitioned(context.target, events) if before_18 else set()
+    changed, of_partitions, later = list[EventRow](), list[EventRow](), set[Key]()
+    taken = {(_table(event), constraint_name(event.statement)) for event in events}
     for event in events:
-        schema, table = event.event["table"]
-        # A partitioned table takes NOT VALID foreign keys from 18 on; before, they are checked at once (C23).
-        later = major >= 18 or (schema, table) not in partitioned
-        if later and not is_not_valid(event.statement):
-            name = constraint_name(event.statement)
-            context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
-        changed.append(replace(event, statement=not_valid(event.statement) if later else event.statement))
-    apply_together(context.target, context.name, changed, context.pipeline.trusted_roles)
-    return len(events)
+        table, name = _table(event), constraint_name(event.statement)
+        parts = _key_of_partitions(context, event, taken) if table in partitioned else []
+        if parts:
+            of_partitions += [replace(event, statement=statement) for _, _, statement in parts]
+            for partition, key, _ in parts:
+                context.journal.add_follow_up(run_no, validation(context.target, *partition, key))
+            context.journal.add_follow_up(run_no, validated(event.statement))
+            later.add((table, name))
+        elif table in partitioned:  # without a partition there is no row to be checked
+            changed.append(replace(event, statement=validated(event.statement)))
+        else:
+            if not is_not_valid(event.statement):
+                context.journal.add_follow_up(run_no, validation(context.target, *table, name))
+            changed.append(replace(event, statement=not_valid(event.statement)))
+    apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
+    return len(events), later
 
 
-def _partitioned(target: Session, events: Sequence[EventRow]) -> set[tuple[str, str]]:
+def _key_of_partitions(context: Context, event: EventRow, taken: set[Key]) -> list[tuple[Name, str, str]]:
+    """Before 18 a partitioned table takes no foreign key that is NOT VALID (C23): its partitions do, and once theirs
+    are validated the table adopts them without a look at a row. (partition, name there, statement) of each."""
+    found = list[tuple[Name, str, str]]()
+    for schema, name, constraints in context.target.execute(_Q["key_partitions"], event.event["table"]).fetchall():
+        partition = (schema, name)
+        own = {*constraints, *(of_key for table, of_key in taken if table == partition)}
+        key = next(free for free in names_on_partition(event.statement, name) if free not in own)
+        taken.add((partition, key))
+        found.append((partition, key, on_partition(event.statement, partition, key)))
+    return found
+
+
+def _partitioned(target: Session, events: Sequence[EventRow]) -> set[Name]:
     tables = {name: t.kind for name, t in catalog.describe_all(target).items()}
-    return {tuple(e.event["table"]) for e in events if tables.get(tuple(e.event["table"])) == "p"}
+    return {table for table in map(_table, events) if tables.get(table) == "p"}
+
+
+def _table(event: EventRow) -> Name:
+    schema, name = event.event["table"]
+    return schema, name
 
 
 def _refreshes(context: Context) -> list[str]:

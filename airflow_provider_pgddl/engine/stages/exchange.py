@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.findings import Finding, refuse
 from airflow_provider_pgddl.engine.journal import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain, prepare_drain
 from airflow_provider_pgddl.engine.rows.logs import Logs
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
@@ -96,6 +96,8 @@ class NotYet(Exception):
 
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
+    names = [(t.schema, t.name) for t in tables]
+    refuse(what_new_types_break(context.pipeline, context.source, names), under_way=True)
     _create_old_schemas(context, tables)
     splitting.prepare(context, tables)
     conn = context.session("source", "swap")

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg import errors as pg
 
-from airflow_provider_pgddl.engine.ddl.parse import parse
-from airflow_provider_pgddl.engine.ddl.subject import describe
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, relation, statement_node
+from airflow_provider_pgddl.engine.ddl.subject import added_constraints, describe
 from airflow_provider_pgddl.engine.errors import LeftBehindTheWall, StageFailed, remedy_for
 from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
+from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.locks import with_tries
 
@@ -41,6 +43,7 @@ def follow_up(context: Context) -> FollowedUp:
                 limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
                 try:
                     with context.target.transaction():
+                        _refuse_unproven(context, statement)
                         alter(context.target, statement, context.pipeline.trusted_roles)
                 except (StageFailed, psycopg.Error) as error:
                     if not _is_final(error):
@@ -60,6 +63,18 @@ def follow_up(context: Context) -> FollowedUp:
         left.append({"table": _table(statement), "reason": f"{why}; correct that, then: {statement};"})
         context.say(f"not done: {statement}: {why}")
     return FollowedUp(done, tuple(left))
+
+
+def _refuse_unproven(context: Context, statement: str) -> None:
+    """A partitioned table adopts its partitions' foreign keys without a look at a row, if they are valid; one that is
+    not it would check while it keeps writers out, only to fail in the end."""
+    node = statement_node(parse(statement))
+    for constraint in added_constraints(node) if kind_of(node) == "AlterTableStmt" else ():
+        args = [*relation(node.relation), constraint.conname]
+        if found := context.target.execute(queries("swap")["unproven_partition"], args).fetchone():
+            raise StageFailed(
+                f"foreign key {written(constraint.conname)} is NOT VALID on its partition {written(*found)}"
+            )
 
 
 def _is_final(error: StageFailed | psycopg.Error) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import psycopg
 
-from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating
@@ -33,7 +34,7 @@ STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
 def gate(
     pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None, *,
-    announce: bool = False, required: bool = False,
+    announce: bool = False, required: bool = False, fence: Fence | None = None,
 ) -> list[TableReport]:  # fmt: skip
     """What is known of every table (of these `schema.table`, where some are named) after having looked at both
     catalogs now; the gate is open where none of the reports is a mismatch.
@@ -41,6 +42,7 @@ def gate(
     What was blocked and is right again is recorded as compatible. Nothing is judged before
     setup, which is UsageError where it is `required` to have been there, or after the swap.
     `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
+    `fence`: of a run that looks beside its work, and records nothing once it is not the newest.
     """
     name = pipeline.pipeline
     with (
@@ -52,9 +54,9 @@ def gate(
         if row is None or row.cut_over_at is not None:
             return []
         rows = journal.tables(row.run)
-        _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows})
+        _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows}, fence)
         stuck = journal.stuck_tables()
-        evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck])
+        evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
         return _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
 
@@ -69,7 +71,7 @@ def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
     return wanted
 
 
-def _forget_newcomers(source: Session, journal: Journal, mine: Collection[Name]) -> None:
+def _forget_newcomers(source: Session, journal: Journal, mine: Collection[Name], fence: Fence | None) -> None:
     """What stopped tables that are none of the run yet, and does so no more: the next replay takes them in. It cannot
     see that first where it waits for this gate."""
     statuses = journal.schema.statuses().items()
@@ -81,10 +83,18 @@ def _forget_newcomers(source: Session, journal: Journal, mine: Collection[Name])
         else:  # left behind on the target
             stands = name in there and catalog.oid_of(journal.conn, *name) is not None
         if not stands:
-            journal.schema.forget(name)
+            with _recording(journal.conn, fence):
+                journal.schema.forget(name)
 
 
-def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow]) -> dict[Name, Evaluated]:
+def _recording(conn: Session, fence: Fence | None) -> AbstractContextManager[object]:
+    """A verdict is about both catalogs now, whoever looks: without a run there is nothing to be fenced."""
+    return lease.fenced(conn, fence) if fence else conn.transaction()
+
+
+def look(
+    pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow], fence: Fence | None = None
+) -> dict[Name, Evaluated]:
     """Compares these tables as they are now, and records the verdicts."""
     started = time.monotonic()
     found = evaluate(pipeline, source, journal.conn, rows, ())
@@ -104,7 +114,7 @@ def look(pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[T
         if there is not None and table.state != "captured":
             more += missing_partitions(journal.conn, there, table.plan)
         verdicts[name] = recorded(found[name], *more)
-    with journal.conn.transaction():
+    with _recording(journal.conn, fence):
         changed = journal.schema.record_many(verdicts)
         journal.schema.touch([n for n in verdicts if n not in changed])
         journal.schema.validated(_result(verdicts.values()), time.monotonic() - started)
@@ -176,7 +186,7 @@ def validating(context: Context) -> Iterator[None]:
 
     def validate() -> None:
         try:
-            gate(context.pipeline, context.source_dsn, context.target_dsn)
+            gate(context.pipeline, context.source_dsn, context.target_dsn, fence=context.fence())
         except (PgddlError, psycopg.Error) as error:
             failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="comparing schemas")
             context.say(f"the schemas could not be compared, which is tried again: {failure.what}")

@@ -75,7 +75,9 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         _take_in(context, late, then, within)
-    context.journal.set_statuses_of_others({name: [KEYLESS] for name in keyless} | _left_behind(context, names))
+    stopped = {name: [KEYLESS] for name in keyless} | _left_behind(context, names)
+    with context.fenced():
+        context.journal.set_statuses_of_others(stopped)
 
 
 def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:

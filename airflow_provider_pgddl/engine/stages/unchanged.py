@@ -102,7 +102,8 @@ class SchemaGuard:
         """What a window would stop a table for is said in a window's words, and recorded like by one."""
         context = self._context
         tables = context.healthy(context.tables())
-        _, stopped = stopped_by_drift(context.source, context.journal, tables)
+        with context.fenced():
+            _, stopped = stopped_by_drift(context.source, context.journal, tables)
         context.block(stopped)
         for table in tables:
             if table.id in stopped:

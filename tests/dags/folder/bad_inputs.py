@@ -15,4 +15,5 @@ with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}
     PgddlSetupOperator(task_id="bad_file", pipeline="bad.yaml")
     PgddlSetupOperator(task_id="literal_password", pipeline="literal_password.yaml")
     PgddlSetupOperator(task_id="no_spark_submit", pipeline=NOBODY, spark_binary="spark9-submit")
+    PgddlSetupOperator(task_id="wrong_password", pipeline=NOBODY | {"source": {"conn_id": "guarded"}}, retries=1)
     PgddlSetupOperator(task_id="unreachable", pipeline=NOBODY, retries=1, retry_delay=0)

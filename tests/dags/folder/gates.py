@@ -64,3 +64,8 @@ with DAG("on_blocked", schedule=None, catchup=False, default_args={"retries": 0,
     left_out = PgddlReplayOperator(task_id="skip")
     left_out >> PgddlReplayOperator(task_id="behind")
     left_out >> PgddlReplayOperator(task_id="fail", on_blocked="fail", trigger_rule="none_failed")
+
+# Another pipeline, which follows DDL.
+if queued := json.loads(os.environ.get("PGDDL_TEST_QUEUED", "null")):
+    with DAG("gate_queued", schedule=None, catchup=False, default_args={"retries": 0}):
+        PgddlSchemaSensor(task_id="gate", pipeline=queued, on_mismatch="fail")

@@ -1,0 +1,145 @@
+"""C11: what writes into the journal commits only while its run is the newest: it is called under a fence, or it is said
+here why not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+ENGINE = REPOSITORY / "airflow_provider_pgddl" / "engine"
+JOURNALS = {"journal": "journal", "ddl_journal": "ddl_events", "schema_journal": "schema_status"}  # module: its SQL
+
+# Writes in the transaction of whoever calls it, who is looked at in turn.
+WITHIN = {
+    "ddl.apply.apply_together",
+    "rows.drain.drain_into_partitions",
+    "rows.fill.fill_together",
+    "rows.skipped.count_partial",
+    "rows.windows._in_place",
+    "rows.windows.note_window",
+    "rows.windows.stopped_by_drift",
+    "stages.cut_over._add_foreign_keys",
+    "stages.cut_over._copy_keyless",
+    "stages.exchange._exchange.refuse_changed",
+    "stages.exchange._finish",
+    "stages.exchange._refuse_changed",
+    "stages.exchange.add_foreign_key",
+    "stages.reverse.WayBack.start",
+    "stages.revert._are_copies_again",
+    "stages.revert._pass_over_ddl",
+    "stages.revert._refuse_another",
+    "stages.settle._record",
+    "stages.settle._record_plan",
+    "stages.settle.read_again.record",
+    "stages.snapshot._revive",
+}
+# Nobody else is the newest run, or it is nobody's.
+ALONE = {
+    "stages._finished": "of a pipeline that no run is under way of: that this one had nothing to do",
+    "rows.skipped.count_refusal": "a metric, once the transaction that met the refusal is over",
+    "stages.ddl_commands": "what a person decides about an event, which a run meets as it would have met it before",
+    "stages.gate._reports": "what was told to whom, by whoever looks",
+    "stages.gate.shown": "what was shown to a task of Airflow",
+    "stages.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
+}
+
+
+def test_whatever_writes_into_the_journal_does_so_under_a_fence() -> None:
+    writers, unfenced, used = _writers(), list[str](), set[str]()
+    assert len(writers) > 50
+    for file in sorted(ENGINE.rglob("*.py")):
+        module = _module(file)
+        if module in JOURNALS:
+            continue
+        tree = ast.parse(file.read_text())
+        names = _imported(tree) | {f.name: f"{module}.{f.name}" for f in tree.body if isinstance(f, ast.FunctionDef)}
+        for call, around in _calls(tree):
+            target = _called(call, writers, names)
+            if target is None:
+                continue
+            where = ".".join([module, *(n.name for n in around if isinstance(n, ast.FunctionDef | ast.ClassDef))])
+            allowed = next((a for a in (*WITHIN, *ALONE) if where == a or where.startswith(f"{a}.")), None)
+            if allowed:
+                used.add(allowed)
+            elif not _is_fenced(around):
+                unfenced.append(f"{where}, line {call.lineno}: {target}")
+    assert "\n".join(unfenced) == ""
+    assert used == {*WITHIN, *ALONE}, "what is allowed here and is not needed"
+
+
+def _writers() -> set[str]:
+    """The methods of the journals that write, also through another one."""
+    found = set[str]()
+    for module, queries in JOURNALS.items():
+        parts = (ENGINE / "sql" / f"{queries}.sql").read_text().split("-- name: ")[1:]
+        written = {
+            name.split()[0] for name in parts
+            if re.search(r"\b(INSERT INTO|UPDATE pgddl|DELETE FROM)\b", name)
+        }  # fmt: skip
+        for node in ast.walk(ast.parse((ENGINE / f"{module}.py").read_text())):
+            if isinstance(node, ast.FunctionDef):
+                texts = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+                if texts & written:
+                    found.add(node.name)
+    while True:
+        more = set[str]()
+        for module in JOURNALS:
+            for node in ast.walk(ast.parse((ENGINE / f"{module}.py").read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    calls = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+                    attributes = [f for f in calls if isinstance(f, ast.Attribute)]
+                    own = {f.attr for f in attributes if ast.unparse(f.value) in ("self", "self.schema")}
+                    if own & found:
+                        more.add(node.name)
+        if more <= found:
+            return found
+        found |= more
+
+
+def _module(file: Path) -> str:
+    parts = file.relative_to(ENGINE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What a name of the engine means in this module."""
+    prefix = "airflow_provider_pgddl.engine"
+    return {
+        alias.asname or alias.name: f"{(node.module or '').removeprefix(prefix).removeprefix('.')}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(prefix)
+        for alias in node.names
+    }
+
+
+def _calls(tree: ast.AST, around: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.Call, tuple[ast.AST, ...]]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call):
+            yield node, around
+        yield from _calls(node, (*around, node))
+
+
+def _called(call: ast.Call, writers: set[str], names: dict[str, str]) -> str | None:
+    if isinstance(call.func, ast.Name):
+        meant = names.get(call.func.id, "")
+        return meant if meant in WITHIN else None
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    of, method = ast.unparse(call.func.value), call.func.attr
+    if f"{names.get(of, of).removeprefix('.')}.{method}" in WITHIN or (of, method) == ("way_back", "start"):
+        return f"{of}.{method}"
+    is_journal = re.search(r"journal|Journal|^ddl$|^own$|schema$", of)
+    return f"{of}.{method}" if is_journal and method in writers else None
+
+
+def _is_fenced(around: tuple[ast.AST, ...]) -> bool:
+    """By a block around it, or by the function's last look at the token."""
+    functions = [ast.unparse(n) for n in around if isinstance(n, ast.FunctionDef)]
+    blocks = [ast.unparse(item.context_expr) for n in around if isinstance(n, ast.With) for item in n.items]
+    if any("fenced(" in text or "_recording(" in text for text in blocks):  # gate's, fenced where a run looks
+        return True
+    return bool(functions) and "lease.check(" in functions[-1]
