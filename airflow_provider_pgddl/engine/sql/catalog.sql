@@ -328,5 +328,7 @@ SELECT 'REPLICA IDENTITY ' || CASE c.relreplident
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 
--- name: relation_oids
+-- name: user_oids
 SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384
+UNION ALL SELECT p.oid FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
+UNION ALL SELECT t.oid FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal
