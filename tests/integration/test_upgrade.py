@@ -32,7 +32,7 @@ CHANGED = {
         "client_ddl", "record_command", "leave_publications", "stash", "stash_key", "take_stash", "signature",
         "outer_context", "emit_command", "follow_log", "follow_publications",
     },
-    HOLD: {"hold", "start_hold"},
+    HOLD: {"hold"},
 }  # fmt: skip
 KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 

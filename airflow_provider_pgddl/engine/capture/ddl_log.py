@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("ddl_log")
 PREFIX = "pgddl"
 HOLD_WAIT = 2.0  # seconds that DDL may queue behind us while somebody else's is under way
-HELD_AT_MOST = 60  # seconds that DDL waits for a dump; then the server lets it go on
+HELD_AT_MOST = 60  # seconds that DDL waits for a dump or a try of a swap; then the server lets it go on
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
 Transport = Literal["queue", "wal"]
 EVENT_TRIGGERS = ("pgddl_1_client", "pgddl_2_command", "pgddl_2_drop", "pgddl_2_rewrite")
@@ -275,8 +275,9 @@ def _lost(source: Session, position: str | None) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def held(session: Session) -> Iterator[None]:
-    """Keeps clients' DDL that may change a dump from starting, by a transaction of `session`, which is for this alone.
+def held(session: Session, *, everything: bool = False) -> Iterator[None]:
+    """Keeps clients' DDL that may change a dump, or all that a dump shows, from starting, by a transaction of
+    `session`, which is for this alone.
 
     It waits before it has locked anything, so nobody queues behind it. Without effect where such DDL of somebody else
     is under way for long, and once HELD_AT_MOST has passed: then the events tell what came."""
@@ -285,7 +286,7 @@ def held(session: Session) -> Iterator[None]:
         with suppress(pg.LockNotAvailable, pg.DeadlockDetected, pg.UndefinedTable):  # of an older version of the set
             limit_lock_wait(session, HOLD_WAIT)
             session.execute(_Q["hold_limit"], [f"{HELD_AT_MOST}s"])
-            session.execute(_Q["hold"])
+            session.execute(_Q["hold_all" if everything else "hold_what_changes_dumps"])
         yield
     finally:
         with suppress(psycopg.Error):  # the server has ended it

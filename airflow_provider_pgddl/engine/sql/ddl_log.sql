@@ -8,8 +8,8 @@ CREATE EVENT TRIGGER pgddl_2_drop ON sql_drop EXECUTE FUNCTION pgddl.record_drop
 CREATE EVENT TRIGGER pgddl_2_rewrite ON table_rewrite EXECUTE FUNCTION pgddl.record_rewrite();
 DO $$
 BEGIN
-    IF pg_catalog.to_regprocedure('pgddl.start_hold()') IS NOT NULL THEN  -- an older version of the set has none
-        PERFORM pgddl.start_hold();
+    IF pg_catalog.to_regprocedure('pgddl.hold()') IS NOT NULL THEN  -- an older version of the set has none
+        CREATE EVENT TRIGGER pgddl_00_hold ON ddl_command_start EXECUTE FUNCTION pgddl.hold();
     END IF;
 END
 $$
@@ -28,7 +28,10 @@ ALTER FUNCTION pgddl.record_rewrite() SET lc_messages = 'C'
 -- name: hold_limit
 SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', %s, true)
 
--- name: hold
+-- name: hold_what_changes_dumps
+LOCK TABLE pgddl.ddl_hold IN SHARE MODE
+
+-- name: hold_all
 LOCK TABLE pgddl.ddl_hold IN ACCESS EXCLUSIVE MODE
 
 -- name: lock_captures

@@ -205,9 +205,9 @@ def read_shown(context: Context, source: Session) -> Shown:
 
 
 @contextmanager
-def ddl_held(context: Context) -> Iterator[None]:
-    """Clients' DDL that may change a dump waits meanwhile; see `ddl_log.held`."""
-    with context.brief_session("source", "ddl hold") as session, ddl_log.held(session):
+def ddl_held(context: Context, *, everything: bool = False) -> Iterator[None]:
+    """Clients' DDL waits meanwhile; see `ddl_log.held`."""
+    with context.brief_session("source", "ddl hold") as session, ddl_log.held(session, everything=everything):
         yield
 
 

@@ -237,7 +237,7 @@ def dump_events(context: Context) -> list[DdlEvent]:
 def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | None) -> list[DdlEvent]:
     """Of these tables, or of everything but what the pipeline leaves out."""
     only = _with_parts(context.source, tables) if tables is not None else None
-    exclude = _left_out(context, context.source) if only is None else []
+    exclude = left_out(context, context.source) if only is None else []
     major = context.source.info.server_version // 10_000
     try:
         pre, post = (
@@ -258,7 +258,7 @@ def _dumped(context: Context, late: Sequence[TableRow] | None) -> set[int]:
     source = context.source
     if late is not None:
         return {t.oid for t in late} | {*catalog.oids_of(source, _with_parts(source, late)).values()}
-    return catalog.user_oids(source) - {*catalog.oids_of(source, _left_out(context, source)).values()}
+    return catalog.user_oids(source) - {*catalog.oids_of(source, left_out(context, source)).values()}
 
 
 def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
@@ -277,11 +277,11 @@ def _fingerprints(context: Context, late: Sequence[TableRow] | None) -> dict[Nam
     if late is not None:
         mine = {(t.schema, t.name) for t in late} | {*_with_parts(source, late)}
         return {name: known for name, known in found.items() if name in mine}
-    out = {*_left_out(context, source)}
+    out = {*left_out(context, source)}
     return {name: known for name, known in found.items() if name not in out}
 
 
-def _left_out(context: Context, source: Session) -> list[Name]:
+def left_out(context: Context, source: Session) -> list[Name]:
     """Tables that the pipeline neither copies nor takes the structure of."""
     names = catalog.table_names(source)
     selection = matches(context.pipeline, names, strict=False)
@@ -322,7 +322,7 @@ def _absent(context: Context) -> set[Name]:
     blocked = {(t.schema, t.name) for t in context.tables()} - {
         (t.schema, t.name) for t in context.healthy(context.tables())
     }
-    return {*_left_out(context, context.source), *blocked}
+    return {*left_out(context, context.source), *blocked}
 
 
 def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> Step:

@@ -1,44 +1,33 @@
 -- Where DDL has spoiled a dump, the next one asks for quiet: pg_dump prints parts of a schema as of now, and its own locks come only
--- once it has read which tables there are.
+-- once it has read which tables there are. So does a swap, which must miss none.
 
--- Whoever runs DDL that a dump may show holds this to the end of its transaction; a dump takes it for itself. A table, since nobody but
--- its owner can take it away from others.
+-- Whoever runs DDL has this locked to the end of its transaction: ROW EXCLUSIVE where that may change what a dump at an older snapshot
+-- prints, else ACCESS SHARE. A dump takes SHARE, a swap ACCESS EXCLUSIVE. A table, as nobody but its owner can take that from others.
 CREATE TABLE pgddl.ddl_hold ();
 
--- Event trigger, ddl_command_start, before all others: whoever waits here has no lock yet that others would queue behind. What cannot
--- wait goes on, and the dump sees by its event that it came.
+-- Event trigger, ddl_command_start, before all others: whoever waits here has no lock yet that others would queue behind. Who does not
+-- wait for locks goes on, and its event tells that it came. What temporary tables are made and dropped by never waits for a swap.
 CREATE FUNCTION pgddl.hold() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
-    IF current_setting('pgddl.skip', true) = 'on' THEN
+    IF current_setting('pgddl.skip', true) = 'on' OR tg_tag IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO') THEN
         RETURN;
     END IF;
-    LOCK TABLE pgddl.ddl_hold IN ACCESS SHARE MODE;
+    IF tg_tag ~ '^(ALTER|DROP) ' AND tg_tag <> 'ALTER DEFAULT PRIVILEGES'
+       OR tg_tag IN ('CREATE AGGREGATE', 'CREATE EXTENSION', 'CREATE FUNCTION', 'CREATE PROCEDURE', 'CREATE TRIGGER') THEN
+        LOCK TABLE pgddl.ddl_hold IN ROW EXCLUSIVE MODE;
+    ELSE
+        LOCK TABLE pgddl.ddl_hold IN ACCESS SHARE MODE;
+    END IF;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN NULL;
 END
 $function$;
 
--- What makes the event trigger; where DDL is captured already that is here, else ddl_log.start calls it. Of the tags that change what
--- pg_dump prints at a snapshot older than they.
-CREATE FUNCTION pgddl.start_hold() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
-BEGIN
-    CREATE EVENT TRIGGER pgddl_00_hold ON ddl_command_start WHEN TAG IN (
-        'ALTER AGGREGATE', 'ALTER COLLATION', 'ALTER DOMAIN', 'ALTER EXTENSION', 'ALTER FOREIGN TABLE', 'ALTER FUNCTION', 'ALTER INDEX',
-        'ALTER MATERIALIZED VIEW', 'ALTER OPERATOR', 'ALTER OPERATOR CLASS', 'ALTER POLICY', 'ALTER PROCEDURE', 'ALTER ROUTINE',
-        'ALTER RULE', 'ALTER SCHEMA', 'ALTER SEQUENCE', 'ALTER STATISTICS', 'ALTER TABLE', 'ALTER TRIGGER', 'ALTER TYPE', 'ALTER VIEW',
-        'CREATE AGGREGATE', 'CREATE FUNCTION', 'CREATE PROCEDURE', 'CREATE TRIGGER',
-        'DROP AGGREGATE', 'DROP CAST', 'DROP COLLATION', 'DROP DOMAIN', 'DROP EXTENSION', 'DROP FOREIGN TABLE', 'DROP FUNCTION',
-        'DROP INDEX', 'DROP MATERIALIZED VIEW', 'DROP OPERATOR', 'DROP OWNED', 'DROP POLICY', 'DROP PROCEDURE', 'DROP ROUTINE',
-        'DROP RULE', 'DROP SCHEMA', 'DROP SEQUENCE', 'DROP STATISTICS', 'DROP TABLE', 'DROP TRIGGER', 'DROP TYPE', 'DROP VIEW'
-    ) EXECUTE FUNCTION pgddl.hold();
-END
-$function$;
-
+-- A source that captures DDL already gets the trigger here, any other from ddl_log.start.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'pgddl_2_command') THEN
-        PERFORM pgddl.start_hold();
+        CREATE EVENT TRIGGER pgddl_00_hold ON ddl_command_start EXECUTE FUNCTION pgddl.hold();
     END IF;
 END
 $$;
