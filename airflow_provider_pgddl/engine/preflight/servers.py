@@ -157,7 +157,7 @@ def our_schemas(facts: Facts) -> Iterator[Finding]:
             if not ours:
                 quoted = side.name(schema)
                 what = f"schema {written(schema)} (owner {owner}) exists and is not pgddl's"
-                fix = f"ALTER SCHEMA {quoted} RENAME TO ...;\n-- or, if unneeded: DROP SCHEMA {quoted} CASCADE;"
+                fix = f"ALTER SCHEMA {quoted} RENAME TO {side.name(f'not_{schema}'[:63])};"
                 yield Finding("error", "foreign_schema", side.where, None, what, fix)
             elif not usable:
                 what = f"role {side.server['role']} may not create in schema {written(schema)}"
