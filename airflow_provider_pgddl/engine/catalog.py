@@ -164,9 +164,9 @@ def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
 
 
-def relation_oids(conn: Session) -> set[int]:
-    """The oids of everything in pg_class that users made."""
-    return {oid for (oid,) in conn.execute(_Q["relation_oids"])}
+def user_oids(conn: Session) -> set[int]:
+    """The oids of all relations, functions and triggers that users made."""
+    return {oid for (oid,) in conn.execute(_Q["user_oids"])}
 
 
 def all_relations(conn: Session) -> list[int]:

@@ -76,7 +76,7 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "foreign_schema": [
-        Case(f"{ORDERS}; CREATE SCHEMA pgddl; CREATE SCHEMA old_pgddl", "CREATE SCHEMA pgddl"),
+        Case(f"{ORDERS}; CREATE SCHEMA pgddl; CREATE SCHEMA not_pgddl", "CREATE SCHEMA pgddl"),
         Case(f"{ORDERS}; CREATE SCHEMA pgddl_copy_public", rewrite={"public.orders": {}}),
     ],
     "publication": [

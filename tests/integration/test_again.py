@@ -90,11 +90,73 @@ def test_rows_of_nobody_knows_whom_are_put_aside_and_not_dropped(
     fixes = {f["table"]: f["fix"] for f in findings(move) if f["code"] == "existing"}
     assert fixes["shop.empty"].startswith("DROP TABLE shop.empty;")
     assert "DROP" not in fixes["shop.orders"] + fixes["shop.log"] + fixes[None]
-    for table in ("shop.empty", "shop.orders", "shop.log"):
-        execute(target, fixes[table])
-    execute(target, "ALTER TYPE shop.mood SET SCHEMA before_pgddl; DROP SEQUENCE shop.tickets")
+    for fix in fixes.values():
+        execute(target, fix)
     move.run_all()
     assert move.journal("SELECT count(*) FROM shop.log") == move.journal("SELECT count(*) FROM before_pgddl.log")
+
+
+def test_a_pipeline_that_has_cut_over_and_is_not_cleaned_up_is_told_to_drop_nothing(
+    pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    """As a DAG does that is triggered once more."""
+    source, target = database(pg16), database(pg18)
+    execute(source, SHOP)
+    move = lifecycle(source, target, **TABLES)
+    move.run_all(until="swap")
+    rows = move.journal("SELECT count(*) FROM shop.orders")
+    other = lifecycle(source, target, **TABLES)
+    assert "DROP" not in str(findings(move)) + str(findings(other))
+    for stage in STAGES:
+        assert move.run(stage).blocked == []
+    assert "DROP" not in str(other.refused("setup", PreflightRefused))
+    assert move.journal("SELECT count(*) FROM shop.orders") == rows
+
+
+IN_THE_WAY = """
+CREATE SCHEMA shop; CREATE SCHEMA pgddl; CREATE TABLE pgddl.theirs AS SELECT 1 AS id;
+CREATE TABLE shop.filled AS SELECT 1 AS id;
+CREATE VIEW shop.orders AS SELECT * FROM shop.filled;
+CREATE MATERIALIZED VIEW shop.log AS SELECT * FROM shop.filled;
+CREATE INDEX empty ON shop.filled (id);
+CREATE TYPE shop.mood AS ENUM ('fine'); CREATE TABLE shop.moods AS SELECT 'fine'::shop.mood AS mood;
+CREATE SEQUENCE shop.tickets; CREATE SEQUENCE shop.log_1; CREATE TYPE shop.log_rest AS (x int);
+"""
+
+
+def test_whatever_is_in_the_way_keeps_its_rows_where_advice_is_followed(
+    pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    source, target = database(pg16), database(pg18)
+    execute(source, SHOP)
+    execute(target, IN_THE_WAY)
+    move = lifecycle(source, target, **TABLES)
+    codes = set()
+    for _ in range(9):
+        errors = [f for f in findings(move) if f["severity"] == "error"]
+        codes |= {f["code"] for f in errors}
+        if not errors:
+            break
+        assert "DROP" not in str([f["fix"] for f in errors])
+        execute(target, errors[0]["fix"])
+    assert codes >= {"existing", "foreign_schema"}
+    move.run_all()
+    kept = ("not_pgddl.theirs", "before_pgddl.log", "shop.moods", "shop.filled")
+    assert [move.journal(f"SELECT count(*) FROM {name}") for name in kept] == [[(1,)]] * 4
+
+
+def test_what_another_pipeline_has_brought_is_not_put_aside(
+    pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    """Of other tables, with objects that both need."""
+    source, target = database(pg16), database(pg18)
+    execute(source, SHOP)
+    first = lifecycle(source, target, tables={"include": ["shop.empty"]}, capture={"ddl": "off"})
+    first.run_all(until="backfill")
+    second = lifecycle(source, target, tables={"include": ["shop.orders"]}, capture={"ddl": "off"})
+    refused = str(second.refused("setup", PreflightRefused))
+    assert "another target" in refused
+    assert "DROP" not in refused and "SET SCHEMA" not in refused
 
 
 @pytest.mark.parametrize("alter", [[], ["ALTER COLUMN id TYPE bigint"]], ids=["bloat", "alter"])

@@ -96,7 +96,7 @@ def test_what_comes_once_a_run_is_under_way_is_found_as_well(
 ) -> None:
     """By check, and by the swap before it asks for a lock."""
     dsn = database(pg18)
-    do(dsn, SCHEMA.split("CREATE POLICY")[0])
+    do(dsn, SCHEMA.split("CREATE POLICY", maxsplit=1)[0])
     move = lifecycle(dsn, **rewriting("ALTER COLUMN id TYPE bigint"), capture={"ddl": captured})
     move.run_all(until="backfill")
     assert findings(move) == []

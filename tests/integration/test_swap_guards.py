@@ -605,7 +605,7 @@ OF_ANYTHING = """
 
 
 def digest(conn: psycopg.Connection[Any], oids: list[int] | None) -> str:
-    row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids}).fetchone()
+    row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids, "out": []}).fetchone()
     assert row is not None
     return str(row[0])
 

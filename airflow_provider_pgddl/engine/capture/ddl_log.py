@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
@@ -22,10 +24,13 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.nesting import in_order
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_log")
 PREFIX = "pgddl"
+HOLD_WAIT = 2.0  # seconds that DDL may queue behind us while somebody else's is under way
+HELD_AT_MOST = 60  # seconds that DDL waits for a dump or a try of a swap; then the server lets it go on
 OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
 Transport = Literal["queue", "wal"]
 EVENT_TRIGGERS = ("pgddl_1_client", "pgddl_2_command", "pgddl_2_drop", "pgddl_2_rewrite")
@@ -267,6 +272,25 @@ def _lost(source: Session, position: str | None) -> list[dict[str, Any]]:
     cursor = source.execute(_Q["lost"], {"position": position})
     keys = ("id", "tag", "what", "statement", "relation", "role", "happened_at")
     return [dict(zip(keys, row, strict=True)) for row in cursor]
+
+
+@contextmanager
+def held(session: Session, *, everything: bool = False) -> Iterator[None]:
+    """Keeps clients' DDL that may change a dump, or all that a dump shows, from starting, by a transaction of
+    `session`, which is for this alone.
+
+    It waits before it has locked anything, so nobody queues behind it. Without effect where such DDL of somebody else
+    is under way for long, and once HELD_AT_MOST has passed: then the events tell what came."""
+    session.execute("BEGIN")
+    try:
+        with suppress(pg.LockNotAvailable, pg.DeadlockDetected, pg.UndefinedTable):  # of an older version of the set
+            limit_lock_wait(session, HOLD_WAIT)
+            session.execute(_Q["hold_limit"], [f"{HELD_AT_MOST}s"])
+            session.execute(_Q["hold_all" if everything else "hold_what_changes_dumps"])
+        yield
+    finally:
+        with suppress(psycopg.Error):  # the server has ended it
+            session.rollback()
 
 
 def confirm(other: Session, pipeline: str, read: Read) -> None:

@@ -81,7 +81,7 @@ def apply_event(
 def _cannot_apply(event: EventRow, error: psycopg.Error) -> StageFailed:
     message = from_postgres(error, doing=f"applying {event.event['tag']}")
     table = event.event.get("table")
-    todo = "make the statement possible on the target (or drop what stands in its way), then run the stage again"
+    todo = "make the statement possible on the target (put aside what stands in its way), then run the stage again"
     if event.event["kind"] == "rewrite":
         # Setup has found it possible: the table has changed since, and what is asked of it is fixed now.
         todo = "`pgddl reset` the pipeline, then start again with a rewrite.alter for the table as it is now"

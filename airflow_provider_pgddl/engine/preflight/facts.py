@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("preflight")
 
 NAME_BYTES = 63  # of a name; the server cuts the rest off
+ASIDE = "before_pgddl"  # the schema for what is in the way
 KINDS = {  # pg_class.relkind
     "r": "a table",
     "p": "a partitioned table",
@@ -174,19 +175,30 @@ def free_name(side: Side, schema: str | None, wanted: str) -> str:
     return next(name for name in names if name not in taken)
 
 
+def any_brought(side: Side) -> bool:
+    """Whether any pipeline has begun or ended to bring anything there."""
+    return side.rows("journal_exists") == [(True,)] and side.rows("any_brought") == [(True,)]
+
+
 def out_of_the_way(side: Side, table: Table, kind: str, oid: int) -> str:
-    """What frees a relation's name: a table that may hold rows goes elsewhere with all that belongs to it."""
-    drops = {"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "i": "INDEX", "f": "FOREIGN TABLE"}
-    if kind in drops:
-        return f"DROP {drops[kind]} {side.name(*table)};  -- once nothing needs it"
+    """What frees a relation's name: all but an empty table goes elsewhere, with all that belongs to it."""
+    if kind in ("i", "I", "S"):  # which go with their table, and cannot go alone
+        word = "SEQUENCE" if kind == "S" else "INDEX"
+        return f"ALTER {word} {side.name(*table)} RENAME TO {side.name(f'{table[1][:50]}_{ASIDE}')};"
+    words = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "c": "TYPE"}
+    if kind in words:
+        return "\n".join(aside(side, [(words[kind], side.name(*table))]))
     if side.rows("filled", oids=[oid]):
-        aside = side.name("before_pgddl")
-        moves = [
-            f"ALTER TABLE {side.name(*name)} SET SCHEMA {aside};" for name in side.rows("with_partitions", oid=oid)
-        ]
-        rows = "  -- it holds rows: look at them before you drop it"
-        return "\n".join([f"CREATE SCHEMA IF NOT EXISTS {aside};{rows}", *moves])
+        moves = aside(side, [("TABLE", side.name(*name)) for name in side.rows("with_partitions", oid=oid)])
+        return "\n".join([f"{moves[0]}  -- it holds rows: look at them before you drop it", *moves[1:]])
     return f"DROP TABLE {side.name(*table)};  -- it is empty"
+
+
+def aside(side: Side, objects: Iterable[tuple[str, str]]) -> list[str]:
+    """Statements that put these, by kind and quoted name, where they are in nobody's way; nothing is lost by it."""
+    schema = side.name(ASIDE)
+    moves = [f"ALTER {kind} {quoted} SET SCHEMA {schema};" for kind, quoted in objects]
+    return [f"CREATE SCHEMA IF NOT EXISTS {schema};", *moves]
 
 
 def actions(facts: Facts, table: Table) -> list[AlterAction]:

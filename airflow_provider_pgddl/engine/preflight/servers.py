@@ -158,8 +158,8 @@ def our_schemas(facts: Facts) -> Iterator[Finding]:
             if not ours:
                 quoted = side.name(schema)
                 what = f"schema {written(schema)} (owner {owner}) exists and is not pgddl's"
-                aside = side.name(free_name(side, None, f"old_{schema}"))
-                fix = f"ALTER SCHEMA {quoted} RENAME TO {aside};\n-- or, if unneeded: DROP SCHEMA {quoted} CASCADE;"
+                aside = side.name(free_name(side, None, f"not_{schema}"))
+                fix = f"ALTER SCHEMA {quoted} RENAME TO {aside};"
                 yield Finding("error", "foreign_schema", side.where, None, what, fix)
             elif not usable:
                 what = f"role {side.server['role']} may not create in schema {written(schema)}"

@@ -10,6 +10,8 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import (
     KINDS,
     Facts,
+    any_brought,
+    aside,
     brought,
     cannot_create,
     foreign_keys,
@@ -55,13 +57,17 @@ def existing(facts: Facts) -> Iterator[Finding]:
     if facts.pipeline.tables.existing != "refuse":
         return
     made, ours = recorded(facts, facts.target), brought(facts.target, facts.tables)
-    present = facts.target.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
-    for schema, name, oid, kind in present:
-        if oid is None or made.get((schema, name)):
+    roots = {(r.schema, r.name): facts.names[r.root] for r in facts.relations}
+    names = list(dict.fromkeys([*facts.tables, *roots]))
+    found = facts.target.rows("named", schemas=[s for s, _ in names], names=[t for _, t in names])
+    present = {(schema, name) for schema, name, oid, _ in found if oid is not None}
+    for schema, name, oid, kind in found:
+        root = roots.get((schema, name), (schema, name))
+        if oid is None or made.get(root) or (root != (schema, name) and root in present):  # it goes with its root
             continue
         what = f"{KINDS.get(kind, 'something')} of that name is on the target already"
         fix = out_of_the_way(facts.target, (schema, name), kind, oid)
-        if by := ours.get((schema, name)):
+        if by := ours.get(root):
             what += f": {by}, has brought it there, and applications may use it"
             fix = ELSEWHERE
         yield Finding("error", "existing", "target", written(schema, name), what, fix)
@@ -78,19 +84,10 @@ def existing_objects(facts: Facts) -> Iterator[Finding]:
         kind, _, _, quoted = both[0]
         others = f", and {len(both) - 1} more" if len(both) > 1 else ""
         what = f"the target has objects of the source already: {kind.lower()} {quoted}{others}"
-        drops = [f"DROP {kind} {quoted};" for kind, _, _, quoted in both]
-        fix = "\n".join([*drops, "-- or start with an empty database"])
-        yield Finding("error", "existing", "target", None, what, ELSEWHERE if _is_in_use(facts) else fix)
-
-
-def _is_in_use(facts: Facts) -> bool:
-    """Whether pipelines have brought tables there, or tables of these names hold rows: then nothing is to be dropped
-    for this one."""
-    assert facts.target is not None
-    side = facts.target
-    present = side.rows("named", schemas=[s for s, _ in facts.tables], names=[t for _, t in facts.tables])
-    tables = [oid for _, _, oid, kind in present if oid is not None and kind in ("r", "p")]
-    return bool(brought(side, facts.tables) or side.rows("filled", oids=tables))
+        moves = aside(facts.target, [(kind, quoted) for kind, _, _, quoted in both])
+        fix = "\n".join([*moves, "-- or start with an empty database"])
+        # What a pipeline has brought there is in use, whichever it was.
+        yield Finding("error", "existing", "target", None, what, ELSEWHERE if any_brought(facts.target) else fix)
 
 
 def event_triggers(facts: Facts) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ def _missing_on_source(there: str, here: str) -> Difference:
             "mismatch",
             f"Table {there} was dropped on the source, or renamed",
             impact="There are no rows to read; what the target has stays as it is",
-            fix=(f"-- if the target is not to have it any more: DROP TABLE {here};",),
+            fix=(f"-- if nobody is to find it there any more, with its rows: ALTER TABLE {here} SET SCHEMA ...;",),
             reason="missing_table",
         )
     )

@@ -235,11 +235,29 @@ FROM pg_catalog.pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relkind = 'p' AND 
 -- name: schema_digest
 -- A digest that any change of a schema changes: of these tables and what belongs to them, or (oids null) of everything that a
 -- dump shows. Cheaper than a dump; a REINDEX CONCURRENTLY changes it too, so a difference means "look closer". Our own objects
--- are left out. Every ALTER writes a new version of its catalog row, hence xmin; pg_class alone is also written by VACUUM.
-WITH rel AS (
+-- and the relations `out` are left out. Every ALTER writes a new version of its catalog row, hence xmin; pg_class alone is also written
+-- by VACUUM.
+WITH gone AS (
+    SELECT o.oid FROM pg_catalog.unnest(%(out)s::oid[]) o(oid)
+), out AS (
+    TABLE gone
+    UNION ALL SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid IN (TABLE gone)
+    UNION ALL SELECT d.objid FROM pg_catalog.pg_depend d  -- an identity's sequence; a serial's is in dumps all the same
+    WHERE d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid IN (TABLE gone)
+      AND d.classid = d.refclassid AND d.deptype = 'i'
+), out_type AS (
+    SELECT t.oid, t.typarray FROM pg_catalog.pg_type t WHERE t.typrelid IN (TABLE gone)
+), out_part(class, oid) AS (
+    SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::oid, o.oid FROM out o
+    UNION ALL SELECT t.tableoid, t.oid FROM pg_catalog.pg_trigger t WHERE t.tgrelid IN (TABLE gone)
+    UNION ALL SELECT c.tableoid, c.oid FROM pg_catalog.pg_constraint c WHERE c.conrelid IN (TABLE gone)
+    UNION ALL SELECT p.tableoid, p.oid FROM pg_catalog.pg_policy p WHERE p.polrelid IN (TABLE gone)
+    UNION ALL SELECT r.tableoid, r.oid FROM pg_catalog.pg_rewrite r WHERE r.ev_class IN (TABLE gone)
+    UNION ALL SELECT s.tableoid, s.oid FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid IN (TABLE gone)
+), rel AS (
     SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgddl')
-      AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
+      AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)' AND c.oid NOT IN (TABLE out)
       AND (%(oids)s::oid[] IS NULL OR c.oid = ANY(%(oids)s::oid[])
            OR c.oid IN (SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = ANY(%(oids)s::oid[]))
            OR c.relkind = 'S' AND c.oid IN (
@@ -253,7 +271,7 @@ WITH rel AS (
     SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid IN (TABLE rel) AND NOT t.tgisinternal AND t.tgname !~ '^pgddl_'
     UNION ALL SELECT c.tableoid, c.oid, c.xmin FROM pg_catalog.pg_constraint c
-    WHERE c.contype <> 't' AND (c.conrelid IN (TABLE rel) OR c.confrelid IN (TABLE rel) OR c.contypid <> 0 AND %(oids)s::oid[] IS NULL)
+    WHERE c.contype <> 't' AND c.conrelid NOT IN (TABLE gone) AND (c.conrelid IN (TABLE rel) OR c.confrelid IN (TABLE rel) OR c.contypid <> 0 AND %(oids)s::oid[] IS NULL)
     UNION ALL SELECT d.tableoid, d.oid, d.xmin FROM pg_catalog.pg_attrdef d WHERE d.adrelid IN (TABLE rel)
     UNION ALL SELECT p.tableoid, p.oid, p.xmin FROM pg_catalog.pg_policy p WHERE p.polrelid IN (TABLE rel)
     UNION ALL SELECT r.tableoid, r.oid, r.xmin FROM pg_catalog.pg_rewrite r WHERE r.ev_class IN (TABLE rel)
@@ -261,6 +279,7 @@ WITH rel AS (
     UNION ALL SELECT n.tableoid, n.oid, n.xmin FROM pg_catalog.pg_namespace n WHERE n.oid IN (TABLE spaces)
     UNION ALL SELECT p.tableoid, p.oid, p.xmin FROM pg_catalog.pg_proc p WHERE p.pronamespace IN (TABLE spaces)
     UNION ALL SELECT t.tableoid, t.oid, t.xmin FROM pg_catalog.pg_type t WHERE t.typnamespace IN (TABLE spaces)
+          AND NOT EXISTS (SELECT FROM out_type o WHERE t.oid IN (o.oid, o.typarray))
     UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_operator o WHERE o.oprnamespace IN (TABLE spaces)
     UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_opclass o WHERE o.opcnamespace IN (TABLE spaces)
     UNION ALL SELECT o.tableoid, o.oid, o.xmin FROM pg_catalog.pg_opfamily o WHERE o.opfnamespace IN (TABLE spaces)
@@ -297,16 +316,18 @@ SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM
     UNION ALL SELECT 'sequence:' || s.seqrelid || ':' || s.xmin::text FROM pg_catalog.pg_sequence s WHERE s.seqrelid IN (TABLE rel)
     UNION ALL SELECT 'foreign:' || f.ftrelid || ':' || f.xmin::text FROM pg_catalog.pg_foreign_table f WHERE f.ftrelid IN (TABLE rel)
     UNION ALL SELECT 'inherits:' || i.inhrelid || ':' || i.inhparent || ':' || i.xmin::text
-    FROM pg_catalog.pg_inherits i WHERE i.inhrelid IN (TABLE rel) OR i.inhparent IN (TABLE rel)
+    FROM pg_catalog.pg_inherits i WHERE (i.inhrelid IN (TABLE rel) OR i.inhparent IN (TABLE rel)) AND i.inhrelid NOT IN (TABLE out)
     UNION ALL SELECT 'part:' || p.class || ':' || p.oid || ':' || p.version::text FROM part p
     UNION ALL SELECT 'comment:' || d.classoid || ':' || d.objoid || ':' || d.objsubid || ':' || d.xmin::text
     FROM pg_catalog.pg_description d
     WHERE %(oids)s::oid[] IS NULL AND (d.objoid >= 12000 OR d.classoid = 'pg_catalog.pg_namespace'::pg_catalog.regclass)
+          AND (d.classoid, d.objoid) NOT IN (TABLE out_part)
        OR d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objoid IN (TABLE rel)
        OR (d.classoid, d.objoid) IN (SELECT p.class, p.oid FROM part p)
     UNION ALL SELECT 'label:' || l.classoid || ':' || l.objoid || ':' || l.objsubid || ':' || l.xmin::text
     FROM pg_catalog.pg_seclabel l
-    WHERE %(oids)s::oid[] IS NULL OR l.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND l.objoid IN (TABLE rel)
+    WHERE %(oids)s::oid[] IS NULL AND (l.classoid, l.objoid) NOT IN (TABLE out_part)
+       OR l.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND l.objoid IN (TABLE rel)
     UNION ALL SELECT pg_catalog.concat_ws(':', 'user mapping', m.umid, m.umuser, m.umoptions::text)
     FROM pg_catalog.pg_user_mappings m WHERE %(oids)s::oid[] IS NULL
 ) digested(x)
@@ -354,5 +375,7 @@ SELECT 'REPLICA IDENTITY ' || CASE c.relreplident
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 
--- name: relation_oids
+-- name: user_oids
 SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384
+UNION ALL SELECT p.oid FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
+UNION ALL SELECT t.oid FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal

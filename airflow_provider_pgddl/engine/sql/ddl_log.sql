@@ -5,11 +5,18 @@ CREATE EVENT TRIGGER pgddl_0_publications ON ddl_command_start WHEN TAG IN ('ALT
 CREATE EVENT TRIGGER pgddl_1_client ON ddl_command_end EXECUTE FUNCTION pgddl.client_ddl();
 CREATE EVENT TRIGGER pgddl_2_command ON ddl_command_end EXECUTE FUNCTION pgddl.record_command();
 CREATE EVENT TRIGGER pgddl_2_drop ON sql_drop EXECUTE FUNCTION pgddl.record_drop();
-CREATE EVENT TRIGGER pgddl_2_rewrite ON table_rewrite EXECUTE FUNCTION pgddl.record_rewrite()
+CREATE EVENT TRIGGER pgddl_2_rewrite ON table_rewrite EXECUTE FUNCTION pgddl.record_rewrite();
+DO $$
+BEGIN
+    IF pg_catalog.to_regprocedure('pgddl.hold()') IS NOT NULL THEN  -- an older version of the set has none
+        CREATE EVENT TRIGGER pgddl_00_hold ON ddl_command_start EXECUTE FUNCTION pgddl.hold();
+    END IF;
+END
+$$
 
 -- name: known_event_triggers
 SELECT evtname, evtenabled::text FROM pg_catalog.pg_event_trigger
-WHERE evtname IN ('pgddl_0_client', 'pgddl_0_publications', 'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
+WHERE evtname IN ('pgddl_00_hold', 'pgddl_0_client', 'pgddl_0_publications', 'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
 
 -- name: english_context
 -- The frames of an error context are translated, and we read them; only a superuser may set this.
@@ -17,6 +24,15 @@ ALTER FUNCTION pgddl.leave_publications() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_command() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_drop() SET lc_messages = 'C';
 ALTER FUNCTION pgddl.record_rewrite() SET lc_messages = 'C'
+
+-- name: hold_limit
+SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', %s, true)
+
+-- name: hold_what_changes_dumps
+LOCK TABLE pgddl.ddl_hold IN SHARE MODE
+
+-- name: hold_all
+LOCK TABLE pgddl.ddl_hold IN ACCESS EXCLUSIVE MODE
 
 -- name: lock_captures
 -- One pipeline at a time starts or stops; readers and the event triggers go on.

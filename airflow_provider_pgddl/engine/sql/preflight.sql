@@ -227,6 +227,9 @@ WHERE (t.schema_name, t.table_name) IN (SELECT s, n FROM unnest(%(schemas)s::tex
   AND t.state <> 'captured'
 ORDER BY t.schema_name, t.table_name, t.run = p.run AND p.finished_at IS NULL DESC, t.planned_at DESC NULLS LAST, t.id DESC
 
+-- name: any_brought
+SELECT EXISTS (SELECT FROM pgddl.tables WHERE state <> 'captured')
+
 -- name: objects
 -- What a dump of this database creates beside tables: views, sequences, types and functions, as kind, schema, name, quoted.
 WITH schemas AS (
@@ -524,6 +527,26 @@ FROM unnest(%(oids)s::oid[]) o(oid)
 -- name: owner_lacks
 SELECT n.nspname, 'USAGE' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = %(oid)s AND NOT pg_catalog.has_schema_privilege(%(role)s::name, n.oid, 'USAGE')
+
+-- name: owners_of_expressions
+-- Of these tables and their partitions those with an index that calls a function of users, and their owners.
+SELECT DISTINCT t.oid, r.rolname::text
+FROM unnest(%(oids)s::oid[]) t(oid)
+JOIN pg_catalog.pg_class c ON c.oid = t.oid
+    OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(t.oid::pg_catalog.regclass) p)
+JOIN pg_catalog.pg_roles r ON r.oid = c.relowner AND NOT r.rolsuper
+JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
+JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = i.indexrelid
+    AND d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.refobjid >= 16384
+
+-- name: usable_schemas
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n
+WHERE n.nspname !~ '^(pg_|pgddl)' AND pg_catalog.has_schema_privilege(%(role)s::name, n.oid, 'USAGE')
+
+-- name: unusable_schemas
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.rolname = %(role)s
+WHERE n.nspname = ANY(%(schemas)s::text[]) AND NOT pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE')
+ORDER BY 1
 
 -- name: may_make_walls
 SELECT pg_catalog.has_database_privilege(%(role)s::name, pg_catalog.current_database(), 'TEMPORARY')

@@ -61,6 +61,10 @@ def run(context: Context) -> dict[str, Any]:
     guard = SchemaGuard(context)
 
     def attempt() -> dict[str, Any]:
+        with guard.trying():
+            return try_once()
+
+    def try_once() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)

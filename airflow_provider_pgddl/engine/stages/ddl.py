@@ -15,7 +15,13 @@ from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.catalog import Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.apply import apply_captured
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta, changes_a_dump
+from airflow_provider_pgddl.engine.ddl.captured import (
+    TOLD_BY_A_DUMP,
+    CapturedEvent,
+    TableMeta,
+    changes_a_dump,
+    is_about,
+)
 from airflow_provider_pgddl.engine.ddl.defer import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
@@ -83,6 +89,12 @@ def follow(context: Context, *, look: bool = False) -> None:
             context.looked = True
             if context.job.tables is None and not context.in_place:
                 take_in_late_tables(context, seen.names, seen.tables)
+
+
+def follow_what_blocks(context: Context, tables: Sequence[TableRow]) -> None:
+    """Where a table, judged as it is now, is blocked on account of DDL that has only just come."""
+    if captures_ddl(context) and len(context.healthy(tables)) < len(tables):
+        follow(context, look=True)
 
 
 def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
@@ -192,9 +204,16 @@ def read_shown(context: Context, source: Session) -> Shown:
     return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
+@contextmanager
+def ddl_held(context: Context, *, everything: bool = False) -> Iterator[None]:
+    """Clients' DDL waits meanwhile; see `ddl_log.held`."""
+    with context.brief_session("source", "ddl hold") as session, ddl_log.held(session, everything=everything):
+        yield
+
+
 def came_since(context: Context, position: str | None, there: Collection[int]) -> bool:
-    """Whether DDL has committed since that a dump may show, of a snapshot that shows these relations (C24); what else
-    came is told by its event."""
+    """Whether DDL has committed since that a dump may show, of a snapshot that shows these (C24); what else came is
+    told by its event."""
     source = context.session_once("source", "ddl")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -202,10 +221,11 @@ def came_since(context: Context, position: str | None, there: Collection[int]) -
 
 
 def is_followed(context: Context, source: Session, there: Collection[int]) -> bool:
-    """Whether the snapshot of the caller's transaction on `source`, which shows these relations, shows no DDL about
-    them that the journal has not."""
+    """Whether the snapshot of the caller's transaction on `source`, which shows these, shows no DDL about them that the
+    journal has not; but for what comes by a dump at the swap, whatever the journal has."""
     position = DdlJournal(context.target, context.name, context.journal.run).position()
-    return not any(changes_a_dump(event, there) for event in _more(context, source, position))
+    more = _more(context, source, position)
+    return not any(event["tag"] not in TOLD_BY_A_DUMP and is_about(event, there) for event in more)
 
 
 def _more(context: Context, source: Session, position: str | None) -> list[CapturedEvent]:

@@ -104,6 +104,10 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     guard, way_back, watch = SchemaGuard(context), WayBack(context), blockers_signalled(context)
 
     def attempt() -> dict[str, Any]:
+        with guard.trying():
+            return try_once()
+
+    def try_once() -> dict[str, Any]:
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.stages.settle import attached, look_at, note_
 
 LEFT_BEHIND = (
     "was detached from a table of this pipeline and is none itself (tables.include), so its rows on the target stay as"
-    " they were: drop it there"
+    " they were: put it into another schema there (ALTER TABLE ... SET SCHEMA ...), where its rows are kept"
 )
 
 NOT_OURS = (

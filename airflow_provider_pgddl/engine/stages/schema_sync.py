@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently, worth_spreading
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, stop
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.stages.handover import hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
@@ -53,7 +53,9 @@ def run(context: Context) -> StageResult:
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
-    ready = settle_built(context, tables)
+    settle_built(context, tables)
+    follow_what_blocks(context, tables)
+    ready = [t for t in context.healthy(context.tables(), "indexed") if t.id in {built.id for built in tables}]
     if context.pipeline.capture.rows == "direct_trigger":
         catch_up(context)
         hand_over(context)

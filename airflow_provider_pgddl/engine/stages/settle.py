@@ -144,7 +144,7 @@ def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
             )
 
 
-def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+def settle_built(context: Context, tables: Sequence[TableRow]) -> None:
     """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on where
     that finds no mismatch. One that was changed meanwhile, on either side, is looked at before its first window."""
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
@@ -160,7 +160,6 @@ def settle_built(context: Context, tables: Sequence[TableRow]) -> list[TableRow]
                 rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
                 if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
                     context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
-    return context.healthy(built)
 
 
 def look_at(

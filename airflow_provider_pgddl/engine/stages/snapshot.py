@@ -3,8 +3,10 @@ their stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -20,17 +22,18 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump,
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
 from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
-from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.keeping import is_superuser
-from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import (
     came_since,
     captures_ddl,
+    ddl_held,
     follow,
+    follow_what_blocks,
     is_followed,
     read_shown,
     record_shown,
@@ -39,8 +42,8 @@ from airflow_provider_pgddl.engine.stages.planning import split_of
 from airflow_provider_pgddl.engine.stages.settle import take_copies
 from airflow_provider_pgddl.engine.stages.splitting import Shaper, make_partitions
 
-DUMP_TRIES = 3
-SETTLED_TRIES = 10
+CHANGED = "the schema changed while it was dumped"
+FASTER = "DDL comes faster than it is followed"
 RUN_ON_SOURCE = "what an event trigger of the source runs follows by itself: here it would be run a second time"
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 
@@ -65,6 +68,7 @@ def run(context: Context) -> StageResult:
     if not context.journal.stage_done(context.journal.run, "setup"):
         raise UsageError("setup has not finished", todo="run stage setup first")
     journal, run_no = context.journal, context.journal.run
+    _make_recorded(context)
     if journal.stage_done(run_no, "snapshot"):
         follow(context, look=True)
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
@@ -76,12 +80,21 @@ def run(context: Context) -> StageResult:
     elif late := [t for t in fresh if t.id not in journal.tables_with_events(run_no)]:
         _record_events(context, late)
     applied = _apply(context)
-    take_copies(context, context.healthy(context.tables(), "captured"))
+    take_copies(context, new := context.healthy(context.tables(), "captured"))
+    follow_what_blocks(context, new)
     make_partitions(context, context.healthy(context.tables(), "created"))
     counts = journal.event_counts(run_no)
     context.say(f"{applied} statements applied, {counts.get('skipped', 0)} skipped")
     return context.result("done", {t.qualified: {"state": t.state} for t in context.tables()}, applied=applied,
                           skipped=counts.get("skipped", 0), pending=counts.get("pending", 0))  # fmt: skip
+
+
+def _make_recorded(context: Context) -> None:
+    """Copies that a run which died has only recorded: DDL that came behind their dump would be taken for shown by a
+    dump that is still to come, as long as they are not there."""
+    recorded = context.journal.tables_with_events(context.journal.run)
+    if any(t.id in recorded for t in context.healthy(context.tables(), "captured")):
+        _apply(context)
 
 
 def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
@@ -129,17 +142,33 @@ def _revive(context: Context) -> None:
 
 
 def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
-    """The source's events. pg_dump prints parts of a schema as of now, not as of its snapshot, so what changed while it
-    ran is dumped again (C24); a table that changed since its capture is blocked."""
-    for _ in range(DUMP_TRIES):
-        with suppress(_ChangedMeanwhile):
-            return _dump_once(context, late)
-        context.say("the schema changed while it was dumped: dumping again")
-    raise Retry(f"the schema changed during each of {DUMP_TRIES} dumps", todo="run the stage again in a quieter moment")
+    """The source's events; a table that changed since its capture is blocked."""
+    if late is not None and captures_ddl(context):
+        return settled_dump(context, late)
+    return _until_unchanged(context, lambda: _dump_once(context, late))
 
 
 class _ChangedMeanwhile(Exception):
-    """What was dumped is no one moment's."""
+    """What was dumped is no one moment's, and why."""
+
+
+def _until_unchanged(context: Context, dump: Callable[[], list[DdlEvent]]) -> list[DdlEvent]:
+    """pg_dump prints parts of a schema as of now, not as of its snapshot, so where that changed while it ran, it dumps
+    again (C24): with clients' DDL held from the second time on, for it may come faster than a dump takes. The first
+    makes nobody wait."""
+    until = time.monotonic() + context.pipeline.ddl.retry_for
+    for tries in itertools.count(1):
+        try:
+            with ddl_held(context) if tries > 1 and captures_ddl(context) else nullcontext():
+                return dump()
+        except _ChangedMeanwhile as why:
+            if time.monotonic() > until:
+                raise Retry(
+                    f"{why}, in each of {tries} dumps", todo="run the stage again in a quieter moment"
+                ) from None
+            context.say(f"{why}: dumping again")
+            time.sleep(min(0.1 * tries, 2.0))
+    raise AssertionError("never ends but by a result or an error")
 
 
 def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
@@ -148,52 +177,56 @@ def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEve
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
         assert row is not None
-        before, there = _fingerprints(source), _dumped(context)
+        before, there = _fingerprints(context, late), _dumped(context, late)
         tables = context.healthy(context.tables() if late is None else late)
         try:
-            shown = read_shown(context, source) if late is None and captures_ddl(context) else None
-        except Retry:
-            raise _ChangedMeanwhile from None
+            shown = read_shown(context, source) if captures_ddl(context) else None
+        except Retry as error:
+            raise _ChangedMeanwhile(error.what) from None
         events = _dump(context, row[0], tables if context.in_place or late is not None else None)
-    now = _fingerprints(source)
+    now = _fingerprints(context, late)
     if shown:
         changed = any(now.get(name, known) != known for name, known in before.items())
         if changed or came_since(context, shown.read.position, there):
-            raise _ChangedMeanwhile
-    elif now != before:
-        raise _ChangedMeanwhile
-    if shown:
+            raise _ChangedMeanwhile(CHANGED)
         record_shown(context, shown)
-    else:
-        follow(context, look=True)
+        return events
+    if now != before:
+        raise _ChangedMeanwhile(CHANGED)
+    follow(context, look=True)
     return events
 
 
-def settled_dump(context: Context) -> list[DdlEvent]:
-    """The events of the source as it was at a moment that all applied DDL reaches, and no other."""
+def settled_dump(context: Context, late: Sequence[TableRow] | None = None) -> list[DdlEvent]:
+    """The events of the source as it was at a moment that all applied DDL reaches, and no other. `late`: of these
+    tables alone."""
     if not captures_ddl(context):
         follow(context, look=True)
         return dump_events(context)
-    source, tries, patience = context.source, 0, Patience(context.pipeline.ddl.retry_for)
-    while tries < SETTLED_TRIES:
-        follow(context, look=True)
+    source = context.source
+    tables = late if late is not None else context.tables() if context.in_place else None
+
+    def dump() -> list[DdlEvent]:
         with source.transaction():
             source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             row = source.execute(
                 "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text"
             ).fetchone()
             assert row is not None
-            there = _dumped(context)
-            events = []
-            if followed := is_followed(context, source, there):
-                events = _dump(context, row[0], context.tables() if context.in_place else None)
-        if not followed:
-            patience.wait(GaveWay("DDL comes faster than it is followed"))
-            continue
-        tries += 1
-        if not came_since(context, row[1], there):
-            return events
-    raise Retry(f"the schema changed during each of {SETTLED_TRIES} dumps", todo="run it again in a quieter moment")
+            there = _dumped(context, late)
+            if not is_followed(context, source, there):
+                raise _ChangedMeanwhile(FASTER)
+            events = _dump(context, row[0], tables)
+        if came_since(context, row[1], there):
+            raise _ChangedMeanwhile(CHANGED)
+        return events
+
+    def followed_dump() -> list[DdlEvent]:
+        follow(context, look=True)
+        return dump()
+
+    follow(context, look=True)  # what takes long is done before any DDL waits for it
+    return _until_unchanged(context, followed_dump)
 
 
 def dump_events(context: Context) -> list[DdlEvent]:
@@ -204,19 +237,28 @@ def dump_events(context: Context) -> list[DdlEvent]:
 def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | None) -> list[DdlEvent]:
     """Of these tables, or of everything but what the pipeline leaves out."""
     only = _with_parts(context.source, tables) if tables is not None else None
-    exclude = _left_out(context, context.source) if only is None else []
+    exclude = left_out(context, context.source) if only is None else []
     major = context.source.info.server_version // 10_000
-    pre, post = (
-        dump_schema(context.source_dsn, major, section=section, snapshot=snapshot, only=only, exclude=exclude)
-        for section in ("pre-data", "post-data")
-    )
+    try:
+        pre, post = (
+            dump_schema(context.source_dsn, major, section=section, snapshot=snapshot, only=only, exclude=exclude)
+            for section in ("pre-data", "post-data")
+        )
+    except Unreachable:
+        raise
+    except Retry as error:  # what it was about to lock is gone, or held
+        if snapshot is None:
+            raise
+        raise _ChangedMeanwhile(error.what) from None
     return events_from_dump(pre, post)
 
 
-def _dumped(context: Context) -> set[int]:
-    """The oids of all relations that the transaction on the source shows, but those that no dump has."""
+def _dumped(context: Context, late: Sequence[TableRow] | None) -> set[int]:
+    """The oids of all that the transaction on the source shows, but of relations that no dump has."""
     source = context.source
-    return catalog.relation_oids(source) - {*catalog.oids_of(source, _left_out(context, source)).values()}
+    if late is not None:
+        return {t.oid for t in late} | {*catalog.oids_of(source, _with_parts(source, late)).values()}
+    return catalog.user_oids(source) - {*catalog.oids_of(source, left_out(context, source)).values()}
 
 
 def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
@@ -228,11 +270,18 @@ def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
     return names
 
 
-def _fingerprints(source: Session) -> dict[Name, str]:
-    return {name: catalog.fingerprint(t.structure()) for name, t in catalog.describe_all(source).items()}
+def _fingerprints(context: Context, late: Sequence[TableRow] | None) -> dict[Name, str]:
+    """Of the tables that are dumped."""
+    source = context.source
+    found = {name: catalog.fingerprint(t.structure()) for name, t in catalog.describe_all(source).items()}
+    if late is not None:
+        mine = {(t.schema, t.name) for t in late} | {*_with_parts(source, late)}
+        return {name: known for name, known in found.items() if name in mine}
+    out = {*left_out(context, source)}
+    return {name: known for name, known in found.items() if name not in out}
 
 
-def _left_out(context: Context, source: Session) -> list[Name]:
+def left_out(context: Context, source: Session) -> list[Name]:
     """Tables that the pipeline neither copies nor takes the structure of."""
     names = catalog.table_names(source)
     selection = matches(context.pipeline, names, strict=False)
@@ -273,7 +322,7 @@ def _absent(context: Context) -> set[Name]:
     blocked = {(t.schema, t.name) for t in context.tables()} - {
         (t.schema, t.name) for t in context.healthy(context.tables())
     }
-    return {*_left_out(context, context.source), *blocked}
+    return {*left_out(context, context.source), *blocked}
 
 
 def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> Step:

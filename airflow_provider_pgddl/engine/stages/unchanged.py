@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.grants import taken_back
@@ -18,10 +20,10 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.arrived import Arrived
 from airflow_provider_pgddl.engine.stages.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl
+from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, ddl_held
 from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, carry_marks, name_as_on_source
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
-from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
+from airflow_provider_pgddl.engine.stages.snapshot import left_out, settled_dump
 
 # What the target shows as the source does, but for tables in it that the policy gives another shape.
 _ALIKE = ("schema", "type", "domain", "function", "procedure", "aggregate", "view")
@@ -41,6 +43,14 @@ class SchemaGuard:
         self._context = context
         self._oids = [t.oid for t in context.tables()] if context.in_place else None
         self._digest: str | None = None
+        self._came_too_fast = False
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Around one try of a swap: where DDL has spoiled one, clients' DDL waits for the next."""
+        held = self._came_too_fast and captures_ddl(self._context)
+        with ddl_held(self._context, everything=True) if held else nullcontext():
+            yield
 
     def refuse_changed(self) -> None:
         """Carries over what a dump can tell and PreflightRefused where the source has more than was carried.
@@ -75,6 +85,7 @@ class SchemaGuard:
         added, gone = _without_carried(added, went, settled), _without_carried(gone, came, settled)
         if added or gone:
             if self._digest_by(context.source) != now:
+                self._came_too_fast = True
                 raise ChangedJustNow("the source's schema changed just now")
             self._refuse_drift()
             heads = {_first_line(e.statement) for e in added}  # of which no more than what changed is told
@@ -115,10 +126,20 @@ class SchemaGuard:
 
     def unchanged(self, conn: Session) -> bool:
         """Whether nothing has changed since `refuse_changed`; for a transaction that keeps further changes out."""
-        return self._digest_by(conn) == self._digest
+        same = self._digest_by(conn) == self._digest
+        self._came_too_fast |= not same
+        return same
 
     def _digest_by(self, conn: Session) -> str | None:
-        row = conn.execute(queries("catalog")["schema_digest"], {"oids": self._oids}).fetchone()
+        """Across, of all that a dump shows: tables that the pipeline leaves out come and go as they like."""
+        if self._oids is not None:
+            return self._digest_of(conn, [])
+        with conn.transaction():
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return self._digest_of(conn, [*catalog.oids_of(conn, left_out(self._context, conn)).values()])
+
+    def _digest_of(self, conn: Session, out: Sequence[int]) -> str | None:
+        row = conn.execute(queries("catalog")["schema_digest"], {"oids": self._oids, "out": out}).fetchone()
         return str(row[0]) if row else None
 
 
