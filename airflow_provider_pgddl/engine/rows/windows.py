@@ -1,10 +1,10 @@
 """Windows: one step of replay, at one snapshot T of the source.
 
 Ingest: every key that the change log shows under T is deleted from the copy and becomes pending; only then are
-exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and
-after any number of half-done windows, the copy is a subset of the source at T, so no unique index on it can fail;
-with nothing pending it equals the source at T. Doing any part twice does no harm, and the order of changes never
-matters."""
+exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two the copy
+is a subset of the source at T, so no unique index on it can fail; with nothing pending it equals the source at T. Doing
+any part twice does no harm, and the order of changes never matters. So a window may take a part of a log: then the
+copy has less in it than before, and a table is filled once all of its log has been taken."""
 
 from __future__ import annotations
 
