@@ -285,9 +285,9 @@ def insisting(monkeypatch: pytest.MonkeyPatch) -> list[GaveWay]:
     monkeypatch.setattr(yielding, "ASKED_FOR", 60)
     given, wait = list[GaveWay](), yielding.Patience.wait
 
-    def waited(self: yielding.Patience, error: GaveWay) -> None:
+    def waited(self: yielding.Patience, error: GaveWay, *rest: float) -> None:
         given.append(error)
-        wait(self, error)
+        wait(self, error, *rest)
 
     monkeypatch.setattr(yielding.Patience, "wait", waited)
     return given

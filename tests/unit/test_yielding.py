@@ -44,6 +44,12 @@ def test_c36_only_waiting_counts_as_giving_way(monkeypatch: pytest.MonkeyPatch) 
             now[0] += 100  # an attempt
             patience.wait(GaveWay("gave way"))
     assert 10 < sum(slept) < 20
+    patience, tries = yielding.Patience(10), 0
+    with pytest.raises(GaveWay):
+        while tries < 10:
+            patience.wait(GaveWay("not to be had"), 3)
+            tries += 1
+    assert 2 <= tries <= 4
 
 
 def test_what_it_says_counts_and_names_the_last_reason(monkeypatch: pytest.MonkeyPatch) -> None:

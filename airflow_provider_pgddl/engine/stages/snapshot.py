@@ -174,7 +174,7 @@ def settled_dump(context: Context) -> list[DdlEvent]:
     if not captures_ddl(context):
         follow(context, look=True)
         return dump_events(context)
-    source, tries, patience = context.source, 0, Patience(context.pipeline.ddl.retry_for)
+    source, tries, patience = context.source, 0, Patience(context.pipeline.ddl.retry_for, context.say)
     while tries < SETTLED_TRIES:
         follow(context, look=True)
         with source.transaction():
