@@ -162,6 +162,8 @@ def _context(app: str, workers: int) -> SparkContext:
     conf.setIfMissing("spark.app.name", app)
     # Above this size a function's pickle, with the connection strings in its parts, would travel through a file.
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
+    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Beginning`.
+    conf.setIfMissing("spark.ui.liveUpdate.period", "0ms")
     for key, value in local_conf(master).items():
         conf.setIfMissing(key, value)
     told_to_stop = signal.getsignal(signal.SIGINT)
