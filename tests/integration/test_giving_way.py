@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.rows import windows, yielding
 from airflow_provider_pgddl.engine.rows.logs import Logs
 from airflow_provider_pgddl.engine.stages import backfill, context, locks, replay, verify
@@ -444,7 +444,7 @@ def test_c32_workers_are_there_before_each_window_that_needs_them(
         assert options["begin_within"] > 0
         steps.append("spread")
         if steps.count("spread") == 2:
-            raise GaveWay("Spark had no core free within 5 s")
+            raise Busy("Spark had no core free within 5 s")
         return [work(part) for part in parts]
 
     monkeypatch.setattr(spark, "start", start)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from airflow_provider_pgddl.engine import spark
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay, PgddlError, StageFailed, Unreachable
 from tests.conftest import REPOSITORY
 from tests.integration.lifecycle import wait_until
 from tests.spark import work
@@ -98,7 +98,7 @@ def test_parts_under_a_snapshot_begin_soon_or_not_at_all(tmp_path: Path) -> None
     busy.start()
     try:
         wait_until(lambda: len(list(others.iterdir())) == 2, 60)
-        with pytest.raises(GaveWay, match="Spark had no core free within 1 s"):
+        with pytest.raises(Busy, match="Spark had no core free within 1 s"):
             spark.spread(work.begin_and_wait, [str(ours)] * 2, workers=2, app="ours", begin_within=1)
     finally:
         Path(others, "go on").touch()

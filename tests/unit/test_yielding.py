@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.lock_wait import shown
 from airflow_provider_pgddl.engine.rows import yielding
 
@@ -22,11 +22,11 @@ def test_c36_less_is_tried_each_time_and_what_is_usual_comes_back(monkeypatch: p
     assert [e.share for e in efforts] == [1, 2, 4, 8, 16, 32, 64]
     assert [e.wait for e in efforts] == [0, 0, 0, 0, 0, 0.05, 0.05]
     for _ in range(3):  # who does not get a lock would not get it with less to do
-        patience.wait(yielding.Busy("is locked"))
+        patience.wait(Busy("is locked"))
     assert patience.effort == yielding.Effort(0.05, 128)
     patience.succeeded()
     assert patience.effort == yielding.Effort(0.0, 64)
-    patience.wait(yielding.Busy("is locked"))
+    patience.wait(Busy("is locked"))
     assert patience.effort == yielding.Effort(0.05, 64)  # at once again
     while patience.effort != yielding.POLITE:
         patience.succeeded()

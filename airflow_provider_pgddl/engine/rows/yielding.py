@@ -23,7 +23,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.lock_wait import shown
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -47,10 +47,6 @@ class Effort:
 
 
 POLITE = Effort()
-
-
-class Busy(GaveWay):
-    """A lock was not to be had."""
 
 
 class TookTooLong(GaveWay):
@@ -95,6 +91,8 @@ class Watch:
             self._leave_no_transaction()
             self.check()
             raise TookTooLong("was under way for too long", todo="nothing: smaller parts are tried") from None
+        if isinstance(error, Busy):  # a worker met whoever waits behind us
+            self.check()
 
     def check(self) -> None:
         """Between statements, where there is nothing to cancel."""
