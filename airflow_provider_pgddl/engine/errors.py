@@ -104,6 +104,10 @@ class GaveWay(Retry):
     """We let go of a table because somebody waited for it, or could not lock it in time."""
 
 
+class Busy(GaveWay):
+    """Others had what we asked for, a lock or a core: with less to do we would not have got it either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What a server's error means for a run: worth a retry or not, and what a person does about it."""

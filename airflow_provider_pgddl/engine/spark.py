@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from airflow_provider_pgddl.engine.class_archive import ClassArchive
-from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import Busy, Retry, StageFailed
 from airflow_provider_pgddl.engine.parts import Done, Failed, attempt, results
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def spread(
 
     `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
     Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
-    else is a bug: Spark tries that part again, then it comes back as Spark reports it. GaveWay where Spark has begun
+    else is a bug: Spark tries that part again, then it comes back as Spark reports it. Busy where Spark has begun
     none of them after so many seconds (`begin_within`): none of them runs then.
 
     The parts travel with the function's pickle, in memory: data that is parallelized goes through a file, and parts
@@ -73,7 +73,7 @@ def spread(
             raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
         if beginning.given_up:
             what = f"Spark had no core free within {begin_within:.0f} s"
-            raise GaveWay(what, todo="give the application cores of its own, or wait: this is tried again") from None
+            raise Busy(what, todo="give the application cores of its own, or wait: this is tried again") from None
         raise
     return results(ended, f"running {app}")
 
@@ -162,6 +162,8 @@ def _context(app: str, workers: int) -> SparkContext:
     conf.setIfMissing("spark.app.name", app)
     # Above this size a function's pickle, with the connection strings in its parts, would travel through a file.
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
+    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Beginning`.
+    conf.setIfMissing("spark.ui.liveUpdate.period", "0ms")
     for key, value in local_conf(master).items():
         conf.setIfMissing(key, value)
     told_to_stop = signal.getsignal(signal.SIGINT)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
 from airflow_provider_pgddl.engine import spark
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay, PgddlError, StageFailed, Unreachable
+from tests.integration.lifecycle import wait_until
 from tests.spark import work
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_session")]
@@ -62,6 +64,34 @@ def test_a_bug_is_not_taken_for_a_user_s_error() -> None:
 
 def test_a_lost_worker_is_made_good_in_local_mode(tmp_path: Path) -> None:
     assert spark.spread(work.die_once, [str(tmp_path / "mark")], workers=1, app="loss") == ["alive"]
+
+
+def test_parts_under_a_snapshot_begin_soon_or_not_at_all(tmp_path: Path) -> None:
+    """C32: nothing waits for a core that others have while a snapshot is held."""
+    others, ours = tmp_path / "others", tmp_path / "ours"
+    others.mkdir()
+    ours.mkdir()
+    spark.start("begin", workers=2)
+    busy = threading.Thread(
+        target=spark.spread, args=(work.begin_and_wait, [str(others)] * 2), kwargs={"workers": 2, "app": "others"}
+    )
+    busy.start()
+    try:
+        wait_until(lambda: len(list(others.iterdir())) == 2, 60)
+        with pytest.raises(Busy, match="Spark had no core free within 1 s"):
+            spark.spread(work.begin_and_wait, [str(ours)] * 2, workers=2, app="ours", begin_within=1)
+    finally:
+        Path(others, "go on").touch()
+        busy.join(60)
+    assert spark.spread(work.square, [3, 4], workers=2, app="squares", begin_within=60) == [9, 16]
+    assert list(ours.iterdir()) == []
+
+
+def test_parts_that_have_begun_take_as_long_as_they_take(tmp_path: Path) -> None:
+    go_on = threading.Timer(2.0, Path(tmp_path, "go on").touch)
+    go_on.start()
+    assert spark.spread(work.begin_and_wait, [str(tmp_path)], workers=2, app="long", begin_within=0.5) == [None]
+    go_on.join()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import psycopg
@@ -35,6 +36,13 @@ def connect(conninfo: str) -> str:
     """What psycopg itself says of a server that is not there."""
     with psycopg.connect(conninfo) as connection:
         return connection.info.dbname
+
+
+def begin_and_wait(folder: str) -> None:
+    """Leaves a file of its own, and waits for one named `go on`."""
+    Path(folder, f"begun {os.getpid()}").touch()
+    while not Path(folder, "go on").exists():
+        time.sleep(0.01)
 
 
 def die_once(mark: str) -> str:

@@ -1,10 +1,10 @@
 """Windows: one step of replay, at one snapshot T of the source.
 
 Ingest: every key that the change log shows under T is deleted from the copy and becomes pending; only then are
-exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two, and
-after any number of half-done windows, the copy is a subset of the source at T, so no unique index on it can fail;
-with nothing pending it equals the source at T. Doing any part twice does no harm, and the order of changes never
-matters."""
+exactly those log rows acknowledged. Fill: the rows that T shows for pending keys are inserted. Between the two the copy
+is a subset of the source at T, so no unique index on it can fail; with nothing pending it equals the source at T. Doing
+any part twice does no harm, and the order of changes never matters. So a window may take a part of a log: then the
+copy has less in it than before, and a table is filled once all of its log has been taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.lock_wait import holders, note_waits
@@ -45,7 +45,7 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
-from airflow_provider_pgddl.engine.rows.yielding import POLITE, Busy, Effort, Watch
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort, Watch
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -23,7 +23,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.lock_wait import shown
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -47,10 +47,6 @@ class Effort:
 
 
 POLITE = Effort()
-
-
-class Busy(GaveWay):
-    """A lock was not to be had."""
 
 
 class TookTooLong(GaveWay):
@@ -95,6 +91,8 @@ class Watch:
             self._leave_no_transaction()
             self.check()
             raise TookTooLong("was under way for too long", todo="nothing: smaller parts are tried") from None
+        if isinstance(error, Busy):  # a worker met whoever waits behind us
+            self.check()
 
     def check(self) -> None:
         """Between statements, where there is nothing to cancel."""
@@ -213,12 +211,15 @@ class Patience:
             return f"this has been under way for {seconds:.0f} s"
         return f"gave way {self._all} times in {seconds:.0f} s: {self._why}"
 
-    def wait(self, error: GaveWay) -> None:
+    def wait(self, error: GaveWay, waited: float = 0.0) -> None:
+        """`waited`: for how many seconds the attempt itself has waited for a lock."""
+        if isinstance(error, Busy):
+            waited += min(self.effort.wait, ASKED_FOR)
+        else:
+            self._share = min(self._share * 2, SMALLEST)
         self._times += 1
         self._all += 1
         self._why = error.what
-        if not isinstance(error, Busy):
-            self._share = min(self._share * 2, SMALLEST)
         if self._say is not None and time.monotonic() - max(self._since, self._said) >= SAY_EVERY:
             self._said = time.monotonic()
             self._say(self.so_far)
@@ -234,5 +235,5 @@ class Patience:
             self._pause = 0.1
         pause = self._pause * random.uniform(0.5, 1.5)
         time.sleep(pause)
-        self._waited += pause + (self._let_wait if self._insists and isinstance(error, Busy) else 0)
+        self._waited += pause + waited
         self._pause = min(self._pause * 2, 0.5 if self._insists else 5.0)

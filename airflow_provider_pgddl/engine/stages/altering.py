@@ -5,6 +5,7 @@ and CHECKs that are the owner's code."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,13 +89,15 @@ class Alterations:
         as_owner = plan.owner if strange else None
         ddl = self._pipeline.ddl
         blockers = Blockers(self._session, self._pipeline.pipeline, None, self._signal, ddl.lock_timeout)
-        patience = Patience(ddl.retry_for)
+        patience = Patience(ddl.retry_for, self._say)
         while True:
+            began = time.monotonic()
             try:
                 return self._once(plan, blockers, as_owner)
             except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
                 in_the_way = f": {blockers}" if str(blockers) else ""
-                patience.wait(GaveWay(f"{error.diag.message_primary}{in_the_way}", table=plan.table))
+                why = GaveWay(f"{error.diag.message_primary}{in_the_way}", table=plan.table)
+                patience.wait(why, time.monotonic() - began)
             except psycopg.Error as error:
                 raise self._failed(plan, error, as_owner) from None
 

@@ -118,7 +118,7 @@ def _to_copy(context: Context, table: TableRow) -> TableToCopy:
 def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
     """Round after round until no chunk is left to claim: one that a dead worker's session still holds is passed over,
     and comes back once the server has noticed."""
-    patience, finished, todo = Patience(context.pipeline.ddl.retry_for), list[Done](), list(tables)
+    patience, finished, todo = Patience(context.pipeline.ddl.retry_for, context.say), list[Done](), list(tables)
     progress: Journal | None = None
     # What the gate has closed for meanwhile keeps its chunks for later.
     while left := context.journal.chunks_left([t.id for t in context.healthy(todo)]):

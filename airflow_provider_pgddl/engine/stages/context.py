@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.plan import Keepers
 from airflow_provider_pgddl.engine.rows.windows import Replica
-from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort, Patience
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, SAY_EVERY, Effort, Patience
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.stages.receiving import receive
 from airflow_provider_pgddl.engine.throttle import Limits, Throttle
@@ -303,9 +303,15 @@ def patiently(context: Context, attempt: Callable[[], T]) -> T:
 
 def insistently(context: Context, attempt: Callable[[Effort], T]) -> T:
     """The same for what locks live tables for a while: with as much effort as the last ones have shown it to need."""
+
+    def prepared(effort: Effort) -> T:
+        if context.pipeline.by_slot and effort != POLITE:
+            context.receive()  # what there is to read a try need not read under its locks
+        return attempt(effort)
+
     context.patience.begin()
     with repeating("pgddl-waiting", SAY_EVERY, context.say_that_windows_wait):
-        return _tried(context.patience, attempt)
+        return _tried(context.patience, prepared)
 
 
 def _tried(patience: Patience, attempt: Callable[[Effort], T]) -> T:

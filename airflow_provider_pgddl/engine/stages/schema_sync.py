@@ -43,7 +43,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if waiting:
         refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
-    ingested = _ingest(context, tables)
+    ingested = _ingest(context)
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.captured_touches(context.journal.run)[0]:
         # What waits to be built may be about columns that have another name by now.
@@ -62,29 +62,34 @@ def run(context: Context) -> StageResult:
     return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built)
 
 
-def _ingest(context: Context, tables: Sequence[TableRow]) -> int:
+def _ingest(context: Context) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
-    receive_backlog(context)
-    replica, take = context.replica, context.log_rows
-    followed = [t for t in tables if not t.keyless]
+    replica, take, border = context.replica, context.log_rows, context.border()
     keys, said = 0, time.monotonic()
 
     def attempt(effort: Effort) -> Window:
-        return window(replica, followed, fill=0, take=effort.of(take), effort=effort)
+        return window(replica, tables, fill=0, take=effort.of(take), effort=effort)
 
     while True:
+        border.wait()
+        receive_backlog(context)
+        tables = _to_ingest(context)
         done = insistently(context, attempt)
         stop(context, done.stopped)
         keys += done.keys
-        followed = [t for t in followed if t.id not in done.stopped]
+        if done.stopped and any(t.id in done.stopped for t in _to_ingest(context)):
+            continue  # it was left out of this window, and is going to be built
         if not done.left:
             context.say(f"{keys} keys changed since capture began, {done.pending} pending")
             return keys
         if time.monotonic() - said >= SAY_EVERY:
             said = time.monotonic()
             context.say(f"{keys} keys of the change log taken, at least {done.left} rows of it are left")
-        receive_backlog(context)
+
+
+def _to_ingest(context: Context) -> list[TableRow]:
+    return [t for t in context.healthy(context.tables(), "backfilled") if not t.keyless]
 
 
 def _build(context: Context, tables: Sequence[TableRow]) -> int:
