@@ -90,14 +90,16 @@ def test_what_the_new_types_break_is_found_before_anything_is_moved(rewrite: Cal
 LATE = "CREATE POLICY late ON m.t USING (m.b('late', id))"
 
 
-@pytest.mark.parametrize("captured", ["queue", "off"])
+@pytest.mark.parametrize(
+    "capture", [{"ddl": "queue"}, {"ddl": "off"}, {"rows": "wal"}, {"rows": "direct_trigger"}], ids=str
+)
 def test_what_comes_once_a_run_is_under_way_is_found_as_well(
-    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle], captured: str
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle], capture: dict[str, str]
 ) -> None:
     """By check, and by the swap before it asks for a lock."""
     dsn = database(pg18)
-    do(dsn, SCHEMA.split("CREATE POLICY", maxsplit=1)[0])
-    move = lifecycle(dsn, **rewriting("ALTER COLUMN id TYPE bigint"), capture={"ddl": captured})
+    do(dsn, SCHEMA.partition("CREATE POLICY")[0])
+    move = lifecycle(dsn, **rewriting("ALTER COLUMN id TYPE bigint"), capture=capture)
     move.run_all(until="backfill")
     assert findings(move) == []
     do(dsn, LATE)
@@ -111,7 +113,7 @@ def test_what_comes_once_a_run_is_under_way_is_found_as_well(
     assert "policy late" in str(refused) and found["fix"] in str(refused) and refused.exit_code == EXIT_REFUSED
     assert "nothing has been touched" not in str(refused)
     do(dsn, found["fix"])
-    if captured == "off":
+    if capture.get("ddl") == "off":
         move.run_all(until="verify", after="backfill")
     move.run_all(until="swap", after="verify")
     column = "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'm.t'::regclass AND attname = 'id'"

@@ -128,6 +128,21 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
     assert {" ".join(words) for words, _ in cli.each_command()} == set(called)
 
 
+def test_a_task_is_tried_with_a_date_and_commands_side_by_side_are_about_one_file() -> None:
+    """Without one Airflow takes hold of somebody's run that has no logical date."""
+    tried = [
+        line
+        for page in [README, *(REPOSITORY / "docs").glob("*.md")]
+        for line in page.read_text().splitlines()
+        if re.match(r"\s*(\$ )?airflow (tasks|dags) test ", line)
+    ]
+    assert tried
+    assert [line for line in tried if not re.search(r" \d{4}-\d\d-\d\d$", line)] == []
+    (together,) = [block for block in blocks(README, "") if "airflow tasks test" in block]
+    files_named = re.findall(r" -p (\S+)", together)
+    assert len(files_named) == 2 and len(set(files_named)) == 1
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):

@@ -252,8 +252,8 @@ def unproven_foreign_keys(facts: Facts) -> Iterator[Finding]:
 
 def _broken_keys(facts: Facts, keys: Sequence[dict[str, Any]]) -> dict[int, str]:
     """By oid, what shows the rows that violate a key which claims to be valid: as far as a short look finds any."""
-    side = facts.source
-    by_oid = {key["key"]: key for key in keys if facts.target is None or key["referencing_oid"] in facts.row_oids}
+    side, moved = facts.source, set(facts.row_oids)
+    by_oid = {key["key"]: key for key in keys if facts.target is None or key["referencing_oid"] in moved}
     ends = {key[end] for key in by_oid.values() for end in ("referencing_oid", "referenced_oid")}
     surveyed = survey(side.conn, ends, facts.pipeline.trusted_roles)
     found, until = dict[int, str](), time.monotonic() + LOOKS_SECONDS
