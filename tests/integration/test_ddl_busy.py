@@ -134,7 +134,7 @@ def test_tables_are_reset_while_staging_tables_come_and_go(make: Make) -> None:
     pipeline.run_all(until="replay")
     reset(pipeline, ["public.orders"])
     lines = "ALTER TABLE public.lines ADD COLUMN c{n} int;"
-    with busy(pipeline.source, STAGING, 0.02) as rounds, busy(pipeline.source, lines, 0.1):
+    with busy(pipeline.source, STAGING, 0.02) as rounds, busy(pipeline.source, lines, 1.0):
         through(pipeline, rounds, "setup", "snapshot", "backfill", "schema_sync", "replay")
     pipeline.run_all(after="replay")
     equal(pipeline)

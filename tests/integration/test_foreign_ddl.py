@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
@@ -316,13 +316,20 @@ def test_a_schema_that_the_snapshot_makes_is_the_applications_from_the_start(
     assert one(target_dsn, f"SELECT has_schema_privilege('{MALLORY}', 'app', 'CREATE')") is True
 
 
+@pytest.mark.parametrize("trusted", [[], [APP]], ids=["", "trusted"])
 def test_a_schema_that_was_there_keeps_its_owner_and_grants_until_the_cut_over(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, trusted: list[str]
 ) -> None:
     application(source_dsn)
-    do(target_dsn, "CREATE SCHEMA app", f"GRANT USAGE ON SCHEMA app TO {APP}")
+    do(target_dsn, "CREATE SCHEMA app")
+    pipeline = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["app.*"]}, capture={"ddl": "queue"}, trusted_roles=trusted
+    )
+    refused = str(pipeline.refused("setup", PreflightRefused))
+    grant = f"GRANT USAGE ON SCHEMA app TO {APP};"
+    assert refused.count(grant) == 1
+    do(target_dsn, grant)
     before = schema_rights(target_dsn)
-    pipeline = lifecycle(source_dsn, target_dsn, tables={"include": ["app.*"]}, capture={"ddl": "queue"})
     pipeline.run_all(until="verify")
     assert schema_rights(target_dsn) == before
     pipeline.run("swap")

@@ -6,11 +6,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_sequences
+from airflow_provider_pgddl.engine.stages import ddl
 from airflow_provider_pgddl.engine.stages.sequences import DRAWS_AHEAD, Position, Sequence, ahead
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
@@ -174,6 +176,24 @@ def test_bounds_that_the_lead_is_beyond_are_taken(move: Lifecycle) -> None:
     found = next_on_target(move)
     assert (found["Free standing's"], found["narrow_id_seq"]) == (78 + (100000 - 77) // 100, 2 + 32766 // 100)
     assert (found["narrow_n_seq"], found["untouched"]) == (2 + 499 // 100, 6 + 895 // 100)
+    assert sorted(move.journal(DEFINITIONS)) == sorted(move.on_source(DEFINITIONS))
+
+
+def test_an_event_that_dies_leaves_no_sequence_behind_its_lead(
+    move: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move.run_all(until="replay")
+    stands = move.journal("SELECT last_value FROM untouched")
+    execute(move.source, "ALTER SEQUENCE untouched MAXVALUE 90000000")
+
+    def die(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("the connection is lost")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(ddl, "apply_captured", die)
+        assert move.refused("replay").retryable
+    assert move.journal("SELECT last_value FROM untouched") == stands
+    assert not move.run("replay").blocked
     assert sorted(move.journal(DEFINITIONS)) == sorted(move.on_source(DEFINITIONS))
 
 

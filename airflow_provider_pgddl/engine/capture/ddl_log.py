@@ -283,7 +283,7 @@ def held(session: Session, *, everything: bool = False) -> Iterator[None]:
     is under way for long, and once HELD_AT_MOST has passed: then the events tell what came."""
     session.execute("BEGIN")
     try:
-        with suppress(pg.LockNotAvailable, pg.DeadlockDetected, pg.UndefinedTable):  # of an older version of the set
+        with suppress(pg.LockNotAvailable, pg.DeadlockDetected, pg.UndefinedTable, pg.InsufficientPrivilege):
             limit_lock_wait(session, HOLD_WAIT)
             session.execute(_Q["hold_limit"], [f"{HELD_AT_MOST}s"])
             session.execute(_Q["hold_all" if everything else "hold_what_changes_dumps"])

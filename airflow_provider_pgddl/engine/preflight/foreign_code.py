@@ -60,6 +60,23 @@ def _rights(facts: Facts, oid: int, found: Survey) -> Iterator[Finding]:
         yield Finding("error", "foreign_code", "source", facts.written(oid), what, fix)
 
 
+def without_usage(facts: Facts) -> Iterator[Finding]:
+    """A schema that was on the target before keeps its owner and its grants until the swap, while indexes are built as
+    their tables' owners, and rows written behind a wall as these."""
+    if facts.target is None:
+        return
+    mapping = facts.pipeline.ddl.missing_role if isinstance(facts.pipeline.ddl.missing_role, dict) else {}
+    owners = {found.role: oid for oid, found in facts.surveyed.items() if found.code}
+    owners |= {role: oid for oid, role in facts.source.rows("owners_of_expressions", oids=facts.row_oids)}
+    for role, oid in sorted(owners.items()):
+        schemas = [schema for (schema,) in facts.source.rows("usable_schemas", role=role)]
+        there = mapping.get(role, role)
+        for (schema,) in facts.target.rows("unusable_schemas", role=there, schemas=schemas):
+            what = f"its owner {there}, as whom indexes are built, lacks USAGE on schema {schema} there"
+            fix = f"GRANT USAGE ON SCHEMA {facts.target.name(schema)} TO {facts.target.name(there)};"
+            yield Finding("error", "foreign_code", "target", facts.written(oid), what, fix)
+
+
 def missing_authors(facts: Facts) -> Iterator[Finding]:
     """What a role that the target lacks has written would be ours there, and run as we do."""
     if facts.target is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.sequences import rebounded
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context, patiently
@@ -105,7 +106,12 @@ def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
     here = _of(context, names)
     now, before = _on_source(context, here), positions(context.target, {name: one.oid for name, one in here.items()})
     _go(context, here, now)
-    yield
+    try:
+        yield
+    except BaseException:
+        with suppress(psycopg.Error, PgddlError):  # what has ended it is what is told
+            _go(context, _of(context, names), before)
+        raise
     _go(context, _of(context, names), before)
 
 

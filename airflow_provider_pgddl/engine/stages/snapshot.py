@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from psycopg import sql
@@ -152,14 +151,20 @@ class _ChangedMeanwhile(Exception):
     """What was dumped is no one moment's, and why."""
 
 
-def _until_unchanged(context: Context, dump: Callable[[], list[DdlEvent]]) -> list[DdlEvent]:
+def _until_unchanged(
+    context: Context, dump: Callable[[], list[DdlEvent]], before: Callable[[], None] = lambda: None
+) -> list[DdlEvent]:
     """pg_dump prints parts of a schema as of now, not as of its snapshot, so where that changed while it ran, it dumps
     again (C24): with clients' DDL held from the second time on, for it may come faster than a dump takes. The first
-    makes nobody wait."""
+    makes nobody wait; and what is to be done `before`, which may take long, is done before anybody waits."""
     until = time.monotonic() + context.pipeline.ddl.retry_for
     for tries in itertools.count(1):
+        before()
         try:
-            with ddl_held(context) if tries > 1 and captures_ddl(context) else nullcontext():
+            if tries == 1 or not captures_ddl(context):
+                return dump()
+            with ddl_held(context):
+                before()
                 return dump()
         except _ChangedMeanwhile as why:
             if time.monotonic() > until:
@@ -221,12 +226,7 @@ def settled_dump(context: Context, late: Sequence[TableRow] | None = None) -> li
             raise _ChangedMeanwhile(CHANGED)
         return events
 
-    def followed_dump() -> list[DdlEvent]:
-        follow(context, look=True)
-        return dump()
-
-    follow(context, look=True)  # what takes long is done before any DDL waits for it
-    return _until_unchanged(context, followed_dump)
+    return _until_unchanged(context, dump, before=lambda: follow(context, look=True))
 
 
 def dump_events(context: Context) -> list[DdlEvent]:
