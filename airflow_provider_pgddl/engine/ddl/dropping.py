@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     Name,
     Node,
     deparse,
+    dotted_names,
     kind_of,
     parse,
     qualified,
@@ -88,6 +89,9 @@ def _stands_alone(dropped: DroppedMeta, gone: set[Name]) -> bool:
     if dropped["type"] in _NEVER_ALONE or dropped["type"].startswith("toast"):
         return False
     if dropped["table"] and (dropped["table"][0], dropped["table"][1]) in gone:
+        return False
+    # of a list of columns or a row filter Postgres says that CASCADE took it along, whatever dropped the table
+    if dropped["type"] == "publication relation" and tuple(next(dotted_names(dropped["identity"]), ())) in gone:
         return False
     if dropped["type"] == "rule" and (dropped["name"] or dropped["identity"]).strip('"').startswith("_RETURN"):
         return False
