@@ -184,8 +184,17 @@ class Journal:
     def set_config(self, config: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_config"], [Jsonb(config), self.pipeline])
 
-    def require_verify(self, why: str | None, timeline: int | None = None) -> None:
-        self.conn.execute(_Q["set_verify_needed"], [why, timeline, self.pipeline])
+    def require_verify(self, why: str | None) -> None:
+        self.conn.execute(_Q["set_verify_needed"], [why, self.pipeline])
+
+    def set_timeline(self, timeline: int) -> None:
+        """Of the source, once what its change asks for is recorded."""
+        self.conn.execute(_Q["set_timeline"], [timeline, self.pipeline])
+
+    def lock(self) -> PipelineRow:
+        """The pipeline as recorded, for this transaction alone."""
+        self.conn.execute(_Q["lock_cut_over"], [self.pipeline])
+        return self.row()
 
     def set_cut_over(self) -> None:
         self.conn.execute(_Q["set_cut_over"], [self.pipeline])
@@ -512,6 +521,11 @@ class Journal:
         """(LSN, time) of the last snapshot of the source that the target has shown the rows of in full."""
         return self.conn.execute(_Q["last_complete"], [self.pipeline, run]).fetchone()
 
+    def last_read(self, run: int) -> str | None:
+        """Where the source's WAL was at the last window's snapshot; None where that is not known."""
+        row = self.conn.execute(_Q["last_read"], [self.pipeline, run]).fetchone()
+        return row[0] if row else None
+
     def windows(self, run: int) -> dict[str, Any]:
         row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()
         assert row is not None
@@ -532,6 +546,14 @@ class Journal:
         """(range id, table id, low, high)"""
         rows = self.conn.execute(_Q["ranges_left"], [list(ids), job])
         return [(range_id, table, low and tuple(low), high and tuple(high)) for range_id, table, low, high in rows]
+
+    def ranges_differing(self, ids: Sequence[int], job: str) -> list[tuple[int, int, Bound | None, Bound | None]]:
+        """The same of those that were compared and differ."""
+        rows = self.conn.execute(_Q["ranges_differing"], [list(ids), job])
+        return [(range_id, table, low and tuple(low), high and tuple(high)) for range_id, table, low, high in rows]
+
+    def compare_again(self, range_id: int) -> None:
+        self.conn.execute(_Q["compare_again"], [range_id])
 
     def cut_range(self, range_id: int, bounds: Iterable[tuple[Bound | None, Bound | None]]) -> None:
         """Others in the place of one that has not been compared."""

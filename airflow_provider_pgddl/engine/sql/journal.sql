@@ -17,7 +17,10 @@ WHERE pipeline = %(pipeline)s
 UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
 
 -- name: set_verify_needed
-UPDATE pgddl.pipelines SET verify_needed = %s, source_timeline = coalesce(%s, source_timeline) WHERE pipeline = %s
+UPDATE pgddl.pipelines SET verify_needed = %s WHERE pipeline = %s
+
+-- name: set_timeline
+UPDATE pgddl.pipelines SET source_timeline = %s WHERE pipeline = %s
 
 -- name: next_window
 UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipeline = %s RETURNING window_no
@@ -72,6 +75,9 @@ INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_
 SELECT lsn::text, taken_at FROM pgddl.windows
 WHERE pipeline = %s AND run = %s AND pending = 0 AND lsn IS NOT NULL
 ORDER BY window_no DESC LIMIT 1
+
+-- name: last_read
+SELECT lsn::text FROM pgddl.windows WHERE pipeline = %s AND run = %s ORDER BY window_no DESC LIMIT 1
 
 -- name: windows
 SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(rows), 0), max(finished_at) FROM pgddl.windows WHERE pipeline = %s AND run = %s
@@ -335,6 +341,13 @@ INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (
 -- name: ranges_left
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
 WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
+
+-- name: ranges_differing
+SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
+WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ <> '[]' ORDER BY v.id
+
+-- name: compare_again
+UPDATE pgddl.verifications SET differ = NULL, rows = NULL, verified_at = NULL WHERE id = %s
 
 -- name: take_range
 DELETE FROM pgddl.verifications v WHERE v.id = %s AND v.differ IS NULL

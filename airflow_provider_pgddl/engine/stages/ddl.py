@@ -69,10 +69,10 @@ def follow(context: Context, *, look: bool = False) -> None:
     """
     if not captures_ddl(context):
         if look and context.moves_rows:
-            with _alone(context):
+            with alone(context):
                 _settle_as_it_is(context)
         return
-    with _alone(context):
+    with alone(context):
         seen = _patient_look(lambda: _read(context, look=look))
         applied = _apply(context)
         if seen is None and applied:
@@ -135,7 +135,7 @@ def _patient_look(look: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _alone(context: Context) -> Iterator[None]:
+def alone(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
     session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
     session.execute(queries("lease")["lock_ddl"], name)
@@ -237,7 +237,7 @@ def note_late(context: Context) -> None:
     """What was run on the source although applications belong on the target by now: a person has to look at it."""
     if not captures_ddl(context):
         return
-    with _alone(context):
+    with alone(context):
         ddl = DdlJournal(context.target, context.name, context.journal.run)
         source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
         with source.transaction():
