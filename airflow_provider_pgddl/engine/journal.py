@@ -597,13 +597,41 @@ class Journal:
     def follow_up_done(self, run: int, statement: str) -> None:
         self.conn.execute(_Q["follow_up_done"], [self.pipeline, run, statement])
 
+    # --- what a target gets that no swap comes to --------------------------------------------------------------
+
+    def finish(self, run: int) -> tuple[str, int] | None:
+        """(digest, captured event up to which REFRESH was followed) of the last time; None before the first."""
+        return self.conn.execute(_Q["finish"], [self.pipeline, run]).fetchone()
+
+    def finished_events(self, run: int) -> list[dict[str, Any]]:
+        """The source's statements then."""
+        return [row[0] for row in self.conn.execute(_Q["finished_events"], [self.pipeline, run])]
+
+    def set_finished_events(self, run: int, digest: str, events: Sequence[Mapping[str, Any]]) -> None:
+        self.conn.execute(_Q["set_finish"], [self.pipeline, run, digest])
+        self.conn.execute(_Q["forget_finished"], [self.pipeline, run])
+        with self.conn.cursor() as cursor:
+            rows = [[self.pipeline, run, number, Jsonb(event)] for number, event in enumerate(events)]
+            cursor.executemany(_Q["insert_finished"], rows)
+
+    def refreshed_since(self, run: int) -> tuple[int, set[Name]]:
+        """(last captured event, materialized views that were refreshed since the last time)"""
+        row = self.conn.execute(_Q["refreshed_since"], {"pipeline": self.pipeline, "run": run}).fetchone()
+        assert row is not None
+        return int(row[0]), {(schema, name) for schema, name in row[1]}
+
+    def set_refreshed(self, run: int, upto: int) -> None:
+        self.conn.execute(_Q["set_refreshed"], [upto, self.pipeline, run])
+
     # --- the end ------------------------------------------------------------------------------------------------
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
         self.schema.forget_all()
-        for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
-                     "purge_stage_runs", "purge_follow_ups", "purge_leases", "purge"):  # fmt: skip
+        for name in (
+            "purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows", "purge_stage_runs",
+            "purge_follow_ups", "purge_finishes", "purge_finished", "purge_leases", "purge",
+        ):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

@@ -394,6 +394,40 @@ UPDATE pgddl.follow_ups SET done_at = pg_catalog.clock_timestamp() WHERE pipelin
 -- name: follow_up_failed
 UPDATE pgddl.follow_ups SET failed = %s WHERE pipeline = %s AND run = %s AND statement = %s
 
+-- name: finish
+SELECT digest, seq FROM pgddl.finishes WHERE pipeline = %s AND run = %s
+
+-- name: set_finish
+INSERT INTO pgddl.finishes (pipeline, run, digest, seq) VALUES (%s, %s, %s, -1)
+ON CONFLICT (pipeline, run) DO UPDATE SET digest = EXCLUDED.digest
+
+-- name: finished_events
+SELECT event FROM pgddl.finished WHERE pipeline = %s AND run = %s ORDER BY number
+
+-- name: forget_finished
+DELETE FROM pgddl.finished WHERE pipeline = %s AND run = %s
+
+-- name: insert_finished
+INSERT INTO pgddl.finished (pipeline, run, number, event) VALUES (%s, %s, %s, %s)
+
+-- name: refreshed_since
+-- The last captured event, and the materialized views that those since the last time have refreshed.
+SELECT (SELECT coalesce(max(e.seq), -1) FROM pgddl.ddl_events e WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s),
+       ARRAY(SELECT DISTINCT ARRAY[o ->> 'schema', o ->> 'name']
+             FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.captured -> 'objects') o
+             WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
+               AND e.event ->> 'tag' = 'REFRESH MATERIALIZED VIEW'
+               AND e.seq > coalesce((SELECT f.seq FROM pgddl.finishes f WHERE f.pipeline = e.pipeline AND f.run = e.run), -1))
+
+-- name: set_refreshed
+UPDATE pgddl.finishes SET seq = %s WHERE pipeline = %s AND run = %s
+
+-- name: purge_finishes
+DELETE FROM pgddl.finishes WHERE pipeline = %s
+
+-- name: purge_finished
+DELETE FROM pgddl.finished WHERE pipeline = %s
+
 -- name: purge
 DELETE FROM pgddl.pipelines WHERE pipeline = %s
 

@@ -10,7 +10,6 @@ from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
@@ -30,6 +29,7 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
+from airflow_provider_pgddl.engine.stages.lacking import to_validate, unfilled
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
@@ -93,7 +93,7 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
         trusted = context.pipeline.trusted_roles
         refreshes = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW"]
         apply_together(context.target, context.name, [e for e in events if e not in refreshes], trusted)
-        for statement in [*(e.statement for e in refreshes), *_refreshes(context)]:
+        for statement in [*(e.statement for e in refreshes), *unfilled(context)]:
             context.journal.add_follow_up(run_no, statement)
         for event in refreshes:
             context.journal.event_status(event.id, "applied", "after the cut-over")
@@ -254,20 +254,11 @@ def _add_foreign_keys(context: Context) -> int:
             context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
         changed.append(replace(event, statement=not_valid(event.statement) if later else event.statement))
     apply_together(context.target, context.name, changed, context.pipeline.trusted_roles)
+    for schema, table, name in to_validate(context):
+        context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
     return len(events)
 
 
 def _partitioned(target: Session, events: Sequence[EventRow]) -> set[tuple[str, str]]:
     tables = {name: t.kind for name, t in catalog.describe_all(target).items()}
     return {tuple(e.event["table"]) for e in events if tables.get(tuple(e.event["table"])) == "p"}
-
-
-def _refreshes(context: Context) -> list[str]:
-    """For materialized views that had rows on the source: in the order in which they were made there."""
-    empty = {(schema, name) for schema, name, filled in context.target.execute(_Q["materialized_views"]) if not filled}
-    there = context.source.execute(_Q["materialized_views"]).fetchall()
-    return [
-        sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(schema, name)).as_string(context.target)
-        for schema, name, filled in there
-        if filled and (schema, name) in empty
-    ]

@@ -291,7 +291,8 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(t.state in ("captured", "created", "backfilled") for t in touched):
         waiting.add("index")
-    cut = [run_now(statement, decision.event, waiting) for statement in decision.statements]
+    brought = context.pipeline.follow.finish
+    cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:
         return _skip(decision, WAITS)

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
 from airflow_provider_pgddl.engine.stages.failover import TODO, note_lost_windows
+from airflow_provider_pgddl.engine.stages.finishing import finish_all
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
@@ -40,17 +41,20 @@ def run(context: Context) -> StageResult:
     tables = ready(context)
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}")
+    finish_all(context, first=False)  # what hides rows comes before the rows that it hides
     windows = catch_up(context, border=context.border(limits(context.pipeline)))
     hand_over(context)
+    unfinished = finish_all(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
     lag = behind(context.source, last.lsn, last.taken_at)
     state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
-    return tell_lost_commits(context, context.result(
+    result = tell_lost_commits(context, context.result(
         state, {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
         keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
         lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
     ))  # fmt: skip
+    return replace(result, blocked=[*result.blocked, *unfinished])
 
 
 def ready(context: Context) -> list[TableRow]:
