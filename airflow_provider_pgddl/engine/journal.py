@@ -628,10 +628,10 @@ class Journal:
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
         self.schema.forget_all()
-        for name in (
-            "purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows", "purge_stage_runs",
-            "purge_follow_ups", "purge_finishes", "purge_finished", "purge_leases", "purge",
-        ):  # fmt: skip
+        row = self.conn.execute(_Q["finishes_there"]).fetchone()  # not in an older version's
+        finishes = ("purge_finishes", "purge_finished") if row and row[0] else ()
+        for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
+                     "purge_stage_runs", "purge_follow_ups", *finishes, "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

@@ -4,6 +4,7 @@ and goes."""
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,16 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
-from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
+from tests.integration.test_c13_foreign_keys import weak_target
+from tests.table_writers import TableWriters
+
+__all__ = ["weak_target"]
 
 Make = Callable[..., Lifecycle]
 _numbers = itertools.count(1)
@@ -75,6 +83,10 @@ ROUNDS = [
      "TRUNCATE shop.more",
      "CREATE TABLE shop.other (id int PRIMARY KEY)", "ALTER TABLE shop.more ADD o int REFERENCES shop.other",
      "DROP TABLE shop.other CASCADE"],
+    ["CREATE FUNCTION shop.say() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+     "CREATE TRIGGER says AFTER INSERT ON shop.more FOR EACH ROW EXECUTE FUNCTION shop.say()",
+     "CREATE POLICY by_o ON shop.more USING (o > 0)"],
+    ["DROP FUNCTION shop.say() CASCADE", "ALTER TABLE shop.more DROP COLUMN o CASCADE"],
 ]  # fmt: skip
 
 FACTS = """
@@ -162,3 +174,75 @@ def test_c35_all_of_it_arrives_changes_and_goes(followed: Lifecycle, reader: str
     assert {statement: why for statement, why in wrong.items() if why} == {}
     followed.run_all(after="replay", until="swap")
     assert compare_catalogs(followed.source, followed.target, ["shop"]) == []
+
+
+def test_c35_cascading_keys_under_random_writers(followed: Lifecycle, reader: str) -> None:
+    followed.run_all(until="replay")
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    tables = [("shop", "customer"), ("shop", "purchase")]
+    with TableWriters([followed.source], tables, rate=60, seed=seed) as writers:
+        for _ in range(4):
+            before = writers.notes.committed.total()
+            wait_until(lambda before=before: writers.notes.failures or writers.notes.committed.total() > before + 30)
+            assert followed.run("replay").blocked == []
+    assert writers.notes.failures == []
+    followed.run("replay")
+    assert unlike(followed, reader) == []
+    assert one(followed.target, "SELECT count(*) FROM log.heard") == 0
+
+
+def test_c35_what_fires_for_replayed_rows_stays_away(followed: Lifecycle, capsys: pytest.CaptureFixture[str]) -> None:
+    do(
+        followed.source,
+        "ALTER TABLE shop.customer ENABLE ALWAYS TRIGGER heard",
+        "COMMENT ON TRIGGER heard ON shop.customer IS 'always'",
+        "CREATE RULE kept AS ON DELETE TO shop.purchase DO INSTEAD NOTHING",
+    )
+    assert not followed.run_all(until="replay")["replay"].blocked
+    assert "trigger heard stays on the source" in capsys.readouterr().out
+    do(followed.source, "UPDATE shop.customer SET name = 'again' WHERE id < 20")
+    assert not followed.run("replay").blocked
+    assert one(followed.target, "SELECT count(*) FROM pg_trigger WHERE tgname = 'heard'") == 0
+    assert one(followed.target, "SELECT count(*) FROM pg_rewrite WHERE rulename = 'kept'") == 0
+    assert one(followed.target, "SELECT count(*) FROM pg_constraint WHERE conname = 'buyer'") == 1
+    assert one(followed.target, "SELECT count(*) FROM log.heard") == 0
+
+
+def test_c35_what_cannot_be_brought_is_told_and_nothing_comes_in_halves(followed: Lifecycle, reader: str) -> None:
+    followed.run_all(until="replay")
+    do(followed.target, "DROP TRIGGER heard ON shop.customer", "DROP FUNCTION shop.hear()")
+    do(
+        followed.source,
+        "CREATE TRIGGER also AFTER UPDATE ON shop.purchase FOR EACH ROW EXECUTE FUNCTION shop.hear()",
+        f"GRANT SELECT ON shop.purchase TO {reader}",
+        "UPDATE shop.purchase SET total = 0 WHERE id < 9",
+    )
+    for _ in range(2):
+        (blocked,) = followed.run("replay").blocked
+        assert "shop.hear" in blocked["reason"]
+        assert [d for d in map(str, differences(followed.source, followed.target)) if "heard" not in d] == []
+        assert seen(followed.target, reader, "shop.purchase") == "42501"
+    execute(followed.target, "CREATE FUNCTION shop.hear() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    assert not followed.run("replay").blocked
+    assert unlike(followed, reader) == []
+
+
+def test_c35_a_reset_takes_it_back(followed: Lifecycle, reader: str) -> None:
+    followed.run_all(until="replay")
+    pipeline = load_pipeline(followed.content)
+    stages.reset(pipeline, followed.source, followed.target, ["shop.customer"])
+    followed.run_all(until="replay")
+    assert unlike(followed, reader) == []
+    stages.reset(pipeline, followed.source, followed.target)
+    assert one(followed.target, "SELECT count(*) FROM pg_class WHERE relnamespace::regnamespace::text = 'shop'") == 0
+
+
+def test_c35_a_role_under_which_it_would_fire_is_refused(
+    lifecycle: Make, source_dsn: str, weak_target: str, reader: str
+) -> None:
+    execute(source_dsn, SHOP.format(reader=reader))
+    move = lifecycle(source_dsn, weak_target, tables={"include": ["shop.*"]}, follow={"finish": True})
+    said = str(move.refused("setup", PreflightRefused))
+    assert "GRANT SET ON PARAMETER session_replication_role" in said
+    assert "BYPASSRLS" in said

@@ -422,6 +422,9 @@ SELECT (SELECT coalesce(max(e.seq), -1) FROM pgddl.ddl_events e WHERE e.pipeline
 -- name: set_refreshed
 UPDATE pgddl.finishes SET seq = %s WHERE pipeline = %s AND run = %s
 
+-- name: finishes_there
+SELECT pg_catalog.to_regclass('pgddl.finishes') IS NOT NULL
+
 -- name: purge_finishes
 DELETE FROM pgddl.finishes WHERE pipeline = %s
 

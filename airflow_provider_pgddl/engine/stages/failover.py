@@ -25,10 +25,12 @@ def note_lost_windows(context: Context) -> None:
     acknowledged = change_log.window_no(context.source, context.name)
     row = context.row()
     if acknowledged is not None and acknowledged > row.window_no:
+        by_slot = context.pipeline.capture.ddl == "wal"  # a queue tells by itself
+        also = "; so may DDL be that it had followed: compare both schemas" if by_slot else ""
         with context.fenced():
             context.journal.require_verify(
                 f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
-                "it was failed over to an older state"
+                f"it was failed over to an older state, and what it had since is lost{also}"
             )
 
 

@@ -47,8 +47,9 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
         return []
     digest = _digest(context)
     if known is None or digest != known[0]:
+        dumped = settled_dump(context)
         try:
-            wanted = _bring(context)
+            wanted = _bring(context, dumped)
         except StageFailed as error:
             context.say(f"not brought: {error}")
             return [{"table": error.table or "", "reason": "; ".join(filter(None, (error.what, error.todo)))}]
@@ -69,9 +70,9 @@ def _not_ready(context: Context) -> set[Name]:
     return {(t.schema, t.name) for t in context.tables() if t.id not in ready}
 
 
-def _bring(context: Context) -> list[DdlEvent]:
+def _bring(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
     """Returns what the source has of it."""
-    wanted = _wanted(context, settled_dump(context))
+    wanted = _wanted(context, dumped)
     before = [DdlEvent.from_json(event) for event in context.journal.finished_events(context.journal.run)]
     for _ in range(LOOKS):
         found = difference(wanted, before, Arrived(context).events)
