@@ -228,6 +228,18 @@ def test_c35_what_cannot_be_brought_is_told_and_nothing_comes_in_halves(followed
     assert unlike(followed, reader) == []
 
 
+def test_c35_a_table_that_is_stopped_keeps_what_it_has(followed: Lifecycle, reader: str) -> None:
+    followed.run_all(until="replay")
+    before = facts(followed.target)
+    do(followed.target, "ALTER TABLE shop.customer ADD CONSTRAINT strict CHECK (id < 0) NOT VALID")
+    do(followed.source, "UPDATE shop.customer SET name = 'x' WHERE id = 1", "COMMENT ON TABLE shop.purchase IS 'what'")
+    assert {b["table"] for b in followed.run("replay").blocked} == {"shop.customer"}
+    assert {*before} <= {*facts(followed.target)}
+    do(followed.target, "ALTER TABLE shop.customer DROP CONSTRAINT strict")
+    assert not followed.run("replay").blocked
+    assert unlike(followed, reader) == []
+
+
 def test_c35_a_reset_takes_it_back(followed: Lifecycle, reader: str) -> None:
     followed.run_all(until="replay")
     pipeline = load_pipeline(followed.content)

@@ -5,7 +5,7 @@ arrives in one transaction, so that readers never have a grant without the polic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import psycopg
 from psycopg import sql
@@ -71,27 +71,33 @@ def _not_ready(context: Context) -> set[Name]:
 
 
 def _bring(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
-    """Returns what the source has of it."""
-    wanted = _wanted(context, dumped)
-    before = [DdlEvent.from_json(event) for event in context.journal.finished_events(context.journal.run)]
+    """Returns what the source has of it; of tables that have to wait, what they had the last time, which stays."""
+    waits = _not_ready(context)
+    wanted = [e for e in _wanted(context, dumped) if not _is_about(e, waits)]
+    known = [DdlEvent.from_json(event) for event in context.journal.finished_events(context.journal.run)]
+    before = [event for event in known if not _is_about(event, waits)]
     for _ in range(LOOKS):
         found = difference(wanted, before, Arrived(context).events)
         if not (found.missing or found.gone):
             break
         with_tries(context.pipeline.swap, "finishing", lambda found=found: _apply(context, found))  # type: ignore[misc]
         before = wanted
-    return wanted
+    return [*wanted, *(event for event in known if _is_about(event, waits))]
+
+
+def _is_about(event: DdlEvent, tables: Collection[Name]) -> bool:
+    return not {*tables}.isdisjoint({event.table, *event.references})
 
 
 def _wanted(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
-    """What of a dump is brought now: not to tables that have to wait, nor what stays away until a swap."""
-    waits, always = _not_ready(context), finish.fires_always(dumped)
+    """What of a dump comes without a swap."""
+    always = finish.fires_always(dumped)
     old = catalog.server(context.target).major < KEYS_NOT_VALID
     partitioned = {n for n, t in catalog.describe_all(context.target).items() if t.kind == "p"} if old else set()
     found = []
     for step in steps_across(context, dumped):
         event = step.event
-        if step.status != "pending" or group_of(event) is None or waits & {event.table, *event.references}:
+        if step.status != "pending" or group_of(event) is None:
             continue
         if trigger_of(event) in always:
             if event.tag == "CREATE TRIGGER":
