@@ -221,6 +221,7 @@ def run(args: argparse.Namespace) -> int:
         secrets={side: jobs.SECRETS[side] for side in found},
         dry_run=args.dry_run,
         again=args.again,
+        mend=args.mend,
     )
     began = time.monotonic()
     if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
@@ -430,6 +431,10 @@ COMMANDS: tuple[Command | Group, ...] = (
             Option(
                 ("--again",),
                 {"action": "store_true", "help": "of setup: begin the next run of a pipeline that is finished"},
+            ),
+            Option(
+                ("--mend",),
+                {"action": "store_true", "help": "of verify: read again what differs, and compare that once more"},
             ),
             *POLICY,
             JSON,

@@ -306,7 +306,23 @@ class DdlJournal:
         row = self.conn.execute(_Q["position"], [self.pipeline]).fetchone()
         return (row[0], row[1]) if row else (None, None)
 
-    def set_position(self, position: str, lsn: str) -> None:
+    def behind(self, position: str | None) -> Sequence[tuple[int, str, str]]:
+        """(id, captured id, LSN) of each event whose transaction the position does not show; None shows none."""
+        args = {"pipeline": self.pipeline, "run": self.run, "position": position}
+        return self.conn.execute(_Q["behind"], args).fetchall()
+
+    def never_was(self, event_ids: Collection[int], why: str) -> Sequence[int]:
+        """The source has lost these, and may give their ids away again: a person has to undo those that were applied,
+        whose ids are returned; the others are over."""
+        args = {"pipeline": self.pipeline, "run": self.run, "ids": list(event_ids), "why": why}
+        rows = self.conn.execute(_Q["never_was"], args).fetchall()
+        return [event_id for event_id, status in rows if status == "unhandled"]
+
+    def forget_versions(self, lsn: str) -> None:
+        """Those from behind there."""
+        self.conn.execute(_Q["forget_versions"], [self.pipeline, self.run, lsn])
+
+    def set_position(self, position: str | None, lsn: str | None) -> None:
         """In the transaction that records what was read."""
         self.conn.execute(_Q["set_position"], [position, lsn, self.pipeline])
 

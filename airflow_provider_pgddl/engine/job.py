@@ -89,6 +89,7 @@ class Job:
     result_path: str | None = None
     dry_run: bool = False
     again: bool = False  # of setup: begin the next run of a pipeline that is finished
+    mend: bool = False  # of verify: read again what differs
 
     FORMAT: ClassVar[int] = 1
 
@@ -121,12 +122,13 @@ class Job:
             "result": self.result_path,
             "dry_run": self.dry_run,
             "again": self.again,
+            "mend": self.mend,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         """The job of a file's content; `UsageError` for anything that `to_json` does not write."""
-        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again"}
+        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again", "mend"}
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
         if missing := sorted({"format", "stage", "pipeline"} - set(content)):
@@ -151,6 +153,7 @@ class Job:
             result_path=given.get("result"),
             dry_run=given.get("dry_run", False),
             again=given.get("again", False),
+            mend=given.get("mend", False),
         )
 
 
@@ -174,6 +177,7 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "result": (_is_text, "a path"),
     "dry_run": (lambda v: isinstance(v, bool), "true or false"),
     "again": (lambda v: isinstance(v, bool), "true or false"),
+    "mend": (lambda v: isinstance(v, bool), "true or false"),
 }
 
 

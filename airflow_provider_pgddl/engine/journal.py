@@ -184,8 +184,17 @@ class Journal:
     def set_config(self, config: Mapping[str, Any]) -> None:
         self.conn.execute(_Q["set_config"], [Jsonb(config), self.pipeline])
 
-    def require_verify(self, why: str | None, timeline: int | None = None) -> None:
-        self.conn.execute(_Q["set_verify_needed"], [why, timeline, self.pipeline])
+    def require_verify(self, why: str | None) -> None:
+        self.conn.execute(_Q["set_verify_needed"], [why, self.pipeline])
+
+    def set_timeline(self, timeline: int) -> None:
+        """Of the source, once what its change asks for is recorded."""
+        self.conn.execute(_Q["set_timeline"], [timeline, self.pipeline])
+
+    def lock(self) -> PipelineRow:
+        """The pipeline as recorded, for this transaction alone."""
+        self.conn.execute(_Q["lock_cut_over"], [self.pipeline])
+        return self.row()
 
     def set_cut_over(self) -> None:
         self.conn.execute(_Q["set_cut_over"], [self.pipeline])
@@ -512,6 +521,11 @@ class Journal:
         """(LSN, time) of the last snapshot of the source that the target has shown the rows of in full."""
         return self.conn.execute(_Q["last_complete"], [self.pipeline, run]).fetchone()
 
+    def last_read(self, run: int) -> str | None:
+        """Where the source's WAL was at the last window's snapshot; None where that is not known."""
+        row = self.conn.execute(_Q["last_read"], [self.pipeline, run]).fetchone()
+        return row[0] if row else None
+
     def windows(self, run: int) -> dict[str, Any]:
         row = self.conn.execute(_Q["windows"], [self.pipeline, run]).fetchone()
         assert row is not None
@@ -532,6 +546,14 @@ class Journal:
         """(range id, table id, low, high)"""
         rows = self.conn.execute(_Q["ranges_left"], [list(ids), job])
         return [(range_id, table, low and tuple(low), high and tuple(high)) for range_id, table, low, high in rows]
+
+    def ranges_differing(self, ids: Sequence[int], job: str) -> list[tuple[int, int, Bound | None, Bound | None]]:
+        """The same of those that were compared and differ."""
+        rows = self.conn.execute(_Q["ranges_differing"], [list(ids), job])
+        return [(range_id, table, low and tuple(low), high and tuple(high)) for range_id, table, low, high in rows]
+
+    def compare_again(self, range_id: int) -> None:
+        self.conn.execute(_Q["compare_again"], [range_id])
 
     def cut_range(self, range_id: int, bounds: Iterable[tuple[Bound | None, Bound | None]]) -> None:
         """Others in the place of one that has not been compared."""
@@ -575,13 +597,41 @@ class Journal:
     def follow_up_done(self, run: int, statement: str) -> None:
         self.conn.execute(_Q["follow_up_done"], [self.pipeline, run, statement])
 
+    # --- what a target gets that no swap comes to --------------------------------------------------------------
+
+    def finish(self, run: int) -> tuple[str, int] | None:
+        """(digest, captured event up to which REFRESH was followed) of the last time; None before the first."""
+        return self.conn.execute(_Q["finish"], [self.pipeline, run]).fetchone()
+
+    def finished_events(self, run: int) -> list[dict[str, Any]]:
+        """The source's statements then."""
+        return [row[0] for row in self.conn.execute(_Q["finished_events"], [self.pipeline, run])]
+
+    def set_finished_events(self, run: int, digest: str, events: Sequence[Mapping[str, Any]]) -> None:
+        self.conn.execute(_Q["set_finish"], [self.pipeline, run, digest])
+        self.conn.execute(_Q["forget_finished"], [self.pipeline, run])
+        with self.conn.cursor() as cursor:
+            rows = [[self.pipeline, run, number, Jsonb(event)] for number, event in enumerate(events)]
+            cursor.executemany(_Q["insert_finished"], rows)
+
+    def refreshed_since(self, run: int) -> tuple[int, set[Name]]:
+        """(last captured event, materialized views that were refreshed since the last time)"""
+        row = self.conn.execute(_Q["refreshed_since"], {"pipeline": self.pipeline, "run": run}).fetchone()
+        assert row is not None
+        return int(row[0]), {(schema, name) for schema, name in row[1]}
+
+    def set_refreshed(self, run: int, upto: int) -> None:
+        self.conn.execute(_Q["set_refreshed"], [upto, self.pipeline, run])
+
     # --- the end ------------------------------------------------------------------------------------------------
 
     def purge(self) -> int:
         """Forgets the pipeline; returns how many others are left in this journal."""
         self.schema.forget_all()
+        row = self.conn.execute(_Q["finishes_there"]).fetchone()  # not in an older version's
+        finishes = ("purge_finishes", "purge_finished") if row and row[0] else ()
         for name in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
-                     "purge_stage_runs", "purge_follow_ups", "purge_leases", "purge"):  # fmt: skip
+                     "purge_stage_runs", "purge_follow_ups", *finishes, "purge_leases", "purge"):  # fmt: skip
             self.conn.execute(_Q[name], [self.pipeline])
         return self.others()
 

@@ -43,6 +43,7 @@ class _Known:
     retained: int | None = None
     longest_wait: float | None = None
     held: Mapping[str, bool] = field(default_factory=dict)
+    verify_needed: bool = False
 
     def by_table(self, counter: str, labels: Iterable[str]) -> dict[tuple[Name, str], float]:
         """(table, label) → count: of every table these labels, and what else was counted."""
@@ -96,7 +97,8 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     waited = now["longest_wait"]["ms"] / 1000 if now["longest_wait"] else None
     held = {"pause": now["control"]["paused_at"] is not None, "throttle": now["control"]["throttled"] is not None}
     events, lag, retained = now["ddl_events"], now["lag"], now["retained_wal_bytes"]
-    return _Known(name, progress, matches, counters, events, lag, retained, waited, held)
+    needed = now["verify_needed"] is not None
+    return _Known(name, progress, matches, counters, events, lag, retained, waited, held, needed)
 
 
 def _split(name: str) -> Name:
@@ -209,6 +211,16 @@ def _held(known: _Known) -> Metric:
     return family
 
 
+def _verify_needed(known: _Known) -> Metric:
+    family = GaugeMetricFamily(
+        "pgddl_verify_needed",
+        "1: a failover has lost commits that were read, and nobody has compared since.",
+        labels=["pipeline"],
+    )
+    family.add_metric([known.pipeline], int(known.verify_needed))
+    return family
+
+
 def _ddl_events(known: _Known) -> Metric:
     family = GaugeMetricFamily("pgddl_ddl_events", "The run's captured DDL, by status.", labels=["pipeline", "status"])
     for state in STATUSES:
@@ -231,6 +243,7 @@ _FAMILIES: tuple[Callable[[_Known], Metric], ...] = (
     _retained_wal,
     _longest_wait,
     _held,
+    _verify_needed,
     _progress("pgddl_chunks_left", "Chunks of the first copy that are not done.", "chunks_left"),
     _ddl_events,
 )

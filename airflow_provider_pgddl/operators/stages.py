@@ -12,6 +12,13 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.operators.base import PgddlOperator
 
 
+def _said(name: str, value: bool | str) -> bool:
+    said = str(value).strip().lower()
+    if said not in ("true", "false"):
+        raise UsageError(f"{name} is true or false, not {value!r}")
+    return said == "true"
+
+
 class PgddlSetupOperator(PgddlOperator):
     """Preflight, migrations, and the start of capture: from its end on no change is missed.
 
@@ -27,10 +34,7 @@ class PgddlSetupOperator(PgddlOperator):
         self.again = again
 
     def _job(self, pipeline: Pipeline, found: Mapping[Side, str]) -> Job:
-        said = str(self.again).strip().lower()
-        if said not in ("true", "false"):
-            raise UsageError(f"again is true or false, not {self.again!r}")
-        return replace(super()._job(pipeline, found), again=said == "true")
+        return replace(super()._job(pipeline, found), again=_said("again", self.again))
 
 
 class PgddlSnapshotOperator(PgddlOperator):
@@ -58,9 +62,20 @@ class PgddlReplayOperator(PgddlOperator):
 
 
 class PgddlVerifyOperator(PgddlOperator):
-    """Compares counts and checksums, range by range, and finds the rows that differ."""
+    """Compares counts and checksums, range by range, and finds the rows that differ.
+
+    :param mend: read again what differs, and compare that once more: a bool, or a template that renders to one
+    """
 
     stage = "verify"
+    template_fields: Sequence[str] = ("mend", *PgddlOperator.template_fields)
+
+    def __init__(self, *, mend: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mend = mend
+
+    def _job(self, pipeline: Pipeline, found: Mapping[Side, str]) -> Job:
+        return replace(super()._job(pipeline, found), mend=_said("mend", self.mend))
 
 
 class PgddlSwapOperator(PgddlOperator):

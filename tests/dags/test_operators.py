@@ -16,7 +16,12 @@ from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.spark import application
 from airflow_provider_pgddl.operators.base import PgddlOperator, small
-from airflow_provider_pgddl.operators.stages import STAGE_OPERATORS, PgddlBackfillOperator, PgddlSetupOperator
+from airflow_provider_pgddl.operators.stages import (
+    STAGE_OPERATORS,
+    PgddlBackfillOperator,
+    PgddlSetupOperator,
+    PgddlVerifyOperator,
+)
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.task_groups import follow, lifecycle
 from tests.conftest import REPOSITORY
@@ -140,6 +145,15 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
 def test_again_is_true_or_false(again: Any) -> None:
     with pytest.raises(UsageError, match="again is true or false"):
         PgddlSetupOperator(task_id="s", pipeline=SHOP, again=again)._job(load_pipeline(SHOP), {})
+
+
+@pytest.mark.parametrize(("mend", "is_so"), [(True, True), ("true", True), ("False", False), (False, False)])
+def test_verify_mends_where_it_is_told_to(mend: Any, is_so: bool) -> None:
+    verify = PgddlVerifyOperator(task_id="v", pipeline=SHOP, mend=mend)
+    assert "mend" in verify.template_fields
+    assert verify._job(load_pipeline(SHOP), {}).mend is is_so
+    with pytest.raises(UsageError, match="mend is true or false"):
+        PgddlVerifyOperator(task_id="v", pipeline=SHOP, mend="perhaps")._job(load_pipeline(SHOP), {})
 
 
 def test_a_path_may_be_a_path() -> None:

@@ -424,6 +424,18 @@ def test_what_to_do_about_a_mismatch_is_one_of_two_words() -> None:
         PgddlSchemaSensor(task_id="gate", pipeline=GATED, on_mismatch="skip")
 
 
+def test_a_failover_that_lost_commits_is_seen_and_closes_the_gate(here: Gated) -> None:
+    before = seen(here)
+    execute(here.target, "UPDATE pgddl.pipelines SET verify_needed = 'the source was failed over'")
+    try:
+        assert seen(here) != before
+        with pytest.raises(AirflowException, match="failed over"):
+            gate(here, on_mismatch="fail").poke(context())
+    finally:
+        execute(here.target, "UPDATE pgddl.pipelines SET verify_needed = NULL")
+    assert seen(here) == before
+
+
 def test_a_look_without_a_journal_is_a_look(here: Gated, database: Any, pg18: Cluster) -> None:
     empty = database(pg18)
     assert asyncio.run(look("gated", here.source, empty, None)) != seen(here)

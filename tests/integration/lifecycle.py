@@ -61,22 +61,40 @@ class Lifecycle:
         self.source = source
         self._monkeypatch.setenv(f"PGDDL_TEST_SOURCE_{self._number}", source)
 
+    def target_moved(self, target: str) -> None:
+        """So does the target's."""
+        self.target = target
+        self._monkeypatch.setenv(f"PGDDL_TEST_TARGET_{self._number}", target)
+
     @property
     def name(self) -> str:
         return str(self.content["pipeline"])
 
-    def job(self, stage: str, *, tables: Sequence[str] | None = None, again: bool = False, **changed: Any) -> Job:
+    def job(
+        self,
+        stage: str,
+        *,
+        tables: Sequence[str] | None = None,
+        again: bool = False,
+        mend: bool = False,
+        **changed: Any,
+    ) -> Job:
         """The job as a Spark application reads it from its file; `changed` keys replace those of the pipeline."""
-        job = Job(
-            stage, load_pipeline({**self.content, **changed}), None if tables is None else tuple(tables), again=again
-        )
+        named = None if tables is None else tuple(tables)
+        job = Job(stage, load_pipeline({**self.content, **changed}), named, again=again, mend=mend)
         return Job.from_json(job.to_json())
 
     def run(
-        self, stage: str, *, tables: Sequence[str] | None = None, again: bool = False, **changed: Any
+        self,
+        stage: str,
+        *,
+        tables: Sequence[str] | None = None,
+        again: bool = False,
+        mend: bool = False,
+        **changed: Any,
     ) -> StageResult:
         """Runs one stage; a server's error comes as the driver reports it."""
-        job = self.job(stage, tables=tables, again=again, **changed)
+        job = self.job(stage, tables=tables, again=again, mend=mend, **changed)
         try:
             result = stages.run(job)
         except psycopg.Error as error:

@@ -318,6 +318,7 @@ OTHER: dict[str, Any] = {
     "backfill.throttle.query": "SELECT false",
     "replay.window_rows": 10,
     "replay.until_lag": "5s",
+    "follow.finish": True,
     "verify.before_swap": False,
     "swap.lock_timeout": "10ms",
     "swap.retries": 3,

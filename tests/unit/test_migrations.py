@@ -33,6 +33,7 @@ LANDED = {
     "journal/010_claim": "692f835140f506a99ea036600b8f7e9829927e1563ff2bbe4ed49ef9cfeb1c0a",
     "journal/011_key_ranges": "c5b34b3fa91a32236eecd1473439a60d640a006907544e15157492c00f796d25",
     "journal/012_follow_ups": "0bdaa00d0f9c852ca9143eaf68930bed281e619461f7a3ea6a4be70bbd1046f4",
+    "journal/015_finish": "88851eecf838d75cd7738d2d4503f43f541e7868984fb6bae2e2788b47479e42",
 }
 
 

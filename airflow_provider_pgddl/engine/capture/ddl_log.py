@@ -302,6 +302,12 @@ def confirm(other: Session, pipeline: str, read: Read) -> None:
         other.execute(_Q["forget_passed"])
 
 
+def confirmed(source: Session, pipeline: str) -> str | None:
+    """The position that a journal has confirmed last, as the source knows it; None: none."""
+    row = source.execute(_Q["confirmed"], [pipeline]).fetchone()
+    return row[0] if row else None
+
+
 def is_confirmed_beyond(source: Session, pipeline: str, position: str | None) -> bool:
     """Whether a journal has confirmed a later position of the queue than this one (C11). Positions are confirmed only
     where there was something to read, and in the journal first."""

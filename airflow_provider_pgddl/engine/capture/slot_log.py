@@ -6,7 +6,7 @@ in the log exactly once, and a window takes those of it that its snapshot shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, m
 from airflow_provider_pgddl.engine.catalog import Leaf, Table
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -240,6 +241,8 @@ def receive(
     end = marker(source)
     target.execute(_Q["lock_receiving"], [name])
     try:
+        recorded, now_on = _recorded_timeline(target, pipeline), catalog.server(source).timeline
+        _refuse_other_timeline(recorded, now_on)
         known = received(target, pipeline)
         refuse_lost(source, target, pipeline)
         assert known is not None
@@ -252,16 +255,60 @@ def receive(
         leaves = {oid: leaf for oid, leaf in leaves.items() if leaf.log in there}
         rows = KeyRows(leaves, now.widen, parse_lsn(known))
         with open_stream(slot_name(pipeline)) as slot:
+            _refuse_other_timeline(recorded, slot.timeline)
             items = decode(rows.others(slot.messages(end)))
             over = False
             while not over:
                 with lease.fenced(target, fence):
                     over = _write_some(target, rows, items, slot)
                     reached = end if over or rows.border is None else rows.border
-                    target.execute(_Q["set_received"], [format_lsn(reached), pipeline])
+                    if target.execute(_Q["set_received_of"], [format_lsn(reached), pipeline, recorded]).rowcount == 0:
+                        _refuse_other_timeline(_recorded_timeline(target, pipeline), recorded)
                 slot.confirm(reached)
     finally:
         target.execute(_Q["unlock_receiving"], [name])
+
+
+def _recorded_timeline(target: Session, pipeline: str) -> int:
+    row = target.execute(_Q["recorded_timeline"], [pipeline]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _refuse_other_timeline(recorded: int, found: int) -> None:
+    """LSNs of two timelines are of two histories: what is known of one says nothing of the other (C33)."""
+    if recorded != found:
+        raise Retry(
+            f"the source was failed over just now (timeline {recorded} → {found})",
+            todo="run the stage again, which sees to it",
+        )
+
+
+def go_back(source: Session, target: Session, pipeline: str, tables: Sequence[TableRow], switch: str | None) -> None:
+    """To where the source's timeline was left (None: not known) or the slot begins, in the caller's transaction, which
+    records the new one. What the logs have from behind there is of transactions that never were, whose ids come again:
+    no snapshot tells them apart, so every window takes these keys, and reads them as they are; nothing was truncated.
+    """
+    row = source.execute(_Q["slot"], [slot_name(pipeline)]).fetchone()
+    known = received(target, pipeline)
+    if row is None or row[3] is None or known is None:
+        return  # told by whoever reads it
+    reached = max(row[3], switch or row[3], key=parse_lsn)
+    if parse_lsn(known) <= parse_lsn(reached):
+        return
+    there = {log for (log,) in target.execute(_Q["logs_there"], [[t.log_table for t in tables]])}
+    for table in (t for t in tables if t.log_table in there):
+        old, new = table.plan.key_list("old_"), table.plan.key_list("new_")
+        to_new = sql.SQL(", ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(f"old_{n}"), sql.Identifier(f"new_{n}"))
+            for n in range(1, len(table.plan.key) + 1)
+        )
+        for name in ("keep_old_keys", "keep_new_keys", "forget_never_was"):
+            statement = sql.SQL(_Q[name]).format(
+                log=log_table(table.log_table), old=old, new=new, to_new=to_new, switch=sql.Literal(reached)
+            )
+            target.execute(statement)
+    target.execute(_Q["set_received"], [reached, pipeline])
 
 
 def _let_restart_here(source: Session) -> None:

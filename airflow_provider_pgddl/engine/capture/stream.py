@@ -21,6 +21,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import pq, sql
 
+from airflow_provider_pgddl.engine.capture import timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
 from airflow_provider_pgddl.engine.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, from_postgres
@@ -84,6 +85,7 @@ class SlotStream:
         self._conn.add_notice_handler(self._notice)
         self._pgconn = self._conn.pgconn
         try:
+            self.timeline = timeline.current(self._conn)
             self._conn.execute(_Q["sender_timeout"], [str(int(SENDER_TIMEOUT * 1000))])
             self._start()
         except psycopg.Error as error:

@@ -18,10 +18,11 @@ _INDEX_ACTIONS = {"AT_AddIndex", "AT_AddIndexConstraint", "AT_ClusterOn", "AT_Dr
 _WITHIN_FINISH = {"TRIGGER", "POLICY", "RULE", "EVENT TRIGGER"}
 
 
-def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase]) -> str | None:
+def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase], *, brought: bool = False) -> str | None:
     """The statement without what belongs to the phases in `waiting`; None where nothing is left of it.
 
-    What would alter or drop something that waits is cut out too, or told not to mind that it is not there.
+    What would alter or drop something that waits is cut out too, or told not to mind that it is not there. Where it may
+    have been `brought` already (follow.finish), what drops a trigger or a policy is run: later DDL builds on that.
     """
     if not waiting:
         return statement
@@ -38,6 +39,8 @@ def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase]) ->
         if words(node.objtype) != "MATERIALIZED VIEW" or "finish" not in waiting:
             return statement
         node.into.skip_data = True  # its rows come when the rows that it is made of are there
+    elif brought and kind == "DropStmt" and words(node.remove_type) in ("TRIGGER", "POLICY"):
+        node.missing_ok = True
     else:
         return None if _waits(node, kind, event, waiting) else statement
     return deparse(tree)

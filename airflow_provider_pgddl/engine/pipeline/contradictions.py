@@ -98,6 +98,8 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         yield ("swap", "fence"), "a fence is for a migrate to a target; in place the swap's lock is enough"
     if pipeline.ddl.ddl_only:
         yield ("ddl", "ddl_only"), "needs a target"
+    if pipeline.follow.finish:
+        yield ("follow", "finish"), "needs a target: in place the swap brings all of it"
 
 
 def _across(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
@@ -140,6 +142,11 @@ def _ddl(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
             yield ("ddl", "create_tags"), f"{tag} belongs in drop_tags"
     if capture.ddl == "off" and ddl.ddl_only:
         yield ("ddl", "ddl_only"), "needs capture.ddl: queue or wal"
+    if pipeline.follow.finish and not pipeline.in_place:
+        if capture.ddl == "off":
+            yield ("follow", "finish"), "needs capture.ddl: queue or wal"
+        if ddl.ddl_only:
+            yield ("follow", "finish"), "is about tables whose rows are followed: leave ddl.ddl_only out"
     if capture.failover and capture.rows != "wal":
         yield ("capture", "failover"), "needs a slot: capture.rows: wal"
     if capture.on_slot_lost != "fail" and "wal" not in (capture.rows, capture.ddl):

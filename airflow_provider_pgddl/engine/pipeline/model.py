@@ -275,6 +275,10 @@ class Replay(Section):
     until_lag: Seconds = 1.0
 
 
+class Follow(Section):
+    finish: Flag = False
+
+
 class Verify(Section):
     before_swap: Flag = True
 
@@ -312,6 +316,7 @@ class Pipeline(Section):
     rewrite: dict[TableName, Rewrite] = Field(default_factory=dict)
     backfill: Backfill = Field(default_factory=Backfill)
     replay: Replay = Field(default_factory=Replay)
+    follow: Follow = Field(default_factory=Follow)
     verify: Verify = Field(default_factory=Verify)
     swap: Swap = Field(default_factory=Swap)
     spark: Spark = Field(default_factory=Spark)

@@ -87,8 +87,8 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         ]  # fmt: skip
         return [*both, *first, *in_place, *last]
     created = [
-        target_side.target_rights, target_side.firing, target_side.existing, target_side.existing_objects,
-        target_side.extensions, target_side.roles, target_side.owners, target_side.encodings,
-        target_side.event_triggers, target_side.left_behind, source_tables.subscribed,
+        target_side.target_rights, target_side.firing, target_side.silenced, target_side.existing,
+        target_side.existing_objects, target_side.extensions, target_side.roles, target_side.owners,
+        target_side.encodings, target_side.event_triggers, target_side.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *both, *first, *created, *last]

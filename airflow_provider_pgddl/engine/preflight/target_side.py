@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
 )
 from airflow_provider_pgddl.engine.rows import ties
 
+SET_ON_PARAMETER = 150_000  # the first version that has such a right
 ELSEWHERE = "give the pipeline another target, such as an empty database"
 
 
@@ -49,6 +50,19 @@ def firing(facts: Facts) -> Iterator[Finding]:
     for number, why in tied.stops((), str(facts.target.server["role"])).items():
         for what, fix in why:
             yield Finding("error", "firing", "target", written(*there[number]), what, fix)
+
+
+def silenced(facts: Facts) -> Iterator[Finding]:
+    """What follow.finish brings would fire for each replayed row."""
+    assert facts.target is not None
+    side = facts.target
+    if not facts.pipeline.follow.finish or ties.may_silence(side.conn):
+        return
+    what = f"role {side.server['role']} may not keep triggers and foreign keys, which follow.finish brings, from firing"
+    fix = f"GRANT SET ON PARAMETER session_replication_role TO {side.role};"
+    if side.version < SET_ON_PARAMETER:
+        fix = "connect to the target as a superuser, or leave follow.finish out"
+    yield Finding("error", "firing", "target", None, what, fix)
 
 
 def existing(facts: Facts) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ class Part:
     snapshot: str
     ranges: tuple[tuple[Range, Sides], ...]
     seconds: float
+    apart: bool = False
 
 
 def compare_part(part: Part) -> list[Result]:
@@ -45,17 +46,19 @@ def compare_part(part: Part) -> list[Result]:
     compared = list[Result]()
     # Who waits for one of the tables waits behind the window, too, which gives way by itself.
     with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, tables):
-        compare_ranges(source, copy, part.ranges, part.seconds, compared)
+        compare_ranges(source, copy, part.ranges, part.seconds, compared, part.apart)
     return compared
 
 
 def compare_ranges(
-    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[Result]
-) -> None:
+    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[Result],
+    apart: bool = False,
+) -> None:  # fmt: skip
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
     compared until then, under the locks that are given up, stands. As many neighbours as fit into the time are compared
     as one range: where rows do not lie in the key's order, each range reads nearly all of a table. What is still under
-    way after twice the time is cancelled, for the next window; what had all of this one took too long."""
+    way after twice the time is cancelled, for the next window; what had all of this one took too long. A difference
+    is told of the first of such neighbours; `apart`: of the range that it is in."""
     began = time.monotonic()
     deadline, latest = began + seconds, began + 2 * seconds
     before, place, fitting = len(compared), 0, todo[0][0].neighbours
@@ -69,6 +72,9 @@ def compare_ranges(
                     within = Range(first.id, first.low, joined[-1].high)
                     started = time.monotonic()
                     found = compare(source, copy, sides, within, latest if first.limited else None)
+                    if apart and found.differ and len(joined) > 1:
+                        fitting = 1
+                        continue
                     compared.append((first.id, found.rows, found.differ))
                     compared += [(other.id, 0, ()) for other in joined[1:]]
                     place += len(joined)

@@ -114,16 +114,17 @@ def _make_pending(
         ties.empty(replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], role)
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
-        return _copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
+        return copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
-    rows = sum(_copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
+    rows = sum(copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
     kept.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
     ingest_keys(replica.target, table, staging, list(leaves), behind=bool(coded))
     return rows
 
 
-def _copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
+def copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
+    """The keys of the source's rows in `relation`, which a condition may follow."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key))
     query = sql.SQL("SELECT {} FROM {}").format(names, relation)
     with keeping.selected(replica.source, keeping.reader_of(replica.source, plan), query, plan.key_types) as keys:

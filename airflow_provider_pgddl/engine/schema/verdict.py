@@ -19,7 +19,7 @@ Kind = Literal[
 # Why a table is blocked, as metrics say it.
 Reason = Literal[
     "data_loss_risk", "type_mismatch", "target_not_null", "source_removed", "target_constraint", "missing_table",
-    "privileges", "ddl", "stopped",
+    "privileges", "ddl", "lost_commits", "stopped",
 ]  # fmt: skip
 
 OR = "-- OR --"

@@ -110,6 +110,21 @@ WHERE v.pipeline = %(pipeline)s AND v.run = %(run)s AND v.source_oid = newest.so
 -- name: position
 SELECT ddl_position, ddl_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
 
+-- name: behind
+SELECT id, captured_id, coalesce(captured ->> 'lsn', '') FROM pgddl.ddl_events
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND captured_id IS NOT NULL AND captured ? 'xid'
+  AND (%(position)s::pg_catalog.pg_snapshot IS NULL
+       OR NOT pg_catalog.pg_visible_in_snapshot((captured ->> 'xid')::pg_catalog.xid8, %(position)s::pg_catalog.pg_snapshot))
+
+-- name: never_was
+UPDATE pgddl.ddl_events
+SET captured_id = captured_id || ' never was ' || id,
+    status = CASE WHEN status IN ('applied', 'applying', 'resolved') THEN 'unhandled' ELSE 'skipped' END, note = %(why)s
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND id = ANY(%(ids)s::bigint[]) RETURNING id, status
+
+-- name: forget_versions
+DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run = %s AND lsn > %s::pg_lsn
+
 -- name: set_position
 UPDATE pgddl.pipelines SET ddl_position = %s, ddl_lsn = %s::pg_lsn WHERE pipeline = %s
 

@@ -70,6 +70,9 @@ ORDER BY e.id
 -- name: confirm
 UPDATE pgddl.captures SET ddl_position = %s::pg_catalog.pg_snapshot WHERE pipeline = %s
 
+-- name: confirmed
+SELECT ddl_position::text FROM pgddl.captures WHERE pipeline = %s
+
 -- name: confirmed_beyond
 SELECT ddl_position IS NOT NULL
    AND pg_catalog.pg_snapshot_xmax(ddl_position)

@@ -17,7 +17,10 @@ WHERE pipeline = %(pipeline)s
 UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
 
 -- name: set_verify_needed
-UPDATE pgddl.pipelines SET verify_needed = %s, source_timeline = coalesce(%s, source_timeline) WHERE pipeline = %s
+UPDATE pgddl.pipelines SET verify_needed = %s WHERE pipeline = %s
+
+-- name: set_timeline
+UPDATE pgddl.pipelines SET source_timeline = %s WHERE pipeline = %s
 
 -- name: next_window
 UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipeline = %s RETURNING window_no
@@ -72,6 +75,9 @@ INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_
 SELECT lsn::text, taken_at FROM pgddl.windows
 WHERE pipeline = %s AND run = %s AND pending = 0 AND lsn IS NOT NULL
 ORDER BY window_no DESC LIMIT 1
+
+-- name: last_read
+SELECT lsn::text FROM pgddl.windows WHERE pipeline = %s AND run = %s ORDER BY window_no DESC LIMIT 1
 
 -- name: windows
 SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(rows), 0), max(finished_at) FROM pgddl.windows WHERE pipeline = %s AND run = %s
@@ -336,6 +342,13 @@ INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high) VALUES (
 SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
 WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ IS NULL ORDER BY v.id
 
+-- name: ranges_differing
+SELECT v.id, v.table_id, v.low, v.high FROM pgddl.verifications v
+WHERE v.table_id = ANY(%s) AND v.job_id = %s AND v.differ <> '[]' ORDER BY v.id
+
+-- name: compare_again
+UPDATE pgddl.verifications SET differ = NULL, rows = NULL, verified_at = NULL WHERE id = %s
+
 -- name: take_range
 DELETE FROM pgddl.verifications v WHERE v.id = %s AND v.differ IS NULL
 RETURNING v.table_id, v.job_id,
@@ -380,6 +393,43 @@ UPDATE pgddl.follow_ups SET done_at = pg_catalog.clock_timestamp() WHERE pipelin
 
 -- name: follow_up_failed
 UPDATE pgddl.follow_ups SET failed = %s WHERE pipeline = %s AND run = %s AND statement = %s
+
+-- name: finish
+SELECT digest, seq FROM pgddl.finishes WHERE pipeline = %s AND run = %s
+
+-- name: set_finish
+INSERT INTO pgddl.finishes (pipeline, run, digest, seq) VALUES (%s, %s, %s, -1)
+ON CONFLICT (pipeline, run) DO UPDATE SET digest = EXCLUDED.digest
+
+-- name: finished_events
+SELECT event FROM pgddl.finished WHERE pipeline = %s AND run = %s ORDER BY number
+
+-- name: forget_finished
+DELETE FROM pgddl.finished WHERE pipeline = %s AND run = %s
+
+-- name: insert_finished
+INSERT INTO pgddl.finished (pipeline, run, number, event) VALUES (%s, %s, %s, %s)
+
+-- name: refreshed_since
+-- The last captured event, and the materialized views that those since the last time have refreshed.
+SELECT (SELECT coalesce(max(e.seq), -1) FROM pgddl.ddl_events e WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s),
+       ARRAY(SELECT DISTINCT ARRAY[o ->> 'schema', o ->> 'name']
+             FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.captured -> 'objects') o
+             WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
+               AND e.event ->> 'tag' = 'REFRESH MATERIALIZED VIEW'
+               AND e.seq > coalesce((SELECT f.seq FROM pgddl.finishes f WHERE f.pipeline = e.pipeline AND f.run = e.run), -1))
+
+-- name: set_refreshed
+UPDATE pgddl.finishes SET seq = %s WHERE pipeline = %s AND run = %s
+
+-- name: finishes_there
+SELECT pg_catalog.to_regclass('pgddl.finishes') IS NOT NULL
+
+-- name: purge_finishes
+DELETE FROM pgddl.finishes WHERE pipeline = %s
+
+-- name: purge_finished
+DELETE FROM pgddl.finished WHERE pipeline = %s
 
 -- name: purge
 DELETE FROM pgddl.pipelines WHERE pipeline = %s

@@ -4,7 +4,7 @@
 SELECT pg_catalog.to_regclass('pgddl.pipelines') IS NOT NULL
 
 -- name: run
-SELECT run, cut_over_at::text FROM pgddl.pipelines WHERE pipeline = %s
+SELECT run, cut_over_at::text, verify_needed FROM pgddl.pipelines WHERE pipeline = %s
 
 -- name: tables
 SELECT t.schema_name, t.table_name, t.plan ->> 'copy_schema', t.plan ->> 'copy_name', t.state

@@ -77,6 +77,24 @@ SELECT slot_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
 -- name: set_received
 UPDATE pgddl.pipelines SET slot_lsn = %s::pg_catalog.pg_lsn WHERE pipeline = %s
 
+-- name: set_received_of
+-- As long as the source's timeline is the one that was read.
+UPDATE pgddl.pipelines SET slot_lsn = %s::pg_catalog.pg_lsn WHERE pipeline = %s AND source_timeline = %s
+
+-- name: recorded_timeline
+SELECT source_timeline FROM pgddl.pipelines WHERE pipeline = %s
+
+-- name: keep_old_keys
+-- As updates that leave the key as it is: values that are kept must not follow moves that never were.
+INSERT INTO {log} (op, leaf, {old}, {new}, xid, at)
+SELECT 'U', leaf, {old}, {old}, '3', '0/0' FROM {log} WHERE at >= {switch} AND op IN ('U', 'D')
+
+-- name: keep_new_keys
+UPDATE {log} SET op = CASE op WHEN 'X' THEN op ELSE 'U' END, {to_new}, xid = '3', at = '0/0' WHERE at >= {switch} AND op IN ('U', 'I', 'X')
+
+-- name: forget_never_was
+DELETE FROM {log} WHERE at >= {switch}
+
 -- name: lock_receiving
 SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))
 

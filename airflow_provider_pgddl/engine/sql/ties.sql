@@ -75,6 +75,23 @@ JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_namespace pn ON
 GROUP BY 1, 2
 ORDER BY 1, 2
 
+-- name: hidden
+-- One of these tables, or of their partitions, that hides rows from us.
+SELECT n.nspname, c.relname
+FROM unnest(%s::name[], %s::name[]) k(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname = k.name
+CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+JOIN pg_catalog.pg_class c ON c.oid = t.relid
+WHERE c.relrowsecurity AND pg_catalog.row_security_active(c.oid) LIMIT 1
+
+-- name: validated
+-- Every foreign key of its own, and whether all rows are known to obey it.
+SELECT n.nspname, c.relname, f.conname, f.convalidated
+FROM pg_catalog.pg_constraint f
+JOIN pg_catalog.pg_class c ON c.oid = f.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE f.contype = 'f' AND f.conparentid = 0 ORDER BY f.oid
+
 -- name: is_referenced
 -- Whether TRUNCATE would be refused for a foreign key to one of these relations or, of partitioned ones, to a part.
 SELECT EXISTS (

@@ -41,6 +41,10 @@ CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ({definitions}) ON COMMIT DELETE 
 -- name: stage_leaf
 INSERT INTO {staging} ({keys}) SELECT {columns} FROM ONLY {leaf}
 
+-- name: keys_of_copy
+-- Of a range, without those that are staged already.
+SELECT {keys} FROM (SELECT * FROM {copy}{where}) AS c WHERE NOT EXISTS (SELECT FROM {staging} AS k WHERE {same})
+
 -- name: delete_from_copy
 DELETE FROM {copy} AS c USING {staging} AS k WHERE {join}
 

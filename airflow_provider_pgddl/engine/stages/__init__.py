@@ -51,6 +51,8 @@ def run(job: Job) -> StageResult:
         raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(ALL_STAGES)}")
     if job.again and job.stage != "setup":
         raise UsageError(f"{job.stage} begins no run", todo="run stage setup with --again, then the others as ever")
+    if job.mend and job.stage != "verify":
+        raise UsageError(f"{job.stage} mends nothing", todo="run stage verify with --mend")
     if job.dry_run and job.stage != "swap":
         raise UsageError(f"{job.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
     stage = import_module(f"airflow_provider_pgddl.engine.stages.{job.stage}")
@@ -118,10 +120,7 @@ def _refuse_other_source(context: Context) -> None:
             f"(system identifier {now.system}, was {recorded.source_system})",
             todo="correct the connection, or `pgddl reset` the pipeline and start again",
         )
-    if recorded.source_timeline != now.timeline and not recorded.cut_over_at:
-        with context.fenced():
-            context.journal.require_verify(
-                f"the source was failed over (timeline {recorded.source_timeline} → {now.timeline}): "
-                "rows that the new primary never had may have been copied",
-                now.timeline,
-            )
+    if recorded.source_timeline != now.timeline:
+        from airflow_provider_pgddl.engine.stages.failover import meet
+
+        meet(context)

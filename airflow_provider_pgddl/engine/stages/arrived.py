@@ -37,7 +37,12 @@ class Arrived:
 
     @cached_property
     def _there(self) -> Counter[bytes]:
-        return Counter(statement_tree(e.statement) for e in self._dumped() if e.phase != "noise")
+        return Counter(statement_tree(e.statement) for e in self.events)
+
+    @cached_property
+    def events(self) -> list[DdlEvent]:
+        """All that the target's dump says."""
+        return [e for e in self._dumped() if e.phase != "noise"]
 
     def _dumped(self) -> Iterable[DdlEvent]:
         target = self._context.target

@@ -10,7 +10,6 @@ from typing import Any, LiteralString
 
 import psycopg
 from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
@@ -38,6 +37,7 @@ from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.exchange import validation
+from airflow_provider_pgddl.engine.stages.lacking import to_validate, unfilled
 from airflow_provider_pgddl.engine.stages.locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.stages.rehearsal import rehearsed
 from airflow_provider_pgddl.engine.stages.replay import catch_up
@@ -107,7 +107,7 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
         trusted = context.pipeline.trusted_roles
         after = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW" or _is_about(e, later)]
         apply_together(context.target, context.name, [e for e in events if e not in after], trusted)
-        for statement in [*(e.statement for e in after), *_refreshes(context)]:
+        for statement in [*(e.statement for e in after), *unfilled(context)]:
             context.journal.add_follow_up(run_no, statement)
         for event in after:
             context.journal.event_status(event.id, "applied", "after the cut-over")
@@ -282,6 +282,8 @@ def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
                 context.journal.add_follow_up(run_no, validation(context.target, *table, name))
             changed.append(replace(event, statement=not_valid(event.statement)))
     apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
+    for schema, table, name in to_validate(context):
+        context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
     return len(events), later
 
 
@@ -306,14 +308,3 @@ def _partitioned(target: Session, events: Sequence[EventRow]) -> set[Name]:
 def _table(event: EventRow) -> Name:
     schema, name = event.event["table"]
     return schema, name
-
-
-def _refreshes(context: Context) -> list[str]:
-    """For materialized views that had rows on the source: in the order in which they were made there."""
-    empty = {(schema, name) for schema, name, filled in context.target.execute(_Q["materialized_views"]) if not filled}
-    there = context.source.execute(_Q["materialized_views"]).fetchall()
-    return [
-        sql.SQL("REFRESH MATERIALIZED VIEW {}").format(sql.Identifier(schema, name)).as_string(context.target)
-        for schema, name, filled in there
-        if filled and (schema, name) in empty
-    ]

@@ -75,10 +75,10 @@ def follow(context: Context, *, look: bool = False) -> None:
     """
     if not captures_ddl(context):
         if look and context.moves_rows:
-            with _alone(context):
+            with alone(context):
                 _settle_as_it_is(context)
         return
-    with _alone(context):
+    with alone(context):
         seen = _patient_look(lambda: _read(context, look=look))
         applied = _apply(context)
         if seen is None and applied:
@@ -147,7 +147,7 @@ def _patient_look(look: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _alone(context: Context) -> Iterator[None]:
+def alone(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
     session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
     session.execute(queries("lease")["lock_ddl"], name)
@@ -257,7 +257,7 @@ def note_late(context: Context) -> None:
     """What was run on the source although applications belong on the target by now: a person has to look at it."""
     if not captures_ddl(context):
         return
-    with _alone(context):
+    with alone(context):
         ddl = DdlJournal(context.target, context.name, context.journal.run)
         source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
         with source.transaction():
@@ -311,7 +311,8 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(t.state in ("captured", "created", "backfilled") for t in touched):
         waiting.add("index")
-    cut = [run_now(statement, decision.event, waiting) for statement in decision.statements]
+    brought = context.pipeline.follow.finish
+    cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:
         return _skip(decision, WAITS)

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.partitions import missing_partitions
 
 WITH_PENDING = ("created", "backfilled", "indexed")
+MEND = "run verify --mend"  # compares, and reads again what differs
 STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
 
@@ -58,7 +59,12 @@ def gate(
         stuck = journal.stuck_tables()
         evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
-        return _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
+        reports = _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
+        if row.verify_needed:
+            lost = [t for t in rows if t.state == "indexed" and not t.keyless]
+            lost = [t for t in lost if wanted is None or (t.schema, t.name) in wanted]
+            _add_lost_commits(journal, reports, lost, row.verify_needed, announce=announce)
+        return list(reports.values())
 
 
 def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
@@ -133,7 +139,7 @@ def _result(verdicts: Iterable[Recorded]) -> Result:
 def _reports(
     pipeline: Pipeline, journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated],
     stuck: Mapping[str, list[Finding]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
-) -> list[TableReport]:  # fmt: skip
+) -> dict[str, TableReport]:  # fmt: skip
     statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
     new = set(journal.schema.claim_new(statuses)) if announce else set()
     held = held_back(pipeline, journal, source, [t for t in rows if t.qualified in stuck or _is_closed(statuses, t)])
@@ -157,7 +163,22 @@ def _reports(
             since=known.since if known.status == "mismatch" else None, resolution=STUCK,
             new=known.new or is_new, held_back=held.get(table),
         )  # fmt: skip
-    return list(reports.values())
+    return reports
+
+
+def _add_lost_commits(
+    journal: Journal, reports: dict[str, TableReport], tables: Sequence[TableRow], why: str, *, announce: bool
+) -> None:
+    """Nobody knows whether these are equal. No verdict of the journal's: windows and verify go on with them."""
+    finding = replace(stopped(why, "lost_commits"), commands=(MEND,))
+    for name in (t.qualified for t in tables):
+        is_new = announce and not journal.schema.shown(f"lost commits {name}", why)
+        known = reports.get(name, TableReport(name, "mismatch"))
+        reports[name] = replace(
+            known, status="mismatch", findings=(*known.findings, finding),
+            since=known.since if known.status == "mismatch" else None, resolution=f"pgddl {MEND}",
+            new=known.new or is_new,
+        )  # fmt: skip
 
 
 def _is_closed(statuses: Mapping[Name, StatusRow], table: TableRow) -> bool:

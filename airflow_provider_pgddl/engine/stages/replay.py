@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import application_name
 from airflow_provider_pgddl.engine.control import Border
 from airflow_provider_pgddl.engine.errors import UsageError
@@ -19,6 +19,8 @@ from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.stages.ddl import follow, stop
+from airflow_provider_pgddl.engine.stages.failover import TODO, note_lost_windows
+from airflow_provider_pgddl.engine.stages.finishing import finish_all
 from airflow_provider_pgddl.engine.stages.handover import for_a_window, hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
@@ -40,17 +42,20 @@ def run(context: Context) -> StageResult:
     tables = ready(context)
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}")
+    finish_all(context, first=False)  # what hides rows comes before the rows that it hides
     windows = catch_up(context, border=context.border(limits(context.pipeline)))
     hand_over(context)
+    unfinished = finish_all(context)
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
     lag = behind(context.source, last.lsn, last.taken_at)
     state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
-    return context.result(
+    result = tell_lost_commits(context, context.result(
         state, {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
         keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
         lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
-    )  # fmt: skip
+    ))  # fmt: skip
+    return replace(result, blocked=[*result.blocked, *unfinished])
 
 
 def ready(context: Context) -> list[TableRow]:
@@ -69,23 +74,21 @@ def ready(context: Context) -> list[TableRow]:
     return context.healthy(tables, "indexed")
 
 
+def tell_lost_commits(context: Context, result: StageResult) -> StageResult:
+    """The result blocks what nobody knows to be equal: rows go on, and it takes a verification to say more."""
+    needed = context.row().verify_needed
+    if needed is None:
+        return result
+    why = {b["table"]: b["reason"] for b in result.blocked}
+    for name in (t.qualified for t in context.tables() if t.state == "indexed" and not t.keyless):
+        why[name] = "; ".join([*([why[name]] if name in why else []), needed, TODO])
+    return replace(result, blocked=[{"table": name, "reason": reason} for name, reason in why.items()])
+
+
 def followed(context: Context) -> list[TableRow]:
     """The tables that a window runs over now: DDL may have changed, stopped or added some since the last. One without
     a key is none of them."""
     return [t for t in context.healthy(context.tables(), "indexed") if not t.keyless]
-
-
-def note_lost_windows(context: Context) -> None:
-    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
-    tell."""
-    acknowledged = change_log.window_no(context.source, context.name)
-    row = context.row()
-    if acknowledged is not None and acknowledged > row.window_no:
-        with context.fenced():
-            context.journal.require_verify(
-                f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
-                "it was failed over to an older state"
-            )
 
 
 def catch_up(context: Context, *, until_quiet: bool = False, border: Border | None = None) -> list[Window]:
@@ -141,12 +144,13 @@ def one_window(
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
     whole: bool = False,
+    fill: bool = True,
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
     goes on in the next one where captured DDL explains it. `before` is done right before each try: what must be there
-    once there is a snapshot."""
+    once there is a snapshot. Without `fill` no rows come, they wait."""
     receive_backlog(context)
-    rows, take = context.pipeline.replay.window_rows, context.log_rows
+    rows, take = context.pipeline.replay.window_rows if fill else 0, context.log_rows
     tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt(effort: Effort) -> Window:
@@ -154,8 +158,8 @@ def one_window(
             before()
         elsewhere = None if effort.wait else fill_elsewhere  # there is no time for that
         return window(
-            replica, tables, fill=effort.of(rows), take=effort.of(take), fill_elsewhere=elsewhere, inside=inside,
-            whole=whole, effort=effort,
+            replica, tables, fill=effort.of(rows) if rows else 0, take=effort.of(take), fill_elsewhere=elsewhere,
+            inside=inside, whole=whole, effort=effort,
         )  # fmt: skip
 
     done = insistently(context, attempt)

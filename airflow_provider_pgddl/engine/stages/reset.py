@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psycopg
@@ -13,17 +13,20 @@ from psycopg import sql
 from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.ddl.apply import run_event
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
+from airflow_provider_pgddl.engine.ddl.finish import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
 from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
-from airflow_provider_pgddl.engine.journal import Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.journal import EventRow, Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.journal import exists as journal_exists
 from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.logs import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.stages.cleanup import (
     drop_schema_if_empty,
     forget_capture,
@@ -94,6 +97,7 @@ def _reset_tables(
         raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
     standing = [] if pipeline.in_place else _standing_on(journal, row.run, tables)
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
+    _take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:
         with journal.conn.transaction():
@@ -102,6 +106,19 @@ def _reset_tables(
             journal.forget_table(table)
         dropped.append(f"copy of {table.qualified}")
     return dropped
+
+
+def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:
+    """What follow.finish has brought that is about these tables, or all of it: foreign keys of others, and policies
+    that look at them, would keep them from being dropped. What stays with the pipeline comes again with the next
+    replay."""
+    events = [DdlEvent.from_json(e) for e in journal.finished_events(run)] if pipeline.follow.finish else []
+    for event in sorted(events, key=lambda e: -ORDER.index(group_of(e) or "told")):
+        if tables is not None and (key_of(event) is None or not {event.table, *event.references} & {*tables}):
+            continue
+        back = EventRow(0, None, event.to_json(), undone(event))
+        with suppress(*_GONE), journal.conn.transaction():
+            run_event(journal.conn, back, pipeline.trusted_roles)
 
 
 def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[Applied]:
@@ -137,6 +154,7 @@ def _reset_all(
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 dropped.append(f"copy of {table.qualified}")
         else:
+            _take_back_finished(pipeline, journal, row.run, None)
             applied = [(i, DdlEvent.from_json(event)) for i, event in journal.applied_events(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:

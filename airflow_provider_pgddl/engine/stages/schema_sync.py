@@ -17,11 +17,12 @@ from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, follow_what_blocks, stop
+from airflow_provider_pgddl.engine.stages.failover import note_lost_windows
 from airflow_provider_pgddl.engine.stages.handover import hand_over
 from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
-from airflow_provider_pgddl.engine.stages.replay import catch_up, note_lost_windows
+from airflow_provider_pgddl.engine.stages.replay import catch_up
 from airflow_provider_pgddl.engine.stages.settle import settle_built
 from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
 

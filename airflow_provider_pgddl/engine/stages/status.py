@@ -82,6 +82,8 @@ def _state(row: PipelineRow) -> str:
         return "finished"
     if row.cut_over_at:
         return "cut over"
+    if row.verify_needed:
+        return "verify needed"
     return "reverted" if row.reverted_at else "under way"
 
 

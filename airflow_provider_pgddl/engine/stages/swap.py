@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.stages import cut_over, exchange
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.finishing import finish_all
 from airflow_provider_pgddl.engine.stages.follow_ups import follow_up
 from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
 from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
@@ -36,6 +37,8 @@ def run(context: Context) -> StageResult:
         follow_up(context)  # where a revert was killed
     follow(context, look=True)
     refuse_unready(context)
+    for left in finish_all(context):
+        raise PreflightRefused(left["reason"], table=left["table"] or None)
     try:
         figures = exchange.run(context, context.tables()) if context.in_place else cut_over.run(context)
     except Rehearsed as done:

@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.stages.compare import altered_columns, evalua
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, ddl_held
 from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, carry_marks, name_as_on_source
+from airflow_provider_pgddl.engine.stages.lacking import without_finished
 from airflow_provider_pgddl.engine.stages.pending import replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import left_out, settled_dump
 
@@ -71,7 +72,8 @@ class SchemaGuard:
             name_as_on_source(context)
             carry_indexes(context, dumped, added, gone)
             carry_marks(context, added, gone)
-            replace_pending(context, [*_taken_back(gone, dumped), *dumped], ["foreign_key", "finish"])
+            waiting = without_finished(context, arrived, [*_taken_back(gone, dumped), *dumped])
+            replace_pending(context, waiting, ["foreign_key", "finish"])
             added, gone = (
                 [e for e in events if e.phase == "create" and not e.is_right_on_schema] for events in (added, gone)
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.journal import TableRow
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.replay import note_lost_windows
+from airflow_provider_pgddl.engine.stages.failover import note_lost_windows
 from airflow_provider_pgddl.engine.stages.verify import compare, unverified
 
 

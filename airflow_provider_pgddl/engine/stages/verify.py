@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -12,18 +13,22 @@ from typing import Any
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal import Journal, TableRow
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.comparing import Part, Result, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.mend import take_out
 from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.ranges import Bound, Range, boundaries, parts, scattered, sizes
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, worth_spreading
 from airflow_provider_pgddl.engine.stages.ddl import follow
+from airflow_provider_pgddl.engine.stages.failover import TODO
 from airflow_provider_pgddl.engine.stages.replay import followed, one_window, ready
 
+FEW_ROWS = 1000  # of a range that differs, which are read again as they are
+ROWS_A_DIFFERENCE = 20  # from which on it is cut first
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
 SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
 Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
@@ -38,24 +43,36 @@ def run(context: Context) -> StageResult:
         context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
     if _is_current(context, tables):
         return context.result("nothing_to_do", _verdicts(context, tables))
-    compare(context)
+    mended = compare(context)
     tables = followed(context)
     verdicts = _verdicts(context, tables)
-    with context.fenced():
-        context.journal.require_verify(None)
+    if {t.id for t in tables} == {t.id for t in context.journal.tables(context.journal.run) if not t.keyless}:
+        with context.fenced():
+            context.journal.require_verify(None)
+    figures = {"mended": mended} if context.job.mend else {}
     return context.result("done", verdicts, rows=sum(v["rows"] for v in verdicts.values()), differ=0,
-                          window=context.row().window_no)  # fmt: skip
+                          window=context.row().window_no, **figures)  # fmt: skip
 
 
-def compare(context: Context, again: Sequence[TableRow] = ()) -> None:
-    """Compares every table, or those in `again` only; StageFailed where one differs."""
+def compare(context: Context, again: Sequence[TableRow] = ()) -> int:
+    """Compares every table, or those in `again` only; StageFailed where one differs. Where the job says to mend, what
+    differs is read again first: returns how many rows were."""
     chosen = {t.id for t in again}
-    _compare_all(context, lambda: [t for t in followed(context) if not chosen or t.id in chosen])
+
+    def tables_now() -> list[TableRow]:
+        return [t for t in followed(context) if not chosen or t.id in chosen]
+
+    mended = 0
+    _compare_all(context, tables_now, mend=context.job.mend)
+    if context.job.mend and (mended := _take_out(context, tables_now)):
+        context.say(f"{mended} rows are read again, and compared once more")
+        _compare_all(context, tables_now)
     tables = followed(context)
     verdicts = _verdicts(context, tables)
     differing = {name: v for name, v in verdicts.items() if v["differ"]}
     if differing:
         _raise_difference(context, tables, differing)
+    return mended
 
 
 def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
@@ -101,10 +118,13 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
         context.journal.add_ranges(context.job.id, ranges)
 
 
-def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None:
+def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend: bool = False) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
     there; of a table whose rows do not lie in its key's order, all at once if they do. A range that takes too long is
-    cut. A table that DDL changes meanwhile is compared anew."""
+    cut. A table that DDL changes meanwhile is compared anew.
+
+    To `mend`, one that differs is cut until there are few rows to be read again. A row that is too many on the copy may
+    keep another from coming (UNIQUE): then none comes for now, and those that wait differ like the rest."""
     replica = context.replica
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
@@ -115,7 +135,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
     at_once = set[int]()  # tables of which all ranges are tried as one
     uncut = set[int]()  # ranges that took too long and cannot be cut
     border = context.border()
-    seen = 0
+    seen, fill = 0, True
     while True:
         border.wait()
         follow(context)
@@ -131,11 +151,13 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
             at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
         compared: list[Result] = []
 
-        def inside(done: Window, left: Sequence[Left] = left, compared: list[Result] = compared) -> None:
+        def inside(
+            done: Window, left: Sequence[Left] = left, compared: list[Result] = compared, fill: bool = fill
+        ) -> None:
             if context.in_place:
                 compared.clear()  # a window that gave way was taken back; across databases it had committed before
             known = {range_id for range_id, _, _ in compared}
-            if not done.pending:  # else some keys are still to be read; the next window has fewer
+            if not (done.pending and fill):  # else some keys are still to be read; the next window has fewer
                 todo = [
                     (Range(number, low, high, number not in uncut, len(left) if table in at_once else 1), sides[table])
                     for number, table, low, high in left
@@ -145,23 +167,67 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]]) -> None
                     return
                 seconds = max(SHORTEST_SECONDS, WINDOW_SECONDS / context.patience.effort.share)
                 if spread and done.snapshot:
-                    compared += _compare_over_spark(context, done.snapshot, todo, seconds)
+                    compared += _compare_over_spark(context, done.snapshot, todo, seconds, mend)
                 else:
-                    compare_ranges(replica.source, replica.target, todo, seconds, compared)
+                    compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
-        one_window(
-            context, replica, tables if context.in_place else followed(context), inside=inside,
-            before=partial(_start_spark, context) if spread else None,
-        )  # fmt: skip
+        over = tables if context.in_place else followed(context)
+        before = partial(_start_spark, context) if spread else None
+        window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
+        if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
+            fill, context.looked = False, False
+            follow(context, look=True)
+        too_long = {range_id for range_id, _, differ in compared if differ is None}
+        if mend:
+            too_long |= {r for r, rows, differ in compared if r not in uncut and _is_worth_cutting(rows, differ)}
+        compared = [found for found in compared if found[0] not in too_long]
         with context.fenced():
             journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
-        too_long = {range_id for range_id, _, differ in compared if differ is None}
         not_at_once = {table for range_id, table, _, _ in left if range_id in too_long} & at_once
         at_once.difference_update(not_at_once)
         uncut.update(_cut_up(context, too_long, [t for t in chosen() if t.id not in not_at_once]))
-        seen += len(compared) - len(too_long)
+        seen += len(compared)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
+
+
+def _is_worth_cutting(rows: int, differ: Sequence[str] | None) -> bool:
+    return bool(differ) and rows > max(FEW_ROWS, ROWS_A_DIFFERENCE * len(differ or ()))
+
+
+def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
+    """The rows of every range that differs, all of them before the first comes back; returns how many will be read
+    again. These ranges are to be compared once more."""
+    replica, job, border, taken = context.replica, context.job.id, context.border(), 0
+    while True:
+        border.wait()
+        follow(context)
+        tables = {t.id: t for t in chosen()}
+        todo = context.journal.ranges_differing([*tables], job)
+        if not todo:
+            return taken
+        over = [*tables.values()] if context.in_place else followed(context)
+        rows: dict[int, int] = {}
+
+        def inside(
+            done: Window, todo: Sequence[Left] = todo, tables: Mapping[int, TableRow] = tables,
+            over: Sequence[TableRow] = over, rows: dict[int, int] = rows,
+        ) -> None:  # fmt: skip
+            if context.in_place:
+                rows.clear()  # a window that gave way was taken back
+            deadline = time.monotonic() + WINDOW_SECONDS
+            there = [t for t in over if t.id not in done.stopped]
+            journal = Journal(replica.target, context.name)
+            for number, table, low, high in todo:
+                if table in done.stopped or number in rows:
+                    continue
+                again = partial(journal.compare_again, number)
+                rows[number] = take_out(replica, done, there, tables[table], Range(number, low, high), again)
+                if time.monotonic() > deadline:
+                    return
+
+        one_window(context, replica, over, inside=inside, fill=False)
+        taken += sum(rows.values())
 
 
 def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableRow]) -> set[int]:
@@ -195,7 +261,7 @@ def _start_spark(context: Context) -> None:
 
 
 def _compare_over_spark(
-    context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float
+    context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
 ) -> list[Result]:
     from airflow_provider_pgddl.engine.spark import BEGIN_WITHIN, spread
 
@@ -203,7 +269,7 @@ def _compare_over_spark(
     share = math.ceil(len(todo) / workers)  # one behind the other: a worker's ranges are neighbours
     work = [
         Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
-             tuple(todo[first : first + share]), seconds)
+             tuple(todo[first : first + share]), seconds, apart)
         for first in range(0, len(todo), share)
     ]  # fmt: skip
     app = f"pgddl verify {context.name}"
@@ -245,7 +311,7 @@ def _raise_difference(context: Context, tables: Sequence[TableRow], differing: d
         lines.append(f"{name}: {_counted(differing[name]['differ'])} rows differ, such as {', '.join(keys[:5])}")
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),
-        todo="do not swap. Find out who else writes to the copy; then `pgddl reset` and start again",
+        todo=f"do not swap. Find out who else writes to the copy; then {TODO}",
         sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v\n"
         "JOIN pgddl.tables t ON t.id = v.table_id\n"
         "WHERE v.differ <> '[]' ORDER BY v.id DESC;",

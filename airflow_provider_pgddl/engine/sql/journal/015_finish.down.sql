@@ -1,0 +1,2 @@
+DROP TABLE pgddl.finished;
+DROP TABLE pgddl.finishes;
