@@ -89,6 +89,11 @@ MOOD += (
     + "CREATE CAST (m.mood_{w} AS text) WITH FUNCTION m.label(m.mood_{w}) "
 )
 MOODS = "(ARRAY['v1', 'v2', 'v3'])[1 + i % 3]::m.mood_{w}"
+SPAN = (
+    "CREATE FUNCTION m.far_{w}(float8, float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS"
+    " $$ BEGIN PERFORM lair.glance('{w}'); RETURN $1 - $2; END $$;"
+    "CREATE TYPE m.span_{w} AS RANGE (subtype = float8, subtype_diff = m.far_{w}, multirange_type_name = m.span_{w}_s);"
+)
 WORD = "CREATE DOMAIN m.word_{w} AS text CHECK (m.told(VALUE, '{w}') IS NOT NULL); "
 
 KINDS: tuple[Kind, ...] = (
@@ -98,7 +103,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("check_not_valid", PLAIN + "ALTER TABLE {t} ADD CHECK ({e} > 0) NOT VALID"),
     Kind("check_of_row", PLAIN + "ALTER TABLE {t} ADD CHECK (m.whole(ROW(id, v), '{w}'))"),
     Kind("generated", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text, g bigint GENERATED ALWAYS AS ({e}) STORED)"),
+    Kind("generated_constant", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text,"
+                               " g bigint GENERATED ALWAYS AS (id + m.evil(1, '{w}')) STORED)"),
     Kind("default", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text, d bigint DEFAULT m.evil(1, '{w}'))"),
+    Kind("default_of_domain", "CREATE DOMAIN m.late_{w} AS bigint DEFAULT m.evil(1, '{w}');"
+                              "CREATE TABLE {t} (id bigint PRIMARY KEY, v text, d m.late_{w})"),
     Kind("domain", WORD + "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.word_{w})"),
     Kind("domain_constant", "CREATE DOMAIN m.word_{w} AS text CHECK (m.evil(1, '{w}') > 0);"
                             "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.word_{w})"),
@@ -116,13 +125,16 @@ KINDS: tuple[Kind, ...] = (
                                        " DEFERRABLE INITIALLY DEFERRED", where=("across",)),
     Kind("statistics", PLAIN + "CREATE STATISTICS m.s_{w} ON ({e}), v FROM {t}"),
     Kind("statistics_constant", PLAIN + "CREATE STATISTICS m.s_{w} ON (id + m.evil(1, '{w}')), v FROM {t}"),
-    Kind("range_difference", "CREATE FUNCTION m.far(float8, float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS"
-                             " $$ BEGIN PERFORM lair.glance('{w}'); RETURN $1 - $2; END $$;"
-                             "CREATE TYPE m.span_{w} AS RANGE (subtype = float8, subtype_diff = m.far);"
-                             "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.span_{w});"
+    Kind("range_difference", SPAN + "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.span_{w});"
                              "CREATE INDEX ON {t} USING gist (v);"
                              "INSERT INTO {t} SELECT i, m.span_{w}(i, i + 1) FROM generate_series(1000, 1250) i",
          value="m.span_{w}(i, i + 1)"),
+    Kind("range_key", SPAN + "CREATE TABLE {t} (id bigint, v m.span_{w}, PRIMARY KEY (id, v));"
+                      "INSERT INTO {t} SELECT i, m.span_{w}(i, i + 1) FROM generate_series(1000, 1250) i",
+         value="m.span_{w}(i, i + 1)", expected="refused"),
+    Kind("multirange", SPAN + "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.span_{w}_s);"
+                       "INSERT INTO {t} SELECT i, m.span_{w}_s(m.span_{w}(i, i + 1)) FROM generate_series(1000, 1250) i",
+         value="m.span_{w}_s(m.span_{w}(i, i + 1))"),
     # partitions
     Kind("partition_check", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id);"
                             "CREATE TABLE m.{w}_1 PARTITION OF {t} (CHECK ({e} > 0)) FOR VALUES FROM (0) TO (10);"
@@ -138,6 +150,14 @@ KINDS: tuple[Kind, ...] = (
                                    "CREATE TABLE m.{w}_1 PARTITION OF {t} FOR VALUES IN (1);"
                                    "CREATE TABLE m.{w}_2 PARTITION OF {t} FOR VALUES IN (2)",
          expected="refused", where=("across",)),
+    Kind("partition_index_constant", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+                                     "CREATE TABLE m.{w}_1 PARTITION OF {t} FOR VALUES FROM (0) TO (10);"
+                                     "CREATE TABLE m.{w}_2 PARTITION OF {t} DEFAULT;"
+                                     "CREATE INDEX ON {t} ((id + m.evil(1, '{w}')))",
+         where=("across",)),
+    Kind("not_null_of_child", "CREATE TABLE m.{w}_of (id bigint PRIMARY KEY, v text);"
+                              "CREATE TABLE {t} (id bigint PRIMARY KEY, v text NOT NULL,"
+                              " CHECK (m.evil(1, '{w}') > 0)) INHERITS (m.{w}_of)", where=("across",)),
     # what fires
     Kind("trigger_before", TRIGGER % ("TRIGGER f BEFORE INSERT OR UPDATE OR DELETE", "FOR EACH ROW")),
     Kind("trigger_after", TRIGGER % ("TRIGGER f AFTER INSERT OR UPDATE OR DELETE", "FOR EACH ROW")),
@@ -200,6 +220,8 @@ KINDS: tuple[Kind, ...] = (
          alter=("ALTER COLUMN v TYPE text",), where=("in place",)),
     Kind("retyped_key", "CREATE TABLE {t} (id int PRIMARY KEY, v text, CHECK ({e} > 0))",
          alter=("ALTER COLUMN id TYPE bigint",), where=("in place",)),
+    Kind("made_not_null", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text, CHECK (m.evil(1, '{w}') > 0))",
+         alter=("ALTER COLUMN v SET NOT NULL",), where=("in place",)),
     Kind("made_partitioned", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text, CHECK ({e} > 0),"
                              " g bigint GENERATED ALWAYS AS ({e}) STORED); CREATE INDEX ON {t} (({e}))",
          partition_by={"column": "id", "range": 100}, one_way=True, where=("in place",)),

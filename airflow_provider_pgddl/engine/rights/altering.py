@@ -1,8 +1,10 @@
 """Statements of ours about what belongs to others (C28).
 
-ALTER TABLE evaluates what it adds or checks, ATTACH PARTITION what is constant in constraints, and a foreign key that
-is validated joins both its tables. Where a table has code of an owner who is not trusted, such a statement runs as that
-role. CREATE INDEX, ANALYZE and REFRESH see to that by themselves.
+ALTER TABLE evaluates what it adds or checks, and plans what it only looks at: what is constant in constraints, indexes
+and partition keys is computed by that. Where a table has code of an owner who is not trusted, such a statement runs as
+that role, unless all that it does is known to look at none of these. CREATE INDEX, ANALYZE and REFRESH see to that by
+themselves. CREATE TABLE plans its generated columns and its partition key, CREATE TABLE … PARTITION OF and LIKE the
+indexes of another.
 
 A literal is read as soon as a statement is parsed: of an array, a composite or a range over a domain that runs the
 domain's CHECK, in a view that is only made."""
@@ -10,11 +12,22 @@ domain's CHECK, in a view that is only made."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, relation, statement_node, texts, unwrap, walk
+from airflow_provider_pgddl.engine.ddl.parse import (
+    Node,
+    deparse,
+    kind_of,
+    parse,
+    relation,
+    statement_node,
+    texts,
+    unwrap,
+    walk,
+)
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.rights import keeping, wall
@@ -24,9 +37,27 @@ _Q = queries("rights")
 Name = tuple[str, str]
 
 _BRING = {"AT_AddColumn", "AT_AlterColumnType", "AT_SetExpression"}
-_EVALUATE = _BRING | {"AT_AttachPartition", "AT_ValidateConstraint"}
-# Whose index is built as the table's owner.
-_BY_INDEX = ("primary key", "unique", "exclusion")
+# What neither evaluates nor plans an expression, whatever the table has. Anything else counts as if it did.
+_HARMLESS = {
+    "AT_ChangeOwner", "AT_ColumnDefault", "AT_DropNotNull", "AT_SetStatistics", "AT_SetOptions", "AT_ResetOptions",
+    "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions", "AT_ClusterOn", "AT_DropCluster",
+    "AT_SetTableSpace", "AT_DropConstraint", "AT_AddIdentity", "AT_SetIdentity", "AT_DropIdentity",
+    "AT_EnableTrig", "AT_EnableAlwaysTrig", "AT_EnableReplicaTrig", "AT_DisableTrig", "AT_EnableTrigAll",
+    "AT_DisableTrigAll", "AT_EnableTrigUser", "AT_DisableTrigUser", "AT_EnableRule", "AT_EnableAlwaysRule",
+    "AT_EnableReplicaRule", "AT_DisableRule", "AT_EnableRowSecurity", "AT_DisableRowSecurity",
+    "AT_ForceRowSecurity", "AT_NoForceRowSecurity",
+}  # fmt: skip
+_TABLE = "CREATE TEMPORARY TABLE pg_temp.pgddl_probed ()"
+_VIEW = "CREATE TEMPORARY VIEW pg_temp.pgddl_probe AS SELECT NULL AS c FROM pg_temp.pgddl_probed AS t"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Of the tables that a statement is about: the role that owns one and is not trusted, or ''; and whether there is
+    code on them."""
+
+    role: str
+    coded: bool
 
 
 def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
@@ -34,13 +65,33 @@ def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
     has not."""
     node = statement_node(parse(statement))
     _refuse_literals(conn, node, statement, trusted)
-    names = _evaluated(node)
+    if kind_of(node) == "CreateStmt" and (author := _author(conn, node, statement, trusted)):
+        _make_as(conn, author, node, statement)
+        return
+    keeper = keeper_of(conn, statement, trusted)
+    brings = kind_of(node) == "AlterTableStmt" and any(_brings(command) for command in _commands(node))
+    if not (keeper.role and (keeper.coded or brings)):
+        conn.execute(statement)
+        return
+    keeping.let_in(conn, [(schema, keeper.role, False) for schema, _ in _about(node)])
+    keys = _new_primary_key(node)
+    if keys is None:
+        wall.run(conn, keeper.role, statement)
+    else:  # whose index is built as the owner, but made by whoever may make something in the schema
+        wall.run(conn, keeper.role, *keys)
+        conn.execute(statement)
+
+
+def keeper_of(conn: Session, statement: str, trusted: Sequence[str], path: Sequence[str] = ()) -> Keeper:
+    """Who keeps the tables of which the statement evaluates something; nobody adds code to them from here on.
+    StageFailed where no role will do. `path`: where names without a schema are looked for."""
+    node = statement_node(parse(statement))
+    names = [(schema, name) for found, name in _about(node) for schema in ([found] if found else path)]
     args = [list(each) for each in zip(*names, strict=True)]
     found: dict[int, list[int]] = dict(conn.execute(_Q["with_referenced"], args).fetchall()) if names else {}
     oids = sorted({*found, *(oid for others in found.values() for oid in others)})
     if not oids:
-        conn.execute(statement)
-        return
+        return Keeper("", False)
     surveyed = keeping.survey(conn, oids, trusted)
     if any(table.role for table in surveyed.values()):
         # Nobody adds to them from here on, and what is read of them has just been added.
@@ -49,14 +100,15 @@ def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
         conn.execute(sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(listed))
         surveyed = keeping.survey(conn, oids, trusted)
     role = next((s.role for s in (surveyed.get(oid) for oid in found) if s and s.role), "")
+    if kind_of(node) == "CreateStmt":
+        role = ""  # what it makes is not theirs
     code = [c for oid in oids for c in surveyed.get(oid, keeping.NOTHING).code]
     for stranger in keeping.strangers(conn, code, role):
         raise StageFailed(keeping.refusal(stranger, role), table=".".join(names[0]), sql=statement)
-    if role and (code or any(_brings(command) for command in _commands(node))):
-        keeping.let_in(conn, [(schema, role, False) for schema, _ in names])
-        wall.run(conn, role, statement)
-    else:
-        conn.execute(statement)
+    return Keeper(role, bool(code))
+
+
+# --- literals ---------------------------------------------------------------------------------------------------------
 
 
 def _refuse_literals(conn: Session, node: Node, statement: str, trusted: Sequence[str]) -> None:
@@ -91,15 +143,31 @@ def _written(type_: Node) -> str:
     return name + "[]" * bool(type_.array_bounds)
 
 
-def _evaluated(node: Node) -> list[Name]:
-    """The tables of an ALTER TABLE that evaluates something of them."""
+# --- ALTER TABLE ------------------------------------------------------------------------------------------------------
+
+
+def _about(node: Node) -> list[Name]:
+    """The tables and indexes of which a statement may evaluate or plan something."""
+    if kind_of(node) == "CreateStmt":
+        parents = list(map(unwrap, node.inh_relations)) if node.HasField("partbound") else []
+        liked = [e.relation for e in map(unwrap, node.table_elts) if kind_of(e) == "TableLikeClause"]
+        return [relation(other) for other in (*parents, *liked)]
     if kind_of(node) != "AlterTableStmt":
         return []
-    commands = _commands(node)
-    if not any(_evaluates(command) for command in commands):
+    commands = [command for command in _commands(node) if _evaluates(command)]
+    if not commands:
         return []
-    attached = [unwrap(getattr(c, "def")).name for c in commands if action_name(c) == "AT_AttachPartition"]
-    return [relation(node.relation), *map(relation, attached)]
+    others = [_other(command) for command in commands]
+    return [relation(node.relation), *(relation(other) for other in others if other is not None)]
+
+
+def _other(command: Node) -> Node | None:
+    """The relation at the other end of what an action attaches or refers to."""
+    if action_name(command) in ("AT_AttachPartition", "AT_DetachPartition"):
+        return unwrap(getattr(command, "def")).name
+    if action_name(command) in ("AT_AddInherit", "AT_DropInherit"):
+        return unwrap(getattr(command, "def"))
+    return unwrap(getattr(command, "def")).pktable if _checks(command) == "foreign key" else None
 
 
 def _commands(node: Node) -> list[Node]:
@@ -107,7 +175,22 @@ def _commands(node: Node) -> list[Node]:
 
 
 def _evaluates(command: Node) -> bool:
-    return action_name(command) in _EVALUATE or _checks(command) not in (None, *_BY_INDEX)
+    if action_name(command) != "AT_AddConstraint":
+        return action_name(command) not in _HARMLESS
+    return _checks(command) not in (None, "unique") or bool(unwrap(getattr(command, "def")).indexname)
+
+
+def _new_primary_key(node: Node) -> list[str] | None:
+    """Where a statement's only doubtful action adds a primary key: what makes its columns NOT NULL."""
+    doubtful = [command for command in _commands(node) if _evaluates(command)]
+    if len(doubtful) != 1 or _checks(doubtful[0]) != "primary key":
+        return None
+    constraint = unwrap(getattr(doubtful[0], "def"))
+    if constraint.indexname:
+        return None
+    alter = sql.SQL("ALTER TABLE {} {} ALTER COLUMN {} SET NOT NULL")
+    only, table = sql.SQL("" if node.relation.inh else "ONLY"), sql.Identifier(*relation(node.relation))
+    return [alter.format(only, table, sql.Identifier(column)).as_string() for column in texts(constraint.keys)]
 
 
 def _brings(command: Node) -> bool:
@@ -121,3 +204,69 @@ def _checks(command: Node) -> str | None:
         return None
     constraint = unwrap(getattr(command, "def"))
     return None if constraint.skip_validation else constraint_kind(constraint)
+
+
+# --- CREATE TABLE -----------------------------------------------------------------------------------------------------
+
+
+def _author(conn: Session, node: Node, statement: str, trusted: Sequence[str]) -> str:
+    """The role whose code the columns are generated by, or ''."""
+    keys = [elem.expr for elem in map(unwrap, node.partspec.part_params) if elem.HasField("expr")]
+    generated = [
+        constraint.raw_expr
+        for column in map(unwrap, node.table_elts)
+        if kind_of(column) == "ColumnDef"
+        for constraint in map(unwrap, column.constraints)
+        if constraint_kind(constraint) == "generated"
+    ]
+    code = _code_of(conn, node, [*keys, *generated], trusted) if keys or generated else []
+    if not code:
+        return ""
+    in_keys = _code_of(conn, node, keys, trusted) if keys else []
+    others = [c for c in code if c.author != code[0].author or c.nested]
+    for stranger in (*in_keys, *others):  # a partition key is computed again wherever the table is looked at
+        raise StageFailed(
+            f"{stranger.code} of role {stranger.author} would run where this table is made, with rights that it has"
+            " not",
+            table=".".join(relation(node.relation)),
+            todo=f"set trusted_roles: [{stranger.author}], or leave the table out",
+            sql=statement,
+        )
+    return code[0].author
+
+
+def _code_of(conn: Session, node: Node, expressions: Sequence[Node], trusted: Sequence[str]) -> list[keeping.Code]:
+    """What of roles that are not trusted expressions over a new table's columns call; the server says it of a view of
+    them, for which it analyzes them and neither plans nor evaluates one."""
+    table, view = parse(_TABLE), parse(_VIEW)
+    made, select = statement_node(table), unwrap(statement_node(view).query)
+    made.inh_relations.extend(node.inh_relations)
+    for column in (e for e in node.table_elts if kind_of(unwrap(e)) == "ColumnDef"):
+        made.table_elts.append(column)
+        del unwrap(made.table_elts[-1]).constraints[:]
+    unwrap(select.from_clause[0]).alias.aliasname = node.relation.relname
+    target = select.target_list.pop()
+    for number, expression in enumerate(expressions, 1):
+        unwrap(target).name = f"c{number}"
+        unwrap(target).val.CopyFrom(expression)
+        select.target_list.append(target)
+    with conn.transaction(force_rollback=True):
+        conn.execute(deparse(table))
+        conn.execute(deparse(view))
+        row = conn.execute(_Q["probe"]).fetchone()
+        assert row is not None
+        args = {"oids": [row[0]], "trusted": list(trusted)}
+        return [keeping.Code(*code) for _, *code in conn.execute(_Q["foreign_code"], args).fetchall()]
+
+
+def _make_as(conn: Session, author: str, node: Node, statement: str) -> None:
+    """As the role whose code is in it; the table is ours, as any other that we make."""
+    schema, name = relation(node.relation)
+    table = sql.Identifier(schema, name)
+    with keeping.may_make(conn, author, schema, name):
+        wall.run(conn, author, statement)
+    row = conn.execute("SELECT current_user::text").fetchone()
+    assert row is not None
+    conn.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(table, sql.Identifier(row[0])))
+    for (revoke,) in conn.execute(_Q["given_by_default"], [schema, name]).fetchall():
+        conn.execute(revoke)

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session, plans_kept
-from airflow_provider_pgddl.engine.errors import GaveWay, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Retry, StageFailed
 from airflow_provider_pgddl.engine.rights import wall
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
@@ -91,6 +91,29 @@ def let_in(conn: Session, guests: Sequence[tuple[str, str, bool]]) -> None:
     if guests:
         for (grant,) in conn.execute(_Q["let_in"], [list(each) for each in zip(*guests, strict=True)]).fetchall():
             conn.execute(grant)
+
+
+@contextmanager
+def may_make(conn: Session, role: str, schema: str, *names: str) -> Iterator[None]:
+    """Lets a role make something in a schema, in this block and no longer. What it may make there by that is a relation
+    of these names, indexes and sequences: its code could make what has the name of somebody else's table as well."""
+    lacking = [sql.SQL(p) for (p,) in conn.execute(_Q["lacks_on_schema"], {"role": role, "schema": schema})]
+    if not lacking:
+        yield
+        return
+    args = {"role": role, "schema": schema, "names": list(names)}
+    before = {found for (found,) in conn.execute(_Q["made_in_schema"], args)}
+    rights = sql.SQL("{} ON SCHEMA {} {} {}")
+    where, who = sql.Identifier(schema), sql.Identifier(role)
+    conn.execute(sql.SQL("GRANT {}").format(rights.format(sql.SQL(", ").join(lacking), where, sql.SQL("TO"), who)))
+    yield
+    conn.execute(sql.SQL("REVOKE {}").format(rights.format(sql.SQL(", ").join(lacking), where, sql.SQL("FROM"), who)))
+    more = {found for (found,) in conn.execute(_Q["made_in_schema"], args)} - before
+    if more:
+        raise LeftBehindTheWall(
+            f"code that runs as {role} has made {min(more)} in schema {schema}; nothing of it was committed",
+            todo=f"change that code, or name the role in the pipeline file: trusted_roles: [{role}]",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,12 +76,17 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
         SELECT t.root, 'partition key', c.relname, 'pg_catalog.pg_class'::pg_catalog.regclass, c.oid
         FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind = 'p'
         UNION ALL
-        SELECT t.root, 'column', a.attname, 'pg_catalog.pg_type'::pg_catalog.regclass, a.atttypid
+        SELECT t.root, CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid AND i.indisunique
+                                         AND a.attnum = ANY (i.indkey::int2[])) THEN 'key column' ELSE 'column' END,
+               a.attname, 'pg_catalog.pg_type'::pg_catalog.regclass, a.atttypid
         FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum > 0 AND a.atttypid >= 16384
         UNION ALL
         SELECT t.root, 'cast', a.attname, 'pg_catalog.pg_proc'::pg_catalog.regclass, c.castfunc
         FROM tree t JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum > 0 AND a.atttypid >= 16384
         JOIN pg_catalog.pg_cast c ON a.atttypid IN (c.castsource, c.casttarget) AND c.castfunc >= 16384
+        UNION ALL
+        SELECT t.root, 'expression', c.relname, 'pg_catalog.pg_rewrite'::pg_catalog.regclass, w.oid
+        FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind = 'v' JOIN pg_catalog.pg_rewrite w ON w.ev_class = t.relid
     ) start(root, kind, what, classid, objid)
     UNION
     SELECT r.root, r.kind, r.what, n.classid, n.objid, r.nested OR n.nested
@@ -91,7 +96,7 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
           AND (r.kind <> 'partition key' OR d.objsubid = 0 OR r.classid <> 'pg_catalog.pg_class'::pg_catalog.regclass)
           AND r.classid IN ('pg_catalog.pg_attrdef'::pg_catalog.regclass, 'pg_catalog.pg_constraint'::pg_catalog.regclass,
                             'pg_catalog.pg_class'::pg_catalog.regclass, 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass,
-                            'pg_catalog.pg_operator'::pg_catalog.regclass)
+                            'pg_catalog.pg_rewrite'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass)
           AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
                                'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_type'::pg_catalog.regclass)
         UNION ALL
@@ -116,7 +121,8 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
         ) within(inner_type, nested)
         WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND y.oid = r.objid AND inner_type >= 16384
         UNION ALL
-        SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, f, false
+        -- Our own tables of keys are analyzed as us, which calls the difference of ranges.
+        SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, f, r.kind = 'key column'
         FROM pg_catalog.pg_range g CROSS JOIN LATERAL (VALUES (g.rngsubdiff::oid), (g.rngcanonical::oid)) v(f)
         WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND (g.rngtypid = r.objid OR g.rngmultitypid = r.objid)
           AND f >= 16384
@@ -234,17 +240,49 @@ JOIN pg_catalog.pg_namespace n ON n.nspname = g.schema
 CROSS JOIN LATERAL (SELECT 'USAGE' UNION ALL SELECT 'CREATE' WHERE g.makes) p(privilege)
 WHERE n.nspname ~ '^pgddl_' AND NOT pg_catalog.has_schema_privilege(g.role, n.oid, p.privilege)
 
+-- name: lacks_on_schema
+SELECT p.privilege FROM (VALUES ('USAGE'), ('CREATE')) p(privilege)
+JOIN pg_catalog.pg_namespace n ON n.nspname = %(schema)s::name
+WHERE NOT pg_catalog.has_schema_privilege(%(role)s::name, n.oid, p.privilege)
+
+-- name: made_in_schema
+-- What this role has there that takes a name from others: relations but indexes and sequences, those that bear one of these names
+-- left out, and types of their own.
+SELECT found.what FROM (
+    SELECT 'relation ' || c.relname::text, c.relowner, c.relnamespace FROM pg_catalog.pg_class c
+    WHERE c.relkind <> ALL ('{i,I,S,t}') AND c.relname <> ALL(%(names)s::name[])
+    UNION ALL
+    SELECT 'type ' || t.typname::text, t.typowner, t.typnamespace FROM pg_catalog.pg_type t
+    WHERE t.typrelid = 0 AND t.typname <> ALL(%(names)s::name[])
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid)
+) found(what, owner, namespace)
+JOIN pg_catalog.pg_roles o ON o.oid = found.owner JOIN pg_catalog.pg_namespace n ON n.oid = found.namespace
+WHERE o.rolname = %(role)s::name AND n.nspname = %(schema)s::name
+
+-- name: given_by_default
+-- What ALTER DEFAULT PRIVILEGES of another has given on a new table.
+SELECT DISTINCT pg_catalog.format('REVOKE ALL ON TABLE %%s FROM %%s', c.oid::pg_catalog.regclass,
+                         CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
+WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner
+
+-- name: probe
+SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relnamespace = pg_catalog.pg_my_temp_schema() AND c.relname = 'pgddl_probe'
+
 -- name: let_own
 SELECT DISTINCT pg_catalog.format('GRANT USAGE, CREATE ON SCHEMA %%I TO %%I', %s::name, r.rolname)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND r.rolname <> current_user
 
 -- name: with_referenced
--- Tables with those at the other end of their foreign keys.
-SELECT c.oid, ARRAY(SELECT k.confrelid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
+-- Tables, and those of indexes, with those at the other end of their foreign keys.
+SELECT DISTINCT c.oid, ARRAY(SELECT k.confrelid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
 FROM unnest(%s::name[], %s::name[]) g(schema, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = g.schema
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = g.name AND c.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname = g.name
+LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = r.oid
+JOIN pg_catalog.pg_class c ON c.oid = coalesce(i.indrelid, r.oid) AND c.relkind IN ('r', 'p')
 
 -- name: names_of
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
