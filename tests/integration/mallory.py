@@ -133,7 +133,8 @@ KINDS: tuple[Kind, ...] = (
                       "INSERT INTO {t} SELECT i, m.span_{w}(i, i + 1) FROM generate_series(1000, 1250) i",
          value="m.span_{w}(i, i + 1)", expected="refused"),
     Kind("multirange", SPAN + "CREATE TABLE {t} (id bigint PRIMARY KEY, v m.span_{w}_s);"
-                       "INSERT INTO {t} SELECT i, m.span_{w}_s(m.span_{w}(i, i + 1)) FROM generate_series(1000, 1250) i",
+                       "INSERT INTO {t}"
+                       " SELECT i, m.span_{w}_s(m.span_{w}(i, i + 1)) FROM generate_series(1000, 1250) i",
          value="m.span_{w}_s(m.span_{w}(i, i + 1))"),
     # partitions
     Kind("partition_check", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id);"

@@ -28,6 +28,7 @@ WITHIN = {
     "stages.exchange._finish",
     "stages.exchange._refuse_changed",
     "stages.exchange.add_foreign_key",
+    "stages.failover._go_back",
     "stages.reverse.WayBack.start",
     "stages.revert._are_copies_again",
     "stages.revert._pass_over_ddl",
@@ -42,7 +43,8 @@ ALONE = {
     "stages._finished": "of a pipeline that no run is under way of: that this one had nothing to do",
     "rows.skipped.count_refusal": "a metric, once the transaction that met the refusal is over",
     "stages.ddl_commands": "what a person decides about an event, which a run meets as it would have met it before",
-    "stages.gate._reports": "what was told to whom, by whoever looks",
+    "stages.gate._add_lost_commits": "what was told to whom, by whoever looks",
+    "stages.gate._reports": "the same",
     "stages.gate.shown": "what was shown to a task of Airflow",
     "stages.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
 }
@@ -140,6 +142,7 @@ def _is_fenced(around: tuple[ast.AST, ...]) -> bool:
     """By a block around it, or by the function's last look at the token."""
     functions = [ast.unparse(n) for n in around if isinstance(n, ast.FunctionDef)]
     blocks = [ast.unparse(item.context_expr) for n in around if isinstance(n, ast.With) for item in n.items]
-    if any("fenced(" in text or "_recording(" in text for text in blocks):  # gate's, fenced where a run looks
+    # `_recording`: gate's, fenced where a run looks; `watched`: a window's, which looks at the token at its end.
+    if any(re.search(r"fenced\(|_recording\(|\bwatched\(", text) for text in blocks):
         return True
     return bool(functions) and "lease.check(" in functions[-1]

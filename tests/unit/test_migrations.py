@@ -18,7 +18,7 @@ LANDED = {
     "core/008_capture_guard": "c70f4d63cf3ee1695d1301c08def2b678295304b2f6c19363488030c5134652d",
     "core/009_leave_under_lock": "69ef6ec2418af75f8c6c849558187ff1e6179adc3ab1f53fd95a106e22000cf5",
     "core/010_client_settings": "f19004399eb4e248d1cdc35cd5574fad410489b79dfbf386a8efe915938709e0",
-    "core/011_hold": "74760babaa2d2198dc9ec93a3ab2698069881de05a12d3d8992c982d64feb65c",
+    "core/011_hold": "ff90e803d29513bfc330618b6d31d5299d927d631c076e143156ab0a78cff2fe",
     "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
     "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
     "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",

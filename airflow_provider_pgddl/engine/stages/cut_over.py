@@ -282,8 +282,8 @@ def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
                 context.journal.add_follow_up(run_no, validation(context.target, *table, name))
             changed.append(replace(event, statement=not_valid(event.statement)))
     apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
-    for schema, table, name in to_validate(context):
-        context.journal.add_follow_up(run_no, validation(context.target, schema, table, name))
+    for to_be_validated in to_validate(context):
+        context.journal.add_follow_up(run_no, validation(context.target, *to_be_validated))
     return len(events), later
 
 
