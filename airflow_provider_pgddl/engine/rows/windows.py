@@ -60,7 +60,7 @@ class Window:
     `lsn` is where the source's WAL was at its snapshot.
     `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
     are done. `left` counts log rows that its snapshot shows and that it has not taken, as far as it has looked; they
-    are `pending`, too."""
+    are what is `pending` of their tables, whose keys are not counted before they can be filled: that may take long."""
 
     taken_at: datetime
     lsn: str
@@ -233,8 +233,8 @@ def _across(
                 rows, refused = fill_together(source, target, replica.pipeline, together)
                 done.rows += rows
                 done.stopped |= refused
-            waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped])
-            apart = {i: keys for i, keys in waiting.items() if i not in tied.tied and i not in left}
+            waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped and t.id not in left])
+            apart = {i: keys for i, keys in waiting.items() if i not in tied.tied}
             if fill > 0 and sum(apart.values()) + sum(staged.values()) <= fill:
                 shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
                 rows, refused = fill_tables(
@@ -264,7 +264,7 @@ def _across(
         done.rows += rows
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
-        done.pending = sum(count_pending(target, healthy).values()) + waits + done.left
+        done.pending = sum(count_pending(target, [t for t in healthy if t.id not in left]).values()) + waits + done.left
     if inside:
         inside(done)
     return done
@@ -431,7 +431,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int
         done.keys += keys
         done.rows += rows
     done.left = sum(rows for table_id, rows in left.items() if table_id not in done.stopped)
-    done.pending = sum(count_pending(conn, healthy).values()) + done.left
+    done.pending = sum(count_pending(conn, [t for t in healthy if t.id not in left]).values()) + done.left
     done.number = note_window(journal, replica, done, 0, whole)
     change_log.acknowledge(conn, replica.pipeline, done.number)
     return done

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.lag import behind
 from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
-from airflow_provider_pgddl.engine.rows.yielding import Effort
+from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.compare import AT_SWAP
 from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently
@@ -154,9 +154,9 @@ def one_window(
     tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt(effort: Effort) -> Window:
-        if before is not None:
+        elsewhere = fill_elsewhere if effort == POLITE else None  # else there is no time for that
+        if before is not None and (inside is not None or elsewhere is not None):
             before()
-        elsewhere = None if effort.wait else fill_elsewhere  # there is no time for that
         return window(
             replica, tables, fill=effort.of(rows) if rows else 0, take=effort.of(take), fill_elsewhere=elsewhere,
             inside=inside, whole=whole, effort=effort,
