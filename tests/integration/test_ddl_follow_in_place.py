@@ -7,7 +7,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import one
@@ -135,3 +137,32 @@ def test_a_rename_stops_the_rewrite(lifecycle: Callable[..., Lifecycle], source_
     with pytest.raises(PgddlError, match=r"is unhandled: .*orders"):
         pipeline.run("swap")
     assert one(source_dsn, "SELECT count(*) FROM public.purchases") == 5000
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        "ALTER TABLE public.orders SET (fillfactor = 70)",
+        "ALTER TABLE public.orders SET (toast.autovacuum_enabled = off)",
+        "ALTER TABLE public.orders ALTER note SET STORAGE EXTERNAL",
+        "ALTER TABLE public.orders ALTER note SET STATISTICS 7",
+    ],
+)
+def test_what_no_event_tells_of_a_table_that_another_was_about_is_seen(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, unseen: str
+) -> None:
+    """Events say why, and prove nothing: what they were about has come to the copy, or the swap is refused."""
+    execute(source_dsn, SHOP)
+    pipeline = lifecycle(source_dsn, rewrite={"public.orders": {}})
+    pipeline.run_all(until="replay")
+    execute(source_dsn, "ALTER TABLE public.orders ADD COLUMN more int, SET (fillfactor = 90)")
+    pipeline.run("replay")
+    pipeline.run("verify")
+    execute(source_dsn, f"SET pgddl.skip = on; {unseen}")
+    assert not pipeline.refused("swap").retryable
+    execute(source_dsn, f"SET pgddl.skip = on; {unseen.replace('public.', 'pgddl_copy_public.')}")
+    with connect(source_dsn, purpose="test") as conn:
+        settings = queries("catalog")["table_settings"]
+        expected = conn.execute(settings, ("public", "orders")).fetchall()
+        pipeline.run_all(after="verify")
+        assert conn.execute(settings, ("public", "orders")).fetchall() == expected

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.stages import gate, indexes
+from airflow_provider_pgddl.engine.stages import gate, indexes, schema_sync
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
@@ -660,6 +660,45 @@ def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: p
     all_through(pipeline, after="schema_sync")
 
 
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        "ALTER TABLE public.orders SET (fillfactor = 70)",
+        "ALTER TABLE public.orders ALTER COLUMN note SET STATISTICS 7",
+        "ALTER TABLE public.orders OWNER TO pg_monitor",
+        "ALTER SEQUENCE public.numbers INCREMENT BY 5",
+        "ALTER TABLE public.orders SET UNLOGGED",
+        "CREATE TABLE public.kept (id int)",
+    ],
+)
+def test_what_no_event_tells_of_a_table_that_another_was_about_is_seen(make: Make, unseen: str) -> None:
+    """Events say why, and prove nothing."""
+    pipeline = make(SHOP + "CREATE SEQUENCE public.numbers;")
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN more int; ALTER SEQUENCE public.numbers CACHE 3")
+    execute(pipeline.source, "CREATE TABLE public.kept (id int PRIMARY KEY); DROP TABLE public.kept")
+    pipeline.run("replay")
+    pipeline.run("verify")
+    execute(pipeline.source, f"SET pgddl.skip = on; {unseen}")
+    error = pipeline.refused("swap")
+    assert not error.retryable
+    execute(pipeline.target, unseen)  # a person does it on both sides
+    if "kept" not in unseen:
+        all_through(pipeline, after="verify")
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["by the snapshot", "later"])
+def test_the_mark_of_cluster_goes_across(make: Make, seen: bool) -> None:
+    """CLUSTER fires no event trigger, and marks its index all the same."""
+    pipeline = make(SHOP + "CREATE INDEX by_note ON public.orders (note);")
+    if not seen:
+        pipeline.run_all(until="verify")
+    execute(pipeline.source, "CLUSTER public.orders USING by_note; ALTER TABLE public.lines CLUSTER ON lines_pkey")
+    pipeline.run_all(after="verify" if not seen else None, until="swap")
+    marked = "SELECT indexrelid::regclass::text FROM pg_index WHERE indisclustered ORDER BY 1"
+    assert pipeline.journal(marked) == pipeline.on_source(marked) == [("by_note",), ("lines_pkey",)]
+
+
 # --- a swap that dies on its way --------------------------------------------------------------------------------------
 
 
@@ -676,3 +715,27 @@ def test_an_index_that_a_swap_was_about_to_build_when_it_died(make: Make, monkey
     monkeypatch.setattr(indexes, "apply_events", die)
     assert pipeline.refused("swap").retryable
     all_through(pipeline, after="verify")
+
+
+def test_an_index_that_became_another_after_a_schema_sync_had_built_it_and_died(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By DDL that is out of scope, under the same name."""
+    pipeline = make(
+        SHOP + "CREATE INDEX by_note ON public.orders (note);",
+        ddl={"create_tags": ["ALTER TABLE", "CREATE TABLE"], "drop_tags": ["DROP TABLE"]},
+    )
+    pipeline.run_all(until="backfill")
+    execute(pipeline.source, "ALTER TABLE public.lines ADD COLUMN more int")
+
+    def die(*_: Any) -> None:
+        raise psycopg.OperationalError("the connection is lost")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(schema_sync, "settle_built", die)
+        assert pipeline.refused("schema_sync").retryable
+    execute(pipeline.source, "DROP INDEX public.by_note; CREATE INDEX by_note ON public.orders (note DESC, id)")
+    assert not pipeline.run("schema_sync").blocked
+    definition = "SELECT pg_get_indexdef('public.by_note'::regclass)"
+    assert pipeline.journal(definition) == pipeline.on_source(definition)
+    all_through(pipeline, after="schema_sync")

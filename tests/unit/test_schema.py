@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_pgddl.engine.catalog import Column, Key, Leaf, Table, fingerprint
+from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.schema.drift import drift
 
 
@@ -86,3 +87,11 @@ def test_the_fingerprint_is_of_names_not_of_places() -> None:
     assert fingerprint(elsewhere.structure()) == fingerprint(ORDERS.structure())
     wider = with_columns(column("id", 1, "bigint", not_null=True), *ORDERS.columns[1:])
     assert fingerprint(wider.structure()) != fingerprint(ORDERS.structure())
+
+
+def test_what_not_null_constraints_are_called_is_known_to_servers_from_18_on_only() -> None:
+    bare, named = (f"CREATE TABLE t (id int{name} NOT NULL)" for name in ("", " CONSTRAINT was_called_so"))
+    assert statement_tree(bare) != statement_tree(named)
+    assert statement_tree(bare, names_not_null=False) == statement_tree(named, names_not_null=False)
+    bare, named = (f"CREATE TABLE t (id int{name} UNIQUE)" for name in ("", " CONSTRAINT was_called_so"))
+    assert statement_tree(bare, names_not_null=False) != statement_tree(named, names_not_null=False)

@@ -98,9 +98,15 @@ def tree_of(statement: str, uncast: bool) -> bytes:
     return _as_read(tree)
 
 
-def statement_tree(statement: str) -> bytes:
-    """All that a statement says: equal for two prints of one thing, by whatever server, before a restore or after."""
-    return _as_read(parse(statement))
+def statement_tree(statement: str, *, names_not_null: bool = True) -> bytes:
+    """All that a statement says: equal for two prints of one thing, by whatever server, before a restore or after.
+    `names_not_null`: also what a table's NOT NULL constraints are called, which servers before 18 do not know."""
+    tree = parse(statement)
+    if not names_not_null:
+        for each in walk(tree):
+            if kind_of(each) == "Constraint" and kind_of_constraint(each) == "NOTNULL":
+                each.ClearField("conname")
+    return _as_read(tree)
 
 
 def _as_read(tree: ParseResult) -> bytes:

@@ -375,6 +375,21 @@ SELECT 'REPLICA IDENTITY ' || CASE c.relreplident
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 
+-- name: table_settings
+-- Whatever a table and its columns are set to that no comparison of columns shows.
+SELECT c.relpersistence, c.relam, c.reltablespace, c.reloftype, c.reloptions::text,
+       (SELECT t.reloptions::text FROM pg_catalog.pg_class t WHERE t.oid = c.reltoastrelid),
+       (SELECT pg_catalog.array_agg((a.attname, a.attstattarget, a.attstorage, a.attcompression, a.attoptions::text)::text
+                                    ORDER BY a.attname)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+
+-- name: is_of_constraint
+SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.conindid
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = %s AND c.relname = %s AND k.contype IN ('p', 'u', 'x'))
+
 -- name: user_oids
 SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384
 UNION ALL SELECT p.oid FROM pg_catalog.pg_proc p WHERE p.oid >= 16384

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from airflow_provider_pgddl.engine.ddl.dump import dump_schema
@@ -28,23 +28,32 @@ class Arrived:
         here = Counter(self._there)
         missing = []
         for event in added:
-            tree = statement_tree(event.statement)
+            tree = self._tree(event)
             if here[tree]:
                 here[tree] -= 1
             else:
                 missing.append(event)
-        return missing, [e for e in gone if e.phase in _WAIT or self._there[statement_tree(e.statement)]]
+        return missing, [e for e in gone if e.phase in _WAIT or self._there[self._tree(e)]]
+
+    def tables(self) -> list[DdlEvent]:
+        """What makes the target's tables."""
+        return [] if self._context.in_place else [e for e in self._dumped if e.tag == "CREATE TABLE"]
 
     @cached_property
     def _there(self) -> Counter[bytes]:
-        return Counter(statement_tree(e.statement) for e in self.events)
+        return Counter(self._tree(e) for e in self.events)
 
     @cached_property
     def events(self) -> list[DdlEvent]:
         """All that the target's dump says."""
-        return [e for e in self._dumped() if e.phase != "noise"]
+        return [e for e in self._dumped if e.phase != "noise"]
 
-    def _dumped(self) -> Iterable[DdlEvent]:
+    def _tree(self, event: DdlEvent) -> bytes:
+        known = self._context.source.info.server_version >= 180_000
+        return statement_tree(event.statement, names_not_null=known)
+
+    @cached_property
+    def _dumped(self) -> list[DdlEvent]:
         target = self._context.target
         unread = target.execute(queries("dump")["unreadable"]).fetchall()
         major = target.info.server_version // 10_000

@@ -13,10 +13,9 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
-from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.pending import replace_pending
+from airflow_provider_pgddl.engine.stages.pending import definition, replace_pending
 
 # What a name has while it changes hands, in one transaction.
 _BETWEEN = "pgddl renames {}"
@@ -38,8 +37,8 @@ def carry_indexes(
         if built and built[0] == "index" and built not in now:
             _rename(context, built, [e.index for e in added if e.index and e.table == event.table])
     for built in dict.fromkeys(_built(e) for e in [*gone, *added] if e.kind in ("index", "statistics")):
-        copy = built and _definition(context.target, built[0], _on_copy(context, built))
-        if built and copy and (built not in now or copy != _definition(context.source, *built[:2])):
+        copy = built and definition(context.target, built[0], _on_copy(context, built))
+        if built and copy and (built not in now or copy != definition(context.source, *built[:2])):
             with context.fenced():
                 name = sql.Identifier(*_on_copy(context, built))
                 context.target.execute(sql.SQL("DROP {} {}").format(sql.SQL(built[0].upper()), name))
@@ -47,7 +46,7 @@ def carry_indexes(
         built
         for event in added
         if event.phase == "index" and (built := _built(event))
-        if _definition(context.target, built[0], _on_copy(context, built)) is None
+        if definition(context.target, built[0], _on_copy(context, built)) is None
     }
     wanted = [e for e in added if e.phase == "index" and _built(e) in missing]
     if not wanted:
@@ -121,10 +120,10 @@ def _is_free(context: Context, name: Name, renamed: Collection[Name]) -> bool:
 
 def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
     """Where one of the same definition has come in its place: a constraint's cannot be dropped."""
-    copy = _definition(context.target, "index", _on_copy(context, was))
+    copy = definition(context.target, "index", _on_copy(context, was))
     for name in candidates if copy else ():
-        there = _definition(context.target, "index", _on_copy(context, ("index", name, name[0])))
-        if there is None and _definition(context.source, "index", name) == copy:
+        there = definition(context.target, "index", _on_copy(context, ("index", name, name[0])))
+        if there is None and definition(context.source, "index", name) == copy:
             rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
             with context.fenced():
                 old = sql.Identifier(*_on_copy(context, was))
@@ -144,10 +143,3 @@ def _built(event: DdlEvent) -> Built | None:
 def _on_copy(context: Context, built: Built) -> Name:
     _, (schema, name), home = built
     return (copy_schema(home), name) if context.in_place else (schema, name)
-
-
-def _definition(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
-    """What it is, whatever its table is called: what it says beside its statement, and what that says (C31). None where
-    there is none."""
-    row = conn.execute(queries("catalog")[f"{kind}_definition"], name).fetchone()
-    return (row[0], statement_tree(row[1])) if row else None

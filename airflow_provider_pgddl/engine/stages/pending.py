@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.journal import REPLACED, TableRow
+from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.snapshot import Step, in_place_steps, steps_across
@@ -28,8 +30,13 @@ def replace_pending(
     Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
     """
     run_no = context.journal.run
+    built = {
+        event["statement"]
+        for _, _, event, status, _ in context.journal.all_events(run_no)
+        if event.get("index") and status == "applied"
+    }
     steps = [
-        _unless_there(context, s)
+        _unless_there(context, s, built)
         for s in _steps(context, dumped)
         if s.event.phase in phases and s.event.table not in but_not
     ]
@@ -65,14 +72,34 @@ def _steps(context: Context, dumped: Sequence[DdlEvent]) -> list[Step]:
     return list(in_place_steps(context, dumped) if context.in_place else steps_across(context, dumped))
 
 
-def _unless_there(context: Context, step: Step) -> Step:
-    """An index that came with its table, by a captured event, is not built again."""
+def _unless_there(context: Context, step: Step, built: Collection[str]) -> Step:
+    """An index that came with its table, by a captured event, or that was `built` by this statement, is not built
+    again; but one that bears its name only has to go."""
     index = step.event.index
     if index is None or step.status != "pending":
         return step
     name = (copy_schema(index[0]), index[1]) if context.in_place else index
-    there = catalog.oid_of(context.target, *name) is not None
-    return replace(step, status="skipped", note="the copy has it already") if there else step
+    there = definition(context.target, "index", name)
+    if there is None:
+        return step
+    same = step.event.statement in built or there == definition(context.source, "index", index)
+    if not same and not _of_constraint(context.target, name):
+        with context.fenced():
+            context.target.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(*name)))
+        return step
+    return replace(step, status="skipped", note="the copy has it already")
+
+
+def _of_constraint(conn: Session, index: Name) -> bool:
+    row = conn.execute(queries("catalog")["is_of_constraint"], index).fetchone()
+    return bool(row and row[0])
+
+
+def definition(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
+    """What it is, whatever its table is called: what it says beside its statement, and what that says (C31). None where
+    there is none."""
+    row = conn.execute(queries("catalog")[f"{kind}_definition"], name).fetchone()
+    return (row[0], statement_tree(row[1])) if row else None
 
 
 def parts_of(context: Context, tables: Iterable[TableRow]) -> set[Name]:

@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.grants import taken_back
 from airflow_provider_pgddl.engine.ddl.quoting import bare
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
@@ -23,7 +24,7 @@ from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, ddl_held
 from airflow_provider_pgddl.engine.stages.indexes import carry_indexes, carry_marks, name_as_on_source
 from airflow_provider_pgddl.engine.stages.lacking import without_finished
-from airflow_provider_pgddl.engine.stages.pending import replace_pending
+from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
 from airflow_provider_pgddl.engine.stages.snapshot import left_out, settled_dump
 
 # What the target shows as the source does, but for tables in it that the policy gives another shape.
@@ -65,7 +66,7 @@ class SchemaGuard:
         if now == self._digest:
             return
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
-        settled, arrived = _equal_now(context), Arrived(context)
+        (settled, apart), arrived = _equal_now(context), Arrived(context)
         recorded = context.journal.dumped_events(context.journal.run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
@@ -81,10 +82,11 @@ class SchemaGuard:
         # Whoever brought it, by an event or by hand on both sides.
         added, gone = arrived.without(came, went)
         if captures_ddl(context):
-            explained = _Explained(context)
+            explained = _Explained(context, apart)
             added, gone = ([e for e in events if not explained.has(e, settled)] for events in (added, gone))
         # The same of single columns, where the policy leaves others apart.
-        added, gone = _without_carried(added, went, settled), _without_carried(gone, came, settled)
+        there = arrived.tables() if added else []
+        added, gone = _without_carried(added, [*went, *there], settled), _without_carried(gone, came, settled)
         if added or gone:
             if self._digest_by(context.source) != now:
                 self._came_too_fast = True
@@ -145,11 +147,13 @@ class SchemaGuard:
         return str(row[0]) if row else None
 
 
-def _equal_now(context: Context) -> set[Name]:
-    """Tables that have come to be the same on both sides, but for columns that the policy treats apart."""
+def _equal_now(context: Context) -> tuple[set[Name], set[Name]]:
+    """Tables that have come to be the same on both sides, but for columns that the policy treats apart; and those of
+    which it leaves something apart."""
     rows = [t for t in context.healthy(context.tables()) if t.state == "indexed"]
     found = evaluate(context.pipeline, context.source, context.target, rows, ())
-    return {
+    apart = {name for name, e in found.items() if e.verdict.findings or altered_columns(context.pipeline, name)}
+    equal = {
         name
         for name, e in found.items()
         if e.source
@@ -163,6 +167,7 @@ def _equal_now(context: Context) -> set[Name]:
             },
         )
     }
+    return equal, apart | parts_of(context, [t for t in rows if (t.schema, t.name) in apart])
 
 
 def _taken_back(gone: Sequence[DdlEvent], dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
@@ -229,20 +234,39 @@ def _same_default(here: str | None, there: str | None) -> bool:
 
 class _Explained:
     """Whether a difference is what an applied event was about, and may look otherwise on the target: tables have what
-    the policy leaves apart, owners are missing. What a person resolved is taken at the person's word."""
+    the policy leaves `apart`, roles are missing there. All else must have arrived, whatever events say (C30); in place,
+    where the copies have statements of their own, the settings of table and columns must. What a person resolved is
+    taken at the person's word."""
 
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, apart: Collection[Name]):
         carried, left_out, self._resolved = context.journal.captured_touches(context.journal.run)
         self._names = carried - left_out
+        self._context, self._apart = context, apart
+        self._roles = {role for (role,) in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
 
     def has(self, event: DdlEvent, settled: Collection[Name]) -> bool:
-        name = (event.schema or "", event.name or "")
-        alike = event.kind in _ALIKE and event.tag.startswith("CREATE") and {*event.references} <= {*settled}
-        return (name in self._resolved or not alike) and self._touched(event)
-
-    def _touched(self, event: DdlEvent) -> bool:
         own = {event.table, (event.schema or "", event.name or ""), event.sequence, event.index}
-        return not self._names.isdisjoint({*own, *event.references, *event.types, *event.functions})
+        if self._names.isdisjoint({*own, *event.references, *event.types, *event.functions}):
+            return False
+        if not self._resolved.isdisjoint(own):
+            return True
+        alike = event.kind in _ALIKE and event.tag.startswith("CREATE") and {*event.references} <= {*settled}
+        return not alike and (self._has_copy_settings(event) if self._context.in_place else self._may_differ(event))
+
+    def _may_differ(self, event: DdlEvent) -> bool:
+        if event.kind == "owner":
+            return not {*event.roles} <= self._roles
+        return not {event.table, *event.references}.isdisjoint(self._apart)
+
+    def _has_copy_settings(self, event: DdlEvent) -> bool:
+        table = event.table
+        rewrite = self._context.pipeline.rewrites.get(table) if table else None
+        if table is None or rewrite is None or rewrite.alter or rewrite.partition_by:
+            return True
+        names = table, (copy_schema(table[0]), table[1])
+        query = queries("catalog")["table_settings"]
+        live, copy = (self._context.target.execute(query, name).fetchone() for name in names)
+        return live == copy
 
 
 def _differences(dumped: Sequence[DdlEvent], recorded: Sequence[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
