@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.ddl.judge import Judge, Texts
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.ddl.rebuild import shown_by_metadata
 from airflow_provider_pgddl.engine.ddl.rules import Rules
-from airflow_provider_pgddl.engine.ddl.statements import Statement, could_be, match, read_string
+from airflow_provider_pgddl.engine.ddl.statements import Statement, match, read_string
 from airflow_provider_pgddl.engine.ddl.targets import Target, advance, main_targets
 
 __all__ = ["Decision", "Rules", "decide", "map_roles"]
@@ -77,7 +77,6 @@ def _inner(event: CapturedEvent, targets: Sequence[Target], major: int) -> State
     """The text of a command within a function, where the server's context told it."""
     if event["inner"] is None:
         return f"the text of this {event['tag']} within a function is not known"
-    statements = read_string(for_parser(event["inner"], major))
-    if len(statements) == 1 and statements[0].tree is not None and could_be(statements[0], event, targets):
-        return statements[0]
-    return f"the text within the function is not this {event['tag']}"
+    # an EXECUTE can have many, whose other events have the same text: this one is told where only one can be it
+    (found,) = match(read_string(for_parser(event["inner"], major)), [event], [targets])
+    return found.replace("client's string", "text within the function") if isinstance(found, str) else found
