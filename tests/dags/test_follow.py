@@ -140,7 +140,7 @@ def test_each_run_brings_the_shop_up_to_date(
         known = len(scheduled.runs())
         scheduled.wait_for(lambda: scheduled.done() > known)
         runs, submitted = scheduled.runs(), scheduled.submitted()
-    assert (submitted[0], submitted[known]) == (5, 1), submitted
+    assert submitted[0] >= 5 and submitted[known] == 1, submitted
     finished = [run for run in runs if run[1] == "success"]
     assert len(finished) >= 3
     assert len({date for date, _, _ in runs}) == len(runs), "each run has a logical date of its own"

@@ -25,20 +25,13 @@ KEYS = """
     CREATE TABLE m.arrays (a m.mood[] PRIMARY KEY, n int);
     INSERT INTO m.k VALUES ('a', 1), ('b', 2), ('c', 3);
     INSERT INTO m.both SELECT 'a', n, 'w' FROM generate_series(1, 200) n;
-    INSERT INTO m.arrays VALUES ('{a,b}', 1), ('{b}', 2);
-    CREATE TABLE m.child (id int PRIMARY KEY, m m.mood REFERENCES m.k ON UPDATE CASCADE);
-    CREATE TABLE m.felt (f m.feeling PRIMARY KEY REFERENCES m.k ON UPDATE CASCADE ON DELETE CASCADE);
-    INSERT INTO m.child SELECT n, CASE WHEN n % 2 = 0 THEN 'a' ELSE 'b' END::m.mood FROM generate_series(1, 60) n;
-    INSERT INTO m.felt VALUES ('b'), ('c')
+    INSERT INTO m.arrays VALUES ('{a,b}', 1), ('{b}', 2)
 """
-TABLES = ("k", "both", "arrays", "child", "felt")
 WRITES = [
     "UPDATE m.k SET n = 7 WHERE n = 1",
     "UPDATE m.k SET m = 'd' WHERE n = 2",
     "DELETE FROM m.k WHERE n = 3",
-    # A parent that its children came with, and one whose children went on to it.
-    "INSERT INTO m.k VALUES ('e', 9); UPDATE m.child SET m = 'e' WHERE id < 30; INSERT INTO m.felt VALUES ('e')",
-    "UPDATE m.k SET m = 'b' WHERE m = 'd'; UPDATE m.child SET m = 'b' WHERE id = 60",
+    "INSERT INTO m.k VALUES ('e', 9)",
     "UPDATE m.both SET f = 'b' WHERE n < 9; UPDATE m.both SET w = 'x' WHERE n > 190; DELETE FROM m.both WHERE n = 50",
     "UPDATE m.arrays SET a = '{c}' WHERE n = 1; UPDATE m.arrays SET n = 5 WHERE n = 2",
 ]
@@ -51,7 +44,7 @@ def test_a_key_of_an_enum_with_an_implicit_cast(
     do(source_dsn, KEYS)
     if rows in ("direct_trigger", "in_place"):
         how: dict[str, Any] = {} if rows == "in_place" else {"capture": {"rows": rows}}
-        move = lifecycle(source_dsn, rewrite={f"m.{t}": {} for t in TABLES}, **how)
+        move = lifecycle(source_dsn, rewrite={f"m.{t}": {} for t in ("k", "both", "arrays")}, **how)
     else:
         move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"]}, capture={"rows": rows})
     move.run_all(until="snapshot")
@@ -59,35 +52,13 @@ def test_a_key_of_an_enum_with_an_implicit_cast(
     move.run_all(after="snapshot", until="replay")
     do(source_dsn, *WRITES[3:])
     move.run_all(after="schema_sync", until="swap")
-    valid = "SELECT array_agg(convalidated) FROM pg_constraint WHERE contype = 'f' AND connamespace = 'm'::regnamespace"
-    assert one(move.target, valid) == [True, True]
     if move.target != move.source:
         assert differences(move.source, move.target) == []
     else:
         rows_of = "SELECT array_agg(x::text ORDER BY x::text) FROM m.{} x"
-        assert one(move.source, rows_of.format("k")) == ["(a,7)", "(b,2)", "(e,9)"]
-        assert one(move.source, rows_of.format("felt")) == ["(b)", "(e)"]
+        assert one(move.source, rows_of.format("k")) == ["(a,7)", "(d,2)", "(e,9)"]
         move.run("revert")
         assert one(move.source, rows_of.format("arrays")) == ["({b},5)", "({c},1)"]
-
-
-def test_foreign_keys_of_an_enum_that_the_target_has_already(
-    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
-) -> None:
-    """Which tie their tables to each other: a window changes parent and child, in whatever order they fit."""
-    do(source_dsn, KEYS)
-    allowed = {"target_added_constraints": "allow"}
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"]}, schema=allowed)
-    move.run_all(until="replay")
-    do(
-        target_dsn,
-        "ALTER TABLE m.child ADD CONSTRAINT by_hand FOREIGN KEY (m) REFERENCES m.k ON UPDATE CASCADE",
-        "ALTER TABLE m.felt ADD CONSTRAINT by_hand FOREIGN KEY (f) REFERENCES m.k ON UPDATE CASCADE",
-        "ALTER TABLE m.child ENABLE TRIGGER ALL",
-    )
-    do(source_dsn, *WRITES)
-    assert not move.run("replay").blocked
-    assert differences(move.source, move.target) == []
 
 
 def test_keys_that_cannot_be_followed_are_refused_before_anything_is_touched(
@@ -98,7 +69,7 @@ def test_keys_that_cannot_be_followed_are_refused_before_anything_is_touched(
     refusal = str(move.refused("setup", PreflightRefused))
     assert 'm.chars): key column c is of type "char", of which Postgres 18 plans no comparison' in refusal
     assert "m.k): key column m is of type m.mood, which the target has not yet" in refusal
-    assert refusal.count("which the target has not yet") == 4
+    assert refusal.count("which the target has not yet") == 3
     assert "capture: {rows: change_log}" in refusal
     do(source_dsn, "ALTER TABLE m.chars ALTER COLUMN c TYPE text")
     move.content["capture"] = {"rows": "change_log"}
