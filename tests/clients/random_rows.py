@@ -167,7 +167,9 @@ class Filler:
 
     def fill(self, rows: int) -> None:
         for table in self.in_order():
-            for _ in range(rows):
+            for _ in range(4 * rows):
+                if self.made[table[1]] == rows:
+                    break
                 try:
                     with self.conn.transaction():
                         self.row(table)
@@ -214,11 +216,10 @@ class Filler:
     def _of(self, parent: Parent) -> dict[str, sql.Composable]:
         """The key of some row of the parent; nulls where it has none."""
         keys = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in parent.keys)
-        some = self.conn.execute(
-            sql.SQL("SELECT {} FROM {} ORDER BY 1 OFFSET {} LIMIT 1").format(
-                keys, sql.Identifier(*parent.name), self.chance.randrange(20)
-            )
-        ).fetchone()
+        rows = self.conn.execute(
+            sql.SQL("SELECT {} FROM {} ORDER BY 1 LIMIT 20").format(keys, sql.Identifier(*parent.name))
+        ).fetchall()
+        some = self.chance.choice(rows) if rows else None
         return {
             column: sql.SQL("NULL") if some is None else sql.Literal(value)
             for column, value in zip(parent.columns, some or parent.keys, strict=True)
