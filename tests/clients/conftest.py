@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.stages import StageResult
 from tests.combinations import matrix
 from tests.conftest import Database
-from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import one
 
 CAPTURE = {"queue": {"rows": "change_log", "ddl": "queue"}, "wal": {"rows": "wal", "ddl": "wal"}}
@@ -89,14 +89,18 @@ class Move:
             raise failure
         self.run("replay")
 
-    def end_equal(self) -> None:
-        """Cut over, and both sides are the same: rows, sequences, catalogs, and what pg_dump prints."""
+    def end_equal(self, *, fenced: Sequence[str] = ()) -> None:
+        """Cut over, and both sides are the same: rows, sequences, catalogs, and what pg_dump prints. Of all tables the
+        fence stays on those of `fenced` alone."""
         for stage in ("replay", "verify", "swap"):
             self.run(stage)
         assert list(map(str, differences(self.source, self.target))) == []
         assert list(map(str, compare_sequences(self.source, self.target))) == []
         self.run("cleanup")
-        assert left_behind(self.source) == []
+        kept = {f"trigger pgddl_fence_{self.life.name} on {table}" for table in fenced}
+        assert set(left_behind(self.source)) == (kept | {"schema pgddl"} if kept else set())
+        if kept:  # what cleanup leaves to whoever switches the source off
+            execute(self.source, "DROP SCHEMA pgddl CASCADE")
         assert compare_catalogs(self.source, self.target) == []
         assert unlike(*(self.dump(dsn) for dsn in (self.source, self.target))) == []
 
