@@ -760,6 +760,8 @@ class Attempt:
         self.mallory, self.move, self.kinds = mallory, move, list(kinds)
         self.dsns = list(dict.fromkeys([move.source, move.target]))
         self.blocked: dict[str, str] = {}
+        self.may_stop = False
+        """Whether code that leaves something may stop its own table."""
         self.turn = 0
 
     def stage(self, name: str, **options: Any) -> StageResult:
@@ -780,6 +782,18 @@ class Attempt:
         self.turn += 1
         write = self.mallory.writes if self.turn % 2 else self.mallory.hostile
         write(self.move.source, self.kinds, self.turn)
+
+    def starts_over(self, done: Sequence[str]) -> None:
+        """What she has stopped is made anew, and brought as far as the others."""
+        if self.blocked:
+            stages.reset(load_pipeline(self.move.content), *self.move_dsns, list(self.blocked))
+            self.blocked, self.may_stop = {}, False
+            for name in done:
+                self.stage(name)
+
+    @property
+    def move_dsns(self) -> tuple[str, str]:
+        return self.move.source, self.move.target
 
     @property
     def going(self) -> list[Kind]:
@@ -811,6 +825,8 @@ class Attempt:
         self._only_what_may_be_refused()
 
     def _only_what_may_be_refused(self) -> None:
+        if self.may_stop:
+            return
         stopped = {k.name for k in self.kinds for table in self.blocked if _about(k, table)}
         assert stopped <= {k.name for k in self.kinds if k.expected == "refused"}, self.blocked
 

@@ -36,6 +36,7 @@ from airflow_provider_pgddl.engine.journal import EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.rights.trust import powers
 from airflow_provider_pgddl.engine.sql import queries
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -98,7 +99,8 @@ class Target:
         row = self.journal.row(event_id)
         return apply_captured(
             self.conn, self.session, pipeline, self.journal, self.lease.fence, row,
-            trusted_on_source=lambda _: trusted, copies_only=copies_only,
+            trusted_on_source=lambda _: trusted,
+            powers_on_source=lambda role: powers(self.conn, [role]).get(role, set()), copies_only=copies_only,
         )  # fmt: skip
 
     def status(self, event_id: int) -> str:
@@ -618,7 +620,7 @@ def test_what_a_person_settled_meanwhile_is_not_applied(target: Target) -> None:
     target.journal.resolve(event, "done by hand")
     outcome = apply_captured(
         target.conn, target.session, target.pipeline, target.journal, target.lease.fence, row,
-        trusted_on_source=lambda _: False,
+        trusted_on_source=lambda _: False, powers_on_source=lambda _: (),
     )  # fmt: skip
     assert outcome.status == "resolved" and outcome.over
     assert target.columns() == ["id"]
@@ -713,7 +715,8 @@ with Lease(dsn, "shop", "replay", None) as lease:
     })
     journal = DdlJournal(conn, "shop", 1)
     apply_captured(
-        conn, session, pipeline, journal, lease.fence, journal.row(event), trusted_on_source=lambda _: True
+        conn, session, pipeline, journal, lease.fence, journal.row(event), trusted_on_source=lambda _: True,
+        powers_on_source=lambda _: (),
     )
 """
 

@@ -113,13 +113,17 @@ def test_nothing_that_code_leaves_in_our_session_is_used_with_our_rights(
 ) -> None:
     """Also where it is written into a table by COPY; a stage may fail for it, and must say whose code it was."""
     attempt = begun(mallory, lifecycle, on_both, SOME)
-    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"):
+    ordered = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap")
+    for number, stage in enumerate(ordered):
         attempt.writes()
         for dsn in on_both:
             mallory.leaves_behind(dsn, what)
+        attempt.may_stop = True
         through = attempt.stage_or_stops(stage)
         for dsn in on_both:
             mallory.leaves_behind(dsn, "")
+        attempt.starts_over(ordered[:number])
+        attempt.may_stop = False
         if not through:
             attempt.stage(stage)
     attempt.stays()

@@ -48,7 +48,8 @@ CHANGES: dict[str, str] = {
     "add_check": "ALTER TABLE {t} ADD CHECK (m.evil(id, '{w}') > 0)",
     "validate_check": "ALTER TABLE {t} ADD CONSTRAINT c CHECK (m.evil(id, '{w}') > 0) NOT VALID;"
     " ALTER TABLE {t} VALIDATE CONSTRAINT c",
-    "set_not_null": "CREATE INDEX ON {t} (v) WHERE m.evil(1, '{w}') > 0; ALTER TABLE {t} ALTER v SET NOT NULL",
+    "set_not_null": "CREATE INDEX ON {t} (v) WHERE m.evil(1, '{w}') > 0;"
+    " ALTER TABLE {t} ADD CHECK (m.evil(1, '{w}') > 0); ALTER TABLE {t} ALTER v SET NOT NULL",
     "index": "CREATE INDEX ON {t} ((m.evil(id, '{w}')))",
     "index_predicate": "CREATE INDEX ON {t} (v) WHERE m.evil(1, '{w}') > 0",
     "exclude": "ALTER TABLE {t} ADD EXCLUDE USING btree ((m.evil(id, '{w}')) WITH =)",
@@ -217,6 +218,8 @@ def test_putting_the_target_right_and_looking_at_a_swap_run_no_code_of_hers(
     ):  # fmt: skip
         shell(*args)
         print(json.dumps(args), capsys.readouterr().out[-300:])
+    added = "SELECT FROM pg_attribute WHERE attname = 'd' AND attrelid = 'm.check_constant'::regclass"
+    assert len(move.journal(added)) == 1
     for stage in ("replay", "verify"):
         with contextlib.suppress(PgddlError):
             move.run(stage)

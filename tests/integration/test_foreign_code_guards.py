@@ -98,7 +98,18 @@ def _probed_by_us(patch: pytest.MonkeyPatch) -> None:
 
 
 def _trusted_clients(patch: pytest.MonkeyPatch) -> None:
+    """Nor is looked whose code is on the table, as it is for clients that are trusted."""
     patch.setattr(as_client, "untrusted", lambda *_: set())
+    patch.setattr(as_client, "keeper_of", lambda *_: altering.Keeper("", False))
+
+
+def _made_by_us(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(altering, "_author", lambda *_: "")
+
+
+def _planned_by_us(patch: pytest.MonkeyPatch) -> None:
+    """As if nothing but what an ALTER TABLE brings was ever computed."""
+    patch.setattr(altering, "_evaluates", lambda command: altering.action_name(command) in altering._BRING)
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,8 @@ GUARDS = {
     "deferred triggers end it": Guard(_deferred, ["check"], leaves="deferred trigger"),
     "no direct trigger": Guard(_handed_over, ["check", "generated"], rows="direct_trigger"),
     "keys are validated as the owner": Guard(_altered_by_us, ["foreign_key"], (*UNTIL_REPLAY, "verify", "swap")),
+    "generated columns are planned as their author": Guard(_made_by_us, ["generated_constant"], ("setup", "snapshot")),
+    "constraints are planned as the owner": Guard(_planned_by_us, ["made_not_null"], ("setup", "snapshot")),
     "orders are tried as the owner": Guard(_probed_by_us, ["ordered"], ("setup",)),
 }
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import psycopg
 from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.connect import Session
@@ -28,7 +27,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed,
 from airflow_provider_pgddl.engine.journal import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.lease import Fence
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights.altering import alter, keeper_of
 from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -193,12 +193,14 @@ def apply_captured(
     row: DdlRow,
     *,
     trusted_on_source: Callable[[str], bool],
+    powers_on_source: Callable[[str], Collection[str]],
     copies_only: bool = False,
 ) -> Outcome:
     """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
 
     `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
-    `trusted_on_source` is asked where the target lacks the client's role, and says whether our rights may stand in.
+    `trusted_on_source` is asked where the target lacks the client's role, and says whether our rights may stand in;
+    `powers_on_source` where it may more on the target than most (`trust.powers`).
     """
     own = DdlJournal(conn, journal.pipeline, journal.run)  # the work and its bookkeeping commit together
     before = None
@@ -212,7 +214,7 @@ def apply_captured(
     blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
     run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
     try:
-        return run.until_done(trusted_on_source, None if attempt.interrupted else before)
+        return run.until_done(trusted_on_source, powers_on_source, None if attempt.interrupted else before)
     except StageFailed as error:
         return run.failed(f"{error.what}; {error.todo}" if error.todo else error.what)
 
@@ -255,20 +257,25 @@ class _Run:
     blockers: Blockers
     copies_only: bool
 
-    def until_done(self, trusted_on_source: Callable[[str], bool], before: State | None) -> Outcome:
+    def until_done(
+        self,
+        trusted_on_source: Callable[[str], bool],
+        powers_on_source: Callable[[str], Collection[str]],
+        before: State | None,
+    ) -> Outcome:
         ddl = self.pipeline.ddl
         roles = roles_of(self.conn)
         statements, notes = self._fitting(roles)
         if not statements:
             return self._skipped("; ".join(notes))
-        client = client_of(self.conn, self.event, self.pipeline, roles, trusted_on_source)
+        client = client_of(self.conn, self.event, self.pipeline, roles, trusted_on_source, powers_on_source)
         client = replace(client, notes=(*client.notes, *notes))
         if self.copies_only and not client.behind_wall:
             client = replace(client, role=None)  # it has done it to the live table; the copy is ours until the swap
         concurrent = self.row.concurrently
-        if concurrent and (self.copies_only or client.behind_wall):
+        if concurrent and (self.copies_only or client.behind_wall or self._is_kept(client, statements)):
             statements, concurrent = [concurrently.plain(statement) for statement in statements], False
-            if not self.copies_only:
+            if not self.copies_only and client.behind_wall:
                 # What works in several transactions runs in no function, and SET ROLE keeps no code from being us.
                 told = f"run without CONCURRENTLY, behind the wall: role {client.role} is not trusted"
                 client = replace(client, notes=(*client.notes, told))
@@ -300,6 +307,14 @@ class _Run:
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE)
 
+    def _is_kept(self, client: Client, statements: Sequence[str]) -> bool:
+        """Whether it may plan code of a table's owner who is not trusted (DETACH PARTITION CONCURRENTLY)."""
+        with self.conn.transaction():
+            self.conn.execute(
+                _Q["assume"], [True, ["lock_timeout"], [f"{round(self.pipeline.ddl.retry_for * 1000)}ms"]]
+            )
+            return any(keeper_of(self.conn, each, client.trusted, client.path).role for each in statements)
+
     # --- one try ------------------------------------------------------------------------------------------------
 
     def _once(self, client: Client, statements: Sequence[str], roles: Collection[str]) -> None:
@@ -321,13 +336,11 @@ class _Run:
         """In place the owner of a copy may make an index in its schema, in this transaction and no other: at any other
         time it could make there what has the name of somebody else's copy."""
         guest = client.role if self.copies_only and client.behind_wall else None
-        opened = self.conn.execute(_Q["closed_copies"], [guest]).fetchall() if guest else []
-        rights = [(sql.Identifier(schema), sql.Identifier(guest or "")) for (schema,) in opened]
-        for schema, role in rights:
-            self.conn.execute(sql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(schema, role))
-        yield
-        for schema, role in rights:
-            self.conn.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, role))
+        schemas = [schema for (schema,) in self.conn.execute(_Q["closed_copies"], [guest])] if guest else []
+        with ExitStack() as open_to:
+            for schema in schemas:
+                open_to.enter_context(keeping.may_make(self.conn, str(guest), schema))
+            yield
 
     def _give_away(self, roles: Collection[str]) -> list[str]:
         """To its owner on the source what was made with our rights; returns what could not be given."""

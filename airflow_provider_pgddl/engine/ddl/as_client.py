@@ -17,7 +17,8 @@ from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, st
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.trust import untrusted
+from airflow_provider_pgddl.engine.rights.altering import keeper_of
+from airflow_provider_pgddl.engine.rights.trust import powers, untrusted
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
@@ -42,6 +43,10 @@ class Client:
     settings: Mapping[str, str]
     notes: tuple[str, ...] = ()
     behind_wall: bool = False
+    trusted: tuple[str, ...] = ()
+    """The pipeline's trusted_roles."""
+    path: tuple[str, ...] = ()
+    """Where names without a schema are looked for."""
 
     def run(self, conn: Session, statements: Sequence[str], lock_timeout: float) -> None:
         """In the transaction that is open, where we are ourselves again afterwards."""
@@ -51,11 +56,17 @@ class Client:
             wall.run(conn, self.role, *statements, settings=values)
             return
         own = own_role(conn)
-        self._become(conn, values, local=True)
         for statement in statements:
+            _set(conn, {"lock_timeout": values["lock_timeout"]}, local=True)
+            # The table's owner may have put code there that it has not where the client looked.
+            keeper = keeper_of(conn, statement, self.trusted, self.path)
+            if keeper.coded and keeper.role:
+                wall.run(conn, keeper.role, statement, settings=values)
+                continue
+            self._become(conn, values, local=True)
             conn.execute(statement)
-        # What we write ourselves means what it says.
-        _set(conn, {"role": own} | {name: PINNED[name] for name in values}, local=True)
+            # What we write ourselves means what it says.
+            _set(conn, {"role": own} | {name: PINNED[name] for name in values}, local=True)
 
     def take_session(self, conn: Session, lock_timeout: float) -> None:
         """For a session that nobody uses for anything else, and a client that is trusted with it."""
@@ -114,9 +125,11 @@ def client_of(
     pipeline: Pipeline,
     roles: Collection[str],
     trusted_on_source: Callable[[str], bool],
+    powers_on_source: Callable[[str], Collection[str]],
 ) -> Client:
     """StageFailed where its role is missing and has to be there: also where `missing_role` does not ask for it, if
-    what it makes is not to be ours, that is, code that others trust."""
+    what it makes is not to be ours, that is, code that others trust. And where it could do on the target what it cannot
+    on the source: it has never asked for that, and has written what runs."""
     missing_role: MissingRole = pipeline.ddl.missing_role
     given = {_SETTINGS[k.lower()]: v for k, v in event["settings"].items() if k.lower() in _SETTINGS}
     settings = {"search_path": _path(event["path"]), **given}
@@ -126,19 +139,43 @@ def client_of(
         del settings[name]
     mapping = missing_role if isinstance(missing_role, dict) else {}
     role = mapping.get(event["role"], event["role"])
+    trusted, path = tuple(pipeline.trusted_roles), tuple(event["path"])
     if role in roles:
+        _refuse_more(conn, role, event["role"], trusted_on_source, powers_on_source)
         behind_wall = bool(untrusted(conn, [role], pipeline.trusted_roles))
         if not behind_wall and not may_become(conn, role):  # a superuser, where we are none: we may do less than it
             note = f"role {role} is not ours to take: run with our own rights"
-            return Client(None, settings, (*notes, note))
-        return Client(role, settings, tuple(notes), behind_wall)
+            return Client(None, settings, (*notes, note), trusted=trusted, path=path)
+        return Client(role, settings, tuple(notes), behind_wall, trusted, path)
     if missing_role == "ignore" and trusted_on_source(role):
-        return Client(None, settings, (*notes, f"the target has no role {role}: run with our own rights"))
+        note = f"the target has no role {role}: run with our own rights"
+        return Client(None, settings, (*notes, note), trusted=trusted, path=path)
     create = sql.SQL("CREATE ROLE {};").format(sql.Identifier(role)).as_string()
     todo = f"on the target: {create} or map it in ddl.missing_role"
     if missing_role == "ignore":
         todo += ", or name it in trusted_roles (what it makes is ours then)"
     raise StageFailed(f"the target has no role {role}", todo=todo, sql=create)
+
+
+def _refuse_more(
+    conn: Session,
+    role: str,
+    client: str,
+    trusted_on_source: Callable[[str], bool],
+    powers_on_source: Callable[[str], Collection[str]],
+) -> None:
+    has = powers(conn, [role]).get(role, set())
+    if not has or trusted_on_source(client):
+        return
+    powers_there = {power.replace(sql.Identifier(client).as_string(), "") for power in powers_on_source(client)}
+    more = sorted(power for power in has if power.replace(sql.Identifier(role).as_string(), "") not in powers_there)
+    if more:
+        take = " ".join(more)
+        raise StageFailed(
+            f"role {role} may do on the target what {client} may not on the source, and would do it by this",
+            todo=f"on the target: {take} or set trusted_roles: [{client}]",
+            sql=take,
+        )
 
 
 def _path(schemas: Sequence[str]) -> str:

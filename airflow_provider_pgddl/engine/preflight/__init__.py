@@ -77,6 +77,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
         source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
         foreign_code.guarded, foreign_code.without_usage, foreign_code.missing_authors,
+        foreign_code.raised,
     ]  # fmt: skip
     last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:

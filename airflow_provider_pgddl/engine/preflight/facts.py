@@ -9,6 +9,7 @@ from typing import Any, Literal, LiteralString, NamedTuple
 
 from psycopg.rows import dict_row
 
+from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
@@ -102,11 +103,11 @@ class Facts:
         self.target = sides[1] if len(sides) > 1 else None
         self.sides = sides
         self.tables = list(dict.fromkeys(tables))
-        structure = [table_pattern(pattern) for pattern in pipeline.tables.schema_only]
+        self.structure = [table_pattern(pattern) for pattern in pipeline.tables.schema_only]
         self.rows = [
             (schema, name)
             for schema, name in self.tables
-            if not any(s.fullmatch(schema) and t.fullmatch(name) for s, t in structure)
+            if not any(s.fullmatch(schema) and t.fullmatch(name) for s, t in self.structure)
         ]
         named = self.source.rows("named", schemas=[s for s, _ in self.tables], names=[t for _, t in self.tables])
         self.kinds: dict[Table, str] = {(schema, name): kind for schema, name, oid, kind in named if oid is not None}
@@ -121,6 +122,19 @@ class Facts:
         """By oid, whose the tables whose rows move are, and what code of roles that are not trusted is on them."""
         found = survey(self.source.conn, self.row_oids, self.pipeline.trusted_roles)
         return {oid: found.get(oid, NOTHING) for oid in self.row_oids}
+
+    @cached_property
+    def surveyed_structure(self) -> Mapping[Table, Survey]:
+        """The same of tables whose structure alone is moved, where something is to be said."""
+        structure = [
+            table
+            for table in catalog.table_names(self.source.conn)
+            if table not in self.rows
+            and any(s.fullmatch(table[0]) and t.fullmatch(table[1]) for s, t in self.structure)
+        ]
+        oids = {oid: table for table, oid in catalog.oids_of(self.source.conn, structure).items()}
+        found = survey(self.source.conn, oids, self.pipeline.trusted_roles)
+        return {oids[oid]: survey for oid, survey in found.items()}
 
     def written(self, oid: int) -> str:
         return written(*self.names[oid])

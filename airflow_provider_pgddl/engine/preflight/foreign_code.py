@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import Facts
 from airflow_provider_pgddl.engine.rights.keeping import Code, Survey
+from airflow_provider_pgddl.engine.rights.trust import more
 
 NAMED = 3  # pieces of code of one table that a finding names
 
@@ -24,8 +26,8 @@ def unmade(facts: Facts) -> Iterator[Finding]:
     """What would run while the target's table is made, or for columns that are not written there."""
     if facts.target is None:
         return
-    for oid, found in facts.surveyed.items():
-        table = facts.names[oid]
+    with_rows = {facts.names[oid]: found for oid, found in facts.surveyed.items()}
+    for table, found in {**facts.surveyed_structure, **with_rows}.items():
         for code in found.code:
             if code.kind == "partition key":
                 what = f"{code} runs where the table is made, as us"
@@ -34,7 +36,7 @@ def unmade(facts: Facts) -> Iterator[Finding]:
             else:
                 continue
             fix = f"-- in the pipeline file, if this code may run with our rights:\ntrusted_roles: [{code.author}]"
-            yield Finding("error", "foreign_code", "source", facts.written(oid), what, fix)
+            yield Finding("error", "foreign_code", "source", written(*table), what, fix)
             break
 
 
@@ -87,12 +89,21 @@ def missing_authors(facts: Facts) -> Iterator[Finding]:
     for author in authors:
         if mapping.get(author, author) in there:
             continue
-        oid, code = next(
-            (oid, code) for oid, f in facts.surveyed.items() for code in f.code if code.author == author
-        )
+        oid, code = next((oid, code) for oid, f in facts.surveyed.items() for code in f.code if code.author == author)
         what = f"{code} would belong to us on the target, which has no role {author}, and run with our rights"
         fix = f"CREATE ROLE {facts.target.name(author)};"
         yield Finding("error", "foreign_code", "target", facts.written(oid), what, fix)
+
+
+def raised(facts: Facts) -> Iterator[Finding]:
+    """Whose code, or DDL, could do on the target what its author cannot on the source."""
+    if facts.target is None:
+        return
+    roles = {code.author for found in facts.surveyed.values() for code in found.code}
+    trusted = facts.pipeline.trusted_roles
+    for role, taken_by in sorted(more(facts.target.conn, facts.source.conn, roles, trusted).items()):
+        what = f"code of role {role} would run there with rights that {role} has not on the source"
+        yield Finding("error", "foreign_code", "target", None, what, "\n".join(sorted(taken_by)))
 
 
 def _listed(code: Sequence[Code]) -> str:

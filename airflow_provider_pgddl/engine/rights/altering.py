@@ -69,11 +69,14 @@ def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
         _make_as(conn, author, node, statement)
         return
     keeper = keeper_of(conn, statement, trusted)
-    brings = kind_of(node) == "AlterTableStmt" and any(_brings(command) for command in _commands(node))
+    bringing = [c for c in _commands(node) if _brings(c)] if kind_of(node) == "AlterTableStmt" else []
+    brings = bool(bringing)
+    if bringing and keeping.anybody(conn, trusted):
+        for stranger in keeping.strangers(conn, _brought(conn, node, bringing, trusted), keeper.role):
+            raise StageFailed(keeping.refusal(stranger, keeper.role), table=".".join(_about(node)[0]), sql=statement)
     if not (keeper.role and (keeper.coded or brings)):
         conn.execute(statement)
         return
-    keeping.let_in(conn, [(schema, keeper.role, False) for schema, _ in _about(node)])
     keys = _new_primary_key(node)
     if keys is None:
         wall.run(conn, keeper.role, statement)
@@ -86,10 +89,10 @@ def keeper_of(conn: Session, statement: str, trusted: Sequence[str], path: Seque
     """Who keeps the tables of which the statement evaluates something; nobody adds code to them from here on.
     StageFailed where no role will do. `path`: where names without a schema are looked for."""
     node = statement_node(parse(statement))
-    names = [(schema, name) for found, name in _about(node) for schema in ([found] if found else path)]
-    args = [list(each) for each in zip(*names, strict=True)]
-    found: dict[int, list[int]] = dict(conn.execute(_Q["with_referenced"], args).fetchall()) if names else {}
-    oids = sorted({*found, *(oid for others in found.values() for oid in others)})
+    names = _looked_for(_about(node), path)
+    found = _with_referenced(conn, names)
+    referenced = _with_referenced(conn, _looked_for(_referenced(node), path))
+    oids = sorted({*found, *referenced, *(oid for others in found.values() for oid in others)})
     if not oids:
         return Keeper("", False)
     surveyed = keeping.survey(conn, oids, trusted)
@@ -105,7 +108,21 @@ def keeper_of(conn: Session, statement: str, trusted: Sequence[str], path: Seque
     code = [c for oid in oids for c in surveyed.get(oid, keeping.NOTHING).code]
     for stranger in keeping.strangers(conn, code, role):
         raise StageFailed(keeping.refusal(stranger, role), table=".".join(names[0]), sql=statement)
+    if role:
+        keeping.let_in(conn, [(schema, role, False) for schema, _ in names])
     return Keeper(role, bool(code))
+
+
+def _looked_for(names: Sequence[Name], path: Sequence[str]) -> list[Name]:
+    return [(schema, name) for found, name in names for schema in ([found] if found else path)]
+
+
+def _with_referenced(conn: Session, names: Sequence[Name]) -> dict[int, list[int]]:
+    if not names:
+        return {}
+    args = [list(each) for each in zip(*names, strict=True)]
+    found: dict[int, list[int]] = dict(conn.execute(_Q["with_referenced"], args).fetchall())
+    return found
 
 
 # --- literals ---------------------------------------------------------------------------------------------------------
@@ -162,12 +179,20 @@ def _about(node: Node) -> list[Name]:
 
 
 def _other(command: Node) -> Node | None:
-    """The relation at the other end of what an action attaches or refers to."""
+    """The relation at the other end of what an action attaches."""
     if action_name(command) in ("AT_AttachPartition", "AT_DetachPartition"):
         return unwrap(getattr(command, "def")).name
     if action_name(command) in ("AT_AddInherit", "AT_DropInherit"):
         return unwrap(getattr(command, "def"))
-    return unwrap(getattr(command, "def")).pktable if _checks(command) == "foreign key" else None
+    return None
+
+
+def _referenced(node: Node) -> list[Name]:
+    """The tables that new foreign keys which are checked refer to."""
+    if kind_of(node) != "AlterTableStmt":
+        return []
+    keys = [unwrap(getattr(c, "def")) for c in _commands(node) if _checks(c) == "foreign key"]
+    return [relation(key.pktable) for key in keys]
 
 
 def _commands(node: Node) -> list[Node]:
@@ -219,10 +244,14 @@ def _author(conn: Session, node: Node, statement: str, trusted: Sequence[str]) -
         for constraint in map(unwrap, column.constraints)
         if constraint_kind(constraint) == "generated"
     ]
-    code = _code_of(conn, node, [*keys, *generated], trusted) if keys or generated else []
+    if not (keys or generated) or not keeping.anybody(conn, trusted):
+        return ""
+    columns = [e for e in node.table_elts if kind_of(unwrap(e)) == "ColumnDef"]
+    name = node.relation.relname
+    code = _code_of(conn, name, columns, node.inh_relations, [*keys, *generated], trusted)
     if not code:
         return ""
-    in_keys = _code_of(conn, node, keys, trusted) if keys else []
+    in_keys = _code_of(conn, name, columns, node.inh_relations, keys, trusted) if keys else []
     others = [c for c in code if c.author != code[0].author or c.nested]
     for stranger in (*in_keys, *others):  # a partition key is computed again wherever the table is looked at
         raise StageFailed(
@@ -235,17 +264,56 @@ def _author(conn: Session, node: Node, statement: str, trusted: Sequence[str]) -
     return code[0].author
 
 
-def _code_of(conn: Session, node: Node, expressions: Sequence[Node], trusted: Sequence[str]) -> list[keeping.Code]:
-    """What of roles that are not trusted expressions over a new table's columns call; the server says it of a view of
-    them, for which it analyzes them and neither plans nor evaluates one."""
+def _brought(conn: Session, node: Node, commands: Sequence[Node], trusted: Sequence[str]) -> list[keeping.Code]:
+    """What of roles that are not trusted an ALTER TABLE brings to a table."""
+    (like,) = statement_node(parse("CREATE TABLE t (LIKE t)")).table_elts
+    unwrap(like).relation.CopyFrom(node.relation)
+    unwrap(like).relation.inh = True
+    columns, expressions = [like], []
+    for command in commands:
+        definition = getattr(command, "def")
+        kind = kind_of(unwrap(definition))
+        if kind == "ColumnDef":
+            if action_name(command) == "AT_AddColumn" and not command.missing_ok:
+                columns.append(definition)
+            else:
+                columns.append(_column(f"pgddl_{len(columns)}", unwrap(definition).type_name))
+            expressions += [e for e in (unwrap(definition).raw_default,) if e.WhichOneof("node")]
+            expressions += [c.raw_expr for c in map(unwrap, unwrap(definition).constraints) if c.HasField("raw_expr")]
+        elif kind == "Constraint":
+            expressions.append(unwrap(definition).raw_expr)
+        else:
+            expressions.append(definition)
+    return _code_of(conn, node.relation.relname, columns, (), expressions, trusted)
+
+
+def _column(name: str, type_: Node) -> Node:
+    (column,) = statement_node(parse("CREATE TABLE t (c integer)")).table_elts
+    unwrap(column).colname = name
+    unwrap(column).type_name.CopyFrom(type_)
+    return column
+
+
+def _code_of(
+    conn: Session,
+    name: str,
+    columns: Sequence[Node],
+    parents: Sequence[Node],
+    expressions: Sequence[Node],
+    trusted: Sequence[str],
+) -> list[keeping.Code]:
+    """What of roles that are not trusted columns and expressions over them call; the server says it of a view of them,
+    for which it analyzes them and neither plans nor evaluates one."""
     table, view = parse(_TABLE), parse(_VIEW)
     made, select = statement_node(table), unwrap(statement_node(view).query)
-    made.inh_relations.extend(node.inh_relations)
-    for column in (e for e in node.table_elts if kind_of(unwrap(e)) == "ColumnDef"):
+    made.inh_relations.extend(parents)
+    for column in columns:
         made.table_elts.append(column)
-        del unwrap(made.table_elts[-1]).constraints[:]
-    unwrap(select.from_clause[0]).alias.aliasname = node.relation.relname
-    target = select.target_list.pop()
+        if kind_of(unwrap(column)) == "ColumnDef":
+            del unwrap(made.table_elts[-1]).constraints[:]
+            unwrap(made.table_elts[-1]).ClearField("raw_default")
+    unwrap(select.from_clause[0]).alias.aliasname = name
+    target = select.target_list.pop() if expressions else None
     for number, expression in enumerate(expressions, 1):
         unwrap(target).name = f"c{number}"
         unwrap(target).val.CopyFrom(expression)
@@ -253,9 +321,7 @@ def _code_of(conn: Session, node: Node, expressions: Sequence[Node], trusted: Se
     with conn.transaction(force_rollback=True):
         conn.execute(deparse(table))
         conn.execute(deparse(view))
-        row = conn.execute(_Q["probe"]).fetchone()
-        assert row is not None
-        args = {"oids": [row[0]], "trusted": list(trusted)}
+        args = {"oids": [oid for (oid,) in conn.execute(_Q["probe"])], "trusted": list(trusted)}
         return [keeping.Code(*code) for _, *code in conn.execute(_Q["foreign_code"], args).fetchall()]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
@@ -22,7 +23,7 @@ from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Retry, StageFailed
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.trust import untrusted
+from airflow_provider_pgddl.engine.rights.trust import more, untrusted
 from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rows.yielding import Patience, lock_briefly
 from airflow_provider_pgddl.engine.sql import queries
@@ -53,6 +54,12 @@ class Code:
         return f"{self.code} of role {self.author} (in {self.kind} {self.name})"
 
 
+class CodeFailed(psycopg.DataError):
+    """Code of a table's owner has failed, by whatever error; to whoever moves rows one that they do not fit."""
+
+    sqlstate = "22000"
+
+
 class OwnerChanged(Retry):
     """A table is another role's than when the stage began."""
 
@@ -70,10 +77,13 @@ def look(
     originals = [oid for oid, _ in tables.values()]
     live = survey(source, [*originals, *copies.values()] if source is target else originals, trusted)
     copied = live if source is target else survey(target, copies.values(), trusted)
+    authors = {code.author for here in live.values() for code in here.code}
+    raised = {} if source is target else more(target, source, authors, trusted)
     found = {}
     for i, (oid, _) in tables.items():
         here, copy = live.get(oid, NOTHING), copied.get(copies.get(i, 0), NOTHING)
         why = [*here.refused, *copy.refused]
+        why += [may_more(role, raised[role]) for role in sorted({code.author for code in here.code} & raised.keys())]
         if source is target and i in copies and copy.role != here.role:
             why.append(
                 f"it belongs to {here.role or 'a trusted role'} and its copy to {copy.role or 'a trusted role'}: "
@@ -108,10 +118,10 @@ def may_make(conn: Session, role: str, schema: str, *names: str) -> Iterator[Non
     conn.execute(sql.SQL("GRANT {}").format(rights.format(sql.SQL(", ").join(lacking), where, sql.SQL("TO"), who)))
     yield
     conn.execute(sql.SQL("REVOKE {}").format(rights.format(sql.SQL(", ").join(lacking), where, sql.SQL("FROM"), who)))
-    more = {found for (found,) in conn.execute(_Q["made_in_schema"], args)} - before
-    if more:
+    others = {found for (found,) in conn.execute(_Q["made_in_schema"], args)} - before
+    if others:
         raise LeftBehindTheWall(
-            f"code that runs as {role} has made {min(more)} in schema {schema}; nothing of it was committed",
+            f"code that runs as {role} has made {min(others)} in schema {schema}; nothing of it was committed",
             todo=f"change that code, or name the role in the pipeline file: trusted_roles: [{role}]",
         )
 
@@ -129,11 +139,15 @@ class Survey:
 NOTHING = Survey("", (), ())
 
 
+def anybody(conn: Session, trusted: Sequence[str]) -> bool:
+    """Whether anything in this database belongs to a role that is not trusted."""
+    return conn.execute(_Q["anybody"], [list(trusted)]).fetchone() == (True,)
+
+
 def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, Survey]:
     """By oid; tables of which nothing is to be said are left out."""
     listed = sorted(set(oids))
-    anybody = conn.execute(_Q["anybody"], [list(trusted)]).fetchone()
-    if not listed or anybody == (False,):
+    if not listed or not anybody(conn, trusted):
         return {}
     owners = dict(conn.execute(_Q["owners"], [listed]).fetchall())
     strange = untrusted(conn, {role for roles in owners.values() for role in roles}, trusted)
@@ -314,6 +328,14 @@ def hold_schemas(conn: Session, oids: Iterable[int]) -> None:
         raise GaveWay("its schema is being altered just now", todo="nothing: this part is tried again") from None
 
 
+def may_more(role: str, taken_by: Iterable[str]) -> str:
+    """Why code of a role must not run on the target, with the ways out."""
+    return (
+        f"code of role {role} would run on the target with rights that {role} has not on the source: there "
+        f"{' '.join(sorted(taken_by))} or set trusted_roles: [{role}]"
+    )
+
+
 def refusal(code: Code, role: str) -> str:
     """Why a table must not be touched, with the ways out."""
     how = (
@@ -335,7 +357,8 @@ def execute(conn: Session, role: str, statement: sql.SQL | sql.Composed, *reads:
     if not role:
         return conn.execute(statement).rowcount
     _let_read(conn, role, reads)
-    return wall.run(conn, role, statement)
+    with _her_own_fault(role):
+        return wall.run(conn, role, statement)
 
 
 def fetch(
@@ -346,7 +369,8 @@ def fetch(
         rows: list[tuple[Any, ...]] = conn.execute(query).fetchall()
         return rows
     _let_read(conn, role, reads)
-    return wall.query(conn, role, query, types)
+    with _her_own_fault(role):
+        return wall.query(conn, role, query, types)
 
 
 def fetch_held(
@@ -375,8 +399,25 @@ def selected(
         yield query
         return
     _let_read(conn, role, reads)
-    with wall.rows(conn, role, query, types) as relation:
+    with _her_own_fault(role), wall.rows(conn, role, query, types) as relation:
         yield sql.SQL("SELECT * FROM {}").format(relation)
+
+
+@contextmanager
+def _her_own_fault(role: str) -> Iterator[None]:
+    """Whatever error code of a table's owner raises is about that table's rows, and ends nobody else's work. What the
+    server says of locks, connections and resources stays what it is, unless it is that code which says it."""
+    try:
+        yield
+    except LeftBehindTheWall as error:
+        raise CodeFailed(error.what) from error
+    except psycopg.Error as error:
+        raised = error.diag.source_function == "exec_stmt_raise"
+        within = wall.NAME in (error.diag.context or "")
+        known = isinstance(error, (psycopg.IntegrityError, psycopg.DataError))  # to whoever moves rows, as they are
+        if not within or known or (isinstance(error, psycopg.OperationalError) and not raised):
+            raise
+        raise CodeFailed(f"code that runs as {role}: {error.diag.message_primary}") from error
 
 
 def _let_read(conn: Session, role: str, relations: Sequence[sql.Identifier]) -> None:

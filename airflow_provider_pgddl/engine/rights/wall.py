@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("wall")
 _numbers = itertools.count(1)
+NAME = "pgddl_wall_"
 
 
 def run(conn: Session, role: str, *statements: str | sql.Composable, settings: Mapping[str, str] | None = None) -> int:
@@ -70,7 +71,7 @@ def _text(conn: Session, statement: str | sql.Composable) -> str:
 
 @contextmanager
 def _made(conn: Session, role: str, kind: str, body: str) -> Iterator[sql.Identifier]:
-    wall = sql.Identifier("pg_temp", f"pgddl_wall_{next(_numbers)}_{secrets.token_hex(8)}")
+    wall = sql.Identifier("pg_temp", f"{NAME}{next(_numbers)}_{secrets.token_hex(8)}")
     make = sql.SQL(_Q[kind]).format(wall=wall, body=sql.Literal(body))
     row = conn.execute(_Q["ourselves"]).fetchone()
     assert row is not None
@@ -103,9 +104,11 @@ def _deferred(conn: Session) -> tuple[str] | None:
     for relation, column in conn.execute(_Q["may_be_deferred"]).fetchall():
         try:
             with conn.transaction(force_rollback=True):
-                alter = sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET STATISTICS 100")
+                setting: sql.Composable = sql.SQL("RESET (fillfactor)")
+                if column is not None:
+                    setting = sql.SQL("ALTER COLUMN {} SET STATISTICS 100").format(sql.Identifier(column))
                 conn.execute(sql.SQL("SET LOCAL lock_timeout = '1s'"))
-                conn.execute(alter.format(sql.SQL(relation), sql.Identifier(column)))
+                conn.execute(sql.SQL("ALTER TABLE {} {}").format(sql.SQL(relation), setting))
         except pg.ObjectInUse:
             return (f"a deferred trigger on {relation}",)
         except pg.LockNotAvailable:

@@ -283,7 +283,8 @@ def dress(conn: Session, plan: Plan) -> None:
         elif differs:
             actions.append(sql.SQL("REPLICA IDENTITY " + {"f": "FULL", "n": "NOTHING", "d": "DEFAULT"}[identity]))
         for action in actions:
-            conn.execute(sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(schema, name), action))
+            statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(schema, name), action)
+            keeping.execute(conn, plan.keepers.writer, statement)  # it looks at an index, which may be another by now
 
 
 def _storage(conn: Session, plan: Plan) -> sql.Composable:

@@ -32,8 +32,8 @@ REFUSALS = (
 def refusal(error: psycopg.Error) -> str:
     """A REFUSALS error as a finding."""
     return (
-        f"the copy refused a row of the source ({error.diag.message_primary}): undo what changed on the source, or "
-        "`pgddl reset` (--tables, where only this table changed) and run again from setup"
+        f"the copy refused a row of the source ({error.diag.message_primary or error}): undo what changed on the "
+        "source, or `pgddl reset` (--tables, where only this table changed) and run again from setup"
     )
 
 

@@ -8,6 +8,23 @@ WHERE r.rolname = ANY(%s::name[]) AND r.rolname <> ALL(%s::name[])
 SELECT EXISTS (SELECT FROM pg_catalog.pg_roles r
                WHERE r.rolname = %s AND (r.rolsuper OR pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')))
 
+-- name: powers
+-- What makes a role able to reach what is others', or the server's, by the statement that takes it away.
+SELECT r.rolname, p.power FROM pg_catalog.pg_roles r
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.format('ALTER ROLE %%I NO%%s;', r.rolname, a.attribute)
+    FROM (VALUES ('SUPERUSER', r.rolsuper), ('CREATEROLE', r.rolcreaterole), ('REPLICATION', r.rolreplication),
+                 ('BYPASSRLS', r.rolbypassrls)) a(attribute, has) WHERE a.has
+    UNION ALL
+    SELECT pg_catalog.format('REVOKE %%I FROM %%I;', g.rolname, r.rolname) FROM pg_catalog.pg_roles g
+    WHERE NOT r.rolsuper AND g.oid <> r.oid AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')
+      AND (g.rolname = current_user
+           OR g.rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files',
+                            'pg_read_all_data', 'pg_write_all_data', 'pg_maintain', 'pg_create_subscription',
+                            'pg_signal_backend', 'pg_checkpoint'))
+) p(power)
+WHERE r.rolname = ANY(%s::name[])
+
 -- name: owners
 -- Who owns each of these tables and its partitions, at any depth.
 SELECT r.oid, pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_userbyid(c.relowner)::text)
@@ -17,13 +34,13 @@ JOIN pg_catalog.pg_class c ON c.oid = t.relid
 GROUP BY r.oid
 
 -- name: anybody
--- Whether a role that is not trusted owns a relation, a function or a domain in this database: where none does, there is nothing to
+-- Whether a role that is not trusted owns a relation, a function or a type in this database: where none does, there is nothing to
 -- look for. pg_shdepend would tell it faster, but has no entries for roles that initdb made, such as pg_database_owner.
 SELECT EXISTS (
     SELECT FROM (
         SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384
         UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
-        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384 AND t.typtype = 'd'
+        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384
     ) o(owner)
     JOIN pg_catalog.pg_roles r ON r.oid = o.owner
     WHERE r.rolname <> ALL(%s::name[]) AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'))
@@ -111,6 +128,11 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
         SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid, false FROM pg_catalog.pg_constraint c
         WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND c.contypid = r.objid
         UNION ALL
+        SELECT d.refclassid, d.refobjid, false FROM pg_catalog.pg_depend d  -- a domain's default
+        WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND d.classid = r.classid AND d.objid = r.objid
+          AND d.refobjid >= 16384 AND d.deptype IN ('n', 'a')
+          AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass)
+        UNION ALL
         SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, inner_type, nested
         FROM pg_catalog.pg_type y CROSS JOIN LATERAL (
             SELECT y.typbasetype, false WHERE y.typtype = 'd'
@@ -134,6 +156,13 @@ WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
     SELECT r.root, r.kind, r.what, y.typowner, 'domain ' || y.oid::pg_catalog.regtype::text, r.nested
     FROM reached r JOIN pg_catalog.pg_type y ON y.oid = r.objid AND y.typtype = 'd'
     WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass
+    UNION
+    -- A composite may get an attribute of a domain at any time, which no lock keeps out: reading one from text runs its CHECK. And
+    -- whoever owns a type may bring casts of it at any time, which for the table's own owner are looked after elsewhere.
+    SELECT r.root, r.kind, r.what, y.typowner, 'type ' || y.oid::pg_catalog.regtype::text, r.kind = 'key column' AND y.typtype = 'c'
+    FROM reached r JOIN pg_catalog.pg_type y ON y.oid = r.objid JOIN pg_catalog.pg_class t ON t.oid = r.root
+    WHERE r.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND r.kind IN ('column', 'key column')
+      AND (y.typtype = 'c' OR y.typowner <> t.relowner AND y.typtype IN ('e', 'r', 'm'))
 )
 SELECT a.root, a.kind, a.what, o.rolname, a.code, bool_or(a.nested)
 FROM authored a JOIN pg_catalog.pg_roles o ON o.oid = a.author
@@ -143,7 +172,8 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
 -- name: calls
 -- The server's own functions are no code of anybody's, but some of them run SQL that they are given (ts_rewrite, query_to_xml), or
 -- do what only our rights allow (pg_read_file, set_config, lo_unlink): whose expression calls them does it. pg_depend knows nothing
--- of these, so expressions are looked through. What is immutable does nothing of the kind. In the shape of foreign_code.
+-- of these, so expressions are looked through. What is immutable does nothing of the kind. So do all functions of some extensions,
+-- which belong to a superuser. In the shape of foreign_code.
 SELECT DISTINCT e.root, e.kind, e.what, o.rolname, 'function ' || p.oid::pg_catalog.regprocedure::text, false
 FROM (
     SELECT r.oid, t.relid, c.relowner FROM unnest(%(oids)s::oid[]) r(oid)
@@ -159,10 +189,16 @@ CROSS JOIN LATERAL (
     SELECT t.root, 'check', k.conname, k.conbin::text FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid AND k.contype = 'c'
 ) e(root, kind, what, expression)
 CROSS JOIN LATERAL (SELECT DISTINCT f.found[1]::oid FROM pg_catalog.regexp_matches(e.expression, ':funcid (\d+)', 'g') f(found)) f(oid)
-JOIN pg_catalog.pg_proc p ON p.oid = f.oid AND p.oid < 16384
+JOIN pg_catalog.pg_proc p ON p.oid = f.oid
 WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
-  AND (p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
-       OR p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}'))
+  AND (p.oid >= 16384 AND EXISTS (
+           SELECT FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension x ON x.oid = d.refobjid
+           WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND d.objid = p.oid AND d.deptype = 'e'
+             AND d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+             AND x.extname IN ('adminpack', 'aws_lambda', 'aws_s3', 'dblink', 'http', 'pg_background', 'pg_cron', 'pg_net',
+                               'plproxy', 'tablefunc', 'xml2'))
+       OR p.oid < 16384 AND p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
+       OR p.oid < 16384 AND p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}'))
 
 -- name: kept_by_others
 -- Which of these relations (by any number) belong, with their partitions, to another than this role; '' is one that is trusted.
@@ -268,7 +304,7 @@ CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
 WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner
 
 -- name: probe
-SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relnamespace = pg_catalog.pg_my_temp_schema() AND c.relname = 'pgddl_probe'
+SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relnamespace = pg_catalog.pg_my_temp_schema() AND c.relname IN ('pgddl_probe', 'pgddl_probed')
 
 -- name: let_own
 SELECT DISTINCT pg_catalog.format('GRANT USAGE, CREATE ON SCHEMA %%I TO %%I', %s::name, r.rolname)

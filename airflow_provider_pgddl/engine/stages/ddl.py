@@ -33,7 +33,7 @@ from airflow_provider_pgddl.engine.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import SHOWN, WAITS, TableRow
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rights.trust import is_trusted
+from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
 from airflow_provider_pgddl.engine.rows.clearing import clear_changed, clear_whole
 from airflow_provider_pgddl.engine.rows.flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
@@ -374,6 +374,7 @@ def _apply(context: Context) -> int:
                 outcome = apply_captured(
                     context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
                     context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
+                    powers_on_source=lambda role: _powers(context, role),
                     copies_only=context.in_place,
                 )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
@@ -391,6 +392,10 @@ def _apply(context: Context) -> int:
 def _is_trusted(context: Context, role: str) -> bool:
     source = context.session_once("source", "ddl")
     return is_trusted(source, role, context.pipeline.trusted_roles)
+
+
+def _powers(context: Context, role: str) -> set[str]:
+    return powers(context.session_once("source", "ddl"), [role]).get(role, set())
 
 
 def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rights.trust import is_trusted
+from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
 from airflow_provider_pgddl.engine.schema.versions import diff
 from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
 from airflow_provider_pgddl.engine.sql import queries
@@ -184,6 +184,10 @@ def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | 
             with connect(source_dsn, purpose="ddl retry", pipeline=name) as source:
                 return is_trusted(source, role, pipeline.trusted_roles)
 
+        def powers_on_source(role: str) -> set[str]:
+            with connect(source_dsn, purpose="ddl retry", pipeline=name) as source:
+                return powers(source, [role]).get(role, set())
+
         with session("ddl retry") as target:
             held.terminate_stale(target)
             ddl = DdlJournal(target, name, Journal(target, name).run)
@@ -191,7 +195,8 @@ def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | 
             for row in _failed(ddl, event_id):
                 outcome = apply_captured(
                     target, lambda: session("ddl watch"), pipeline, ddl, held.fence, row,
-                    trusted_on_source=trusted_on_source, copies_only=pipeline.in_place,
+                    trusted_on_source=trusted_on_source, powers_on_source=powers_on_source,
+                    copies_only=pipeline.in_place,
                 )  # fmt: skip
                 tried.append(row.id)
                 if not outcome.over:

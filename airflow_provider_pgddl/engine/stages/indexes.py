@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.ddl.apply import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.rights.altering import alter
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages.context import Context
 from airflow_provider_pgddl.engine.stages.pending import definition, replace_pending
@@ -66,8 +67,8 @@ def carry_marks(context: Context, added: Sequence[DdlEvent], gone: Sequence[DdlE
         there = _marks(context.target, copy)
         for wanted in _marks(context.source, table) - there if there else ():
             with context.fenced():
-                alter = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*copy), sql.SQL(wanted))
-                context.target.execute(alter)
+                statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*copy), sql.SQL(wanted))
+                alter(context.target, statement.as_string(), context.pipeline.trusted_roles)
 
 
 def _marks(conn: Session, table: Name) -> set[str]:
