@@ -218,7 +218,7 @@ def test_putting_the_target_right_and_looking_at_a_swap_run_no_code_of_hers(
     ):  # fmt: skip
         shell(*args)
         print(json.dumps(args), capsys.readouterr().out[-300:])
-    added = "SELECT FROM pg_attribute WHERE attname = 'd' AND attrelid = 'm.check_constant'::regclass"
+    added = "SELECT attname FROM pg_attribute WHERE attname = 'd' AND attrelid = 'm.check_constant'::regclass"
     assert len(move.journal(added)) == 1
     for stage in ("replay", "verify"):
         with contextlib.suppress(PgddlError):
