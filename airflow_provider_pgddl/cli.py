@@ -96,7 +96,7 @@ def _without_triggerer() -> list[dict[str, Any]]:
     from airflow.jobs.job import most_recent_job
     from sqlalchemy.exc import SQLAlchemyError
 
-    from airflow_provider_pgddl.engine.findings import Finding
+    from airflow_provider_pgddl.engine.preflight.findings import Finding
 
     try:
         triggerer = most_recent_job("TriggererJob")
@@ -113,8 +113,8 @@ def _without_triggerer() -> list[dict[str, Any]]:
 def plan(args: argparse.Namespace) -> int:
     """Every statement that the stages would run, with its locks; changes nothing."""
     from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.commands.plan import lines
     from airflow_provider_pgddl.engine.errors import EXIT_DONE
-    from airflow_provider_pgddl.engine.stages.plan_command import lines
 
     found = stages.plan(*_opened(args))
     if args.json:
@@ -141,7 +141,7 @@ def reset(args: argparse.Namespace) -> int:
     """Take capture, fence, unfinished copies and journal away, or start tables over; live tables keep their rows."""
     from airflow_provider_pgddl.engine import stages
     from airflow_provider_pgddl.engine.errors import EXIT_DONE, UsageError
-    from airflow_provider_pgddl.engine.job import names
+    from airflow_provider_pgddl.engine.job.file import names
 
     tables = names(args.tables)
     pipeline, source, target = _opened(args)
@@ -199,11 +199,13 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from airflow_provider_pgddl.connections import in_environment, secrets
-    from airflow_provider_pgddl.engine import job as jobs
-    from airflow_provider_pgddl.engine import spark, stages
-    from airflow_provider_pgddl.engine.class_archive import class_archive
+    from airflow_provider_pgddl.engine import stages
     from airflow_provider_pgddl.engine.errors import UsageError
-    from airflow_provider_pgddl.engine.job_folder import job_folder
+    from airflow_provider_pgddl.engine.job import file as jobs
+    from airflow_provider_pgddl.engine.job.folder import job_folder
+    from airflow_provider_pgddl.engine.launch import driver
+    from airflow_provider_pgddl.engine.parallel import spark
+    from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
 
     if args.dry_run and args.stage != "swap":
         raise UsageError(f"{args.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
@@ -225,7 +227,7 @@ def run(args: argparse.Namespace) -> int:
     )
     began = time.monotonic()
     if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
-        print(jobs.closing_line(quiet.to_json(), time.monotonic() - began), file=sys.stderr if args.json else None)
+        print(driver.closing_line(quiet.to_json(), time.monotonic() - began), file=sys.stderr if args.json else None)
         if args.json:
             _print_json(quiet.to_json())
         return quiet.exit_code
@@ -277,7 +279,7 @@ def demo(args: argparse.Namespace) -> int:
 
 def metrics(args: argparse.Namespace) -> int:
     """Prometheus text of what the journal knows."""
-    from airflow_provider_pgddl.engine import metrics as prometheus
+    from airflow_provider_pgddl.engine.commands import metrics as prometheus
     from airflow_provider_pgddl.engine.errors import EXIT_DONE
 
     print(prometheus.text(*_opened(args)), end="")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from airflow_provider_pgddl.engine.commands import ddl
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.stages import ddl_commands
 
 Found = Mapping[str, Any]
 
@@ -49,14 +49,14 @@ class Asked:
 
 def listed(asked: Asked) -> Answer:
     """Events that are not over, or those of some statuses."""
-    statuses = asked.args.status or (None if asked.args.all else ddl_commands.OPEN)
-    found = ddl_commands.listed(asked.pipeline, asked.target, statuses)
+    statuses = asked.args.status or (None if asked.args.all else ddl.OPEN)
+    found = ddl.listed(asked.pipeline, asked.target, statuses)
     return Answer(found, lambda: _events(found), bool(found["waiting_for_a_person"]))
 
 
 def show(asked: Asked) -> Answer:
     """One event, whole."""
-    found = ddl_commands.show(asked.pipeline, asked.target, asked.args.id)
+    found = ddl.show(asked.pipeline, asked.target, asked.args.id)
     return Answer(found, lambda: _one(found))
 
 
@@ -64,12 +64,12 @@ def approve(asked: Asked) -> Answer:
     """Some events, or all that wait for approval."""
     if bool(asked.args.ids) == asked.args.all:
         raise UsageError("which events?", todo="name them (`pgddl ddl list` shows them), or give --all")
-    return _decided(ddl_commands.approve(asked.pipeline, asked.target, asked.args.ids, who()))
+    return _decided(ddl.approve(asked.pipeline, asked.target, asked.args.ids, who()))
 
 
 def retry(asked: Asked) -> Answer:
     """Failed events again, on the target, now."""
-    return _decided(ddl_commands.retry(asked.pipeline, asked.source, asked.target, asked.args.id))
+    return _decided(ddl.retry(asked.pipeline, asked.source, asked.target, asked.args.id))
 
 
 def resolve(asked: Asked) -> Answer:
@@ -84,7 +84,7 @@ def skip(asked: Asked) -> Answer:
 
 def _decide(asked: Asked, status: Literal["resolved", "skipped"]) -> Answer:
     pipeline, source, target, args = asked.pipeline, asked.source, asked.target, asked.args
-    return _decided(ddl_commands.decide(pipeline, source, target, args.id, status, args.note, who()))
+    return _decided(ddl.decide(pipeline, source, target, args.id, status, args.note, who()))
 
 
 def enable(asked: Asked) -> Answer:
@@ -98,34 +98,34 @@ def disable(asked: Asked) -> Answer:
 
 
 def _switch(asked: Asked, enabled: bool) -> Answer:
-    found = ddl_commands.set_enabled(asked.pipeline, asked.source, enabled)
+    found = ddl.set_enabled(asked.pipeline, asked.source, enabled)
     says = "DDL is followed" if enabled else "DDL that is run on the source from here on is left out"
     return Answer(found, lambda: [f"{found['pipeline']}: {says}"])
 
 
 def preview(asked: Asked) -> Answer:
     """The scope's rules on the schemas and tables that the source has now."""
-    found = ddl_commands.preview(asked.pipeline, asked.source)
+    found = ddl.preview(asked.pipeline, asked.source)
     return Answer(found, lambda: _preview(found))
 
 
 def exceptions(asked: Asked) -> Answer:
     """What the event triggers could not record."""
-    found = ddl_commands.exceptions(asked.pipeline, asked.source, resolved=asked.args.all)
+    found = ddl.exceptions(asked.pipeline, asked.source, resolved=asked.args.all)
     return Answer(found, lambda: _exceptions(found), bool(found["unresolved"]))
 
 
 def resolve_exception(asked: Asked) -> Answer:
     """Somebody has seen to it."""
     pipeline, source, target, args = asked.pipeline, asked.source, asked.target, asked.args
-    found = ddl_commands.resolve_exception(pipeline, source, target, args.id, args.note, who())
+    found = ddl.resolve_exception(pipeline, source, target, args.id, args.note, who())
     return Answer(found, lambda: [f"exception {args.id} is resolved; {_left(found['unresolved'], 'exception')}"],
                   bool(found["unresolved"]))  # fmt: skip
 
 
 def killed(asked: Asked) -> Answer:
     """Sessions that stood in the way of a statement."""
-    found = ddl_commands.killed(asked.pipeline, asked.target, reported=asked.args.all, report=asked.args.report)
+    found = ddl.killed(asked.pipeline, asked.target, reported=asked.args.all, report=asked.args.report)
     return Answer(found, lambda: _killed(found))
 
 

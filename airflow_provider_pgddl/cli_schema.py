@@ -9,24 +9,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_pgddl.cli_ddl import Answer, Asked
+from airflow_provider_pgddl.engine.apply.altering import TablePlan
+from airflow_provider_pgddl.engine.commands import schema
+from airflow_provider_pgddl.engine.commands.schema import Synced
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.schema import report as told
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
-from airflow_provider_pgddl.engine.stages import schema_commands
-from airflow_provider_pgddl.engine.stages.altering import TablePlan
-from airflow_provider_pgddl.engine.stages.schema_commands import Synced
 
 
 def validate(asked: Asked) -> Answer:
     """Every table's verdict, as both servers are now."""
-    reports = schema_commands.validate(asked.pipeline, asked.source, asked.target, asked.args.tables)
+    reports = schema.validate(asked.pipeline, asked.source, asked.target, asked.args.tables)
     found = {"tables": [report.to_json() for report in reports], "summary": _summary(reports)}
     return Answer(found, lambda: [told.validation(reports, colour=_colour())], _stopped(reports))
 
 
 def diff(asked: Asked) -> Answer:
     """Both sides of one table."""
-    one = schema_commands.diff(asked.pipeline, asked.source, asked.target, asked.args.table)
+    one = schema.diff(asked.pipeline, asked.source, asked.target, asked.args.table)
     source, target = one.both.source, one.both.target
     found = one.report.to_json() | {
         "source": source.canonical() if source else None,
@@ -49,7 +49,7 @@ def sync(asked: Asked) -> Answer:
 
 
 def _dry_run(asked: Asked) -> Answer:
-    plans = schema_commands.plan_sync(asked.pipeline, asked.source, asked.target, asked.args.tables)
+    plans = schema.plan_sync(asked.pipeline, asked.source, asked.target, asked.args.tables)
     statements = {plan.table: plan.statements for plan in plans}
     left_out = {plan.table: plan.left_out for plan in plans}
     found = {"applied": False, "tables": _planned(plans)}
@@ -63,7 +63,7 @@ def _apply(asked: Asked) -> Answer:
             print(told.printable(line), flush=True)
 
     say("[INFO] Aligning target schema with source...")
-    done = schema_commands.apply_sync(asked.pipeline, asked.source, asked.target, asked.args.tables, say=say)
+    done = schema.apply_sync(asked.pipeline, asked.source, asked.target, asked.args.tables, say=say)
     found = {
         "applied": True,
         "tables": [plan | {"applied": plan["table"] in done.applied} for plan in _planned(done.plans)],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job import SECRETS, Side
+from airflow_provider_pgddl.engine.job.file import SECRETS, Side
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 

@@ -44,7 +44,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks import peers
 from benchmarks.report import DEBIAN_15, Measure, Report, alternate

@@ -20,9 +20,9 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.server.connect import connect
 from benchmarks.report import DEBIAN_15, Measure, Report
 
 BUDGET = 5.0  # milliseconds that a warm session's command may take longer; of processor time where it is told

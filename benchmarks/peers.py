@@ -16,7 +16,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine.parallel import spark
 from benchmarks.report import DEBIAN_15, PGCOPYDB
 
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")

@@ -37,7 +37,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from benchmarks.report import DEBIAN_15, Measure, Report

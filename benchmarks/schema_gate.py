@@ -28,14 +28,15 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster, clusters
-from airflow_provider_pgddl.engine import catalog, stages
-from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import schema
+from airflow_provider_pgddl.engine.following.reconcile import look_at
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
-from airflow_provider_pgddl.engine.stages import schema_commands
-from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.settle import look_at
+from airflow_provider_pgddl.engine.server import catalog
 from benchmarks.report import Measure, Report
 
 # The seconds of each look, and what the engine has computed in all of them.
@@ -103,7 +104,7 @@ def set_up(content: Mapping[str, Any]) -> None:
 
 
 def validations(content: Mapping[str, Any], source: str, target: str, rounds: int) -> Times:
-    return timed(lambda: report(schema_commands.validate(load_pipeline(content), source, target)), rounds)
+    return timed(lambda: report(schema.validate(load_pipeline(content), source, target)), rounds)
 
 
 def gates(content: Mapping[str, Any], source: str, target: str, rounds: int) -> Times:

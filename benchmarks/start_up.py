@@ -34,10 +34,11 @@ import psycopg
 
 import airflow_provider_pgddl
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import job as jobs
-from airflow_provider_pgddl.engine import spark, stages
-from airflow_provider_pgddl.engine.class_archive import class_archive
-from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks.report import Measure, Report, alternate

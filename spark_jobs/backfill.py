@@ -2,7 +2,7 @@
 
 import sys
 
-from airflow_provider_pgddl.engine.job import main
+from airflow_provider_pgddl.engine.launch.driver import main
 
 if __name__ == "__main__":
     sys.exit(main("backfill", sys.argv[1:]))

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgddl.engine.ddl.build import build
+from airflow_provider_pgddl.engine.apply.build import build
 from airflow_provider_pgddl.engine.rows.chunks import copy_chunks
 from airflow_provider_pgddl.engine.rows.comparing import compare_part
 from airflow_provider_pgddl.engine.rows.fill import fill_part

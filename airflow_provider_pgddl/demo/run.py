@@ -44,7 +44,7 @@ from airflow_provider_pgddl.demo.compare import (
 )
 from airflow_provider_pgddl.demo.developer import Developer
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
-from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine.parallel import spark
 
 MIGRATE, REWRITE = "migrate_shop", "rewrite_orders"
 

@@ -19,15 +19,17 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pgddl.connections import in_environment, lookup_in_task, secrets
-from airflow_provider_pgddl.engine import job as jobs
-from airflow_provider_pgddl.engine import journal, spark
-from airflow_provider_pgddl.engine.class_archive import ClassArchive, class_archive
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
-from airflow_provider_pgddl.engine.job import SECRETS, Job, Outcome, Watched
-from airflow_provider_pgddl.engine.job_folder import job_folder
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
+from airflow_provider_pgddl.engine.job.folder import job_folder
+from airflow_provider_pgddl.engine.journal import pipelines
+from airflow_provider_pgddl.engine.launch import driver
+from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
+from airflow_provider_pgddl.engine.server.connect import connect
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -150,7 +152,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             self._check_spark(pipeline)
             job, began = self._job(pipeline, found), time.monotonic()
             if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
-                self.log.info("%s; nothing is submitted", jobs.closing_line(quiet.to_json(), time.monotonic() - began))
+                self.log.info(
+                    "%s; nothing is submitted", driver.closing_line(quiet.to_json(), time.monotonic() - began)
+                )
                 return small(quiet.to_json())
         except psycopg.Error as error:
             self._give_up(from_postgres(error, doing="looking at the journal"))
@@ -314,7 +318,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _result(self, job: Job, target: str) -> dict[str, Any]:
         try:
             with connect(target, purpose="result", pipeline=job.pipeline.pipeline) as conn:
-                recorded = journal.stage_result(conn, job.id)
+                recorded = pipelines.stage_result(conn, job.id)
         except PgddlError as error:
             self._give_up(error)
         if recorded is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job import Job, Side
+from airflow_provider_pgddl.engine.job.file import Job, Side
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.operators.base import PgddlOperator
 

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_pgddl.connections import lookup_in_task, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
-from airflow_provider_pgddl.engine.job import names
+from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.notifications import Notify, announce

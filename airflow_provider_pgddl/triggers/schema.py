@@ -17,11 +17,11 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_pgddl.connections import secrets
-from airflow_provider_pgddl.engine.connect import AsyncSession, connect_async
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.schema import reading
+from airflow_provider_pgddl.engine.server import schema_reading
+from airflow_provider_pgddl.engine.server.connect import AsyncSession, connect_async
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("look")
@@ -120,8 +120,8 @@ async def look(pipeline: str, source_dsn: str, target_dsn: str, tables: Collecti
             # A table that is not copied yet has a status only, and its copy will have its name.
             rows = [*journal.get("tables", ()), *((*row[:2], *row[:2]) for row in journal.get("statuses", ()))]
             rows = [row for row in rows if wanted is None or row[:2] in wanted]
-            live = await reading.read_async(source, {(row[0], row[1]) for row in rows})
-            copies = await reading.read_async(target, {(row[2], row[3]) for row in rows})
+            live = await schema_reading.read_async(source, {(row[0], row[1]) for row in rows})
+            copies = await schema_reading.read_async(target, {(row[2], row[3]) for row in rows})
     except psycopg.Error as error:
         raise from_postgres(error, doing="looking at the schemas") from None
     shown = [

@@ -118,9 +118,7 @@ def standalone(airflow: Airflow, home: Path, **env: str) -> Iterator[Scheduled]:
                     process.wait(20)
 
 
-def test_each_run_brings_the_shop_up_to_date(
-    airflow: Airflow, shop_databases: tuple[str, str], tmp_path: Path
-) -> None:
+def test_each_run_brings_the_shop_up_to_date(airflow: Airflow, shop_databases: tuple[str, str], tmp_path: Path) -> None:
     source, target = shop_databases
     connections = {
         "AIRFLOW_CONN_SHOP_PG16": postgres_connection(source),

@@ -13,8 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import conninfo_of
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
+from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.spark import application
 from airflow_provider_pgddl.operators.base import PgddlOperator, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,

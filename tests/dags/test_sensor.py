@@ -22,9 +22,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.commands import ddl
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages import ddl_commands
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
 from tests.conftest import Database, drop_database
@@ -218,7 +218,7 @@ def test_for_ddl_that_waits_it_shows_event_statement_and_command(
         assert "users DROP" in statement and statement in " ".join(said.replace("║", " ").split()), said
         assert f"pgddl ddl retry {event}" in said
         execute(target, "DROP VIEW public.seen")
-        ddl_commands.retry(move.job("replay").pipeline, source, target, event)
+        ddl.retry(move.job("replay").pipeline, source, target, event)
         assert not move.run("replay").blocked
         code, said = shell("dags", "test", "gate_queued")
     assert code == 0 and "DagRun failed" not in said, said

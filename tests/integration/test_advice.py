@@ -16,12 +16,12 @@ import yaml
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import REPOSITORY, Database
 from tests.integration.lifecycle import Lifecycle, execute
 
@@ -235,7 +235,7 @@ def test_each_finding_is_followed_here_or_it_is_said_why_not() -> None:
             for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
             for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
-        imported = "airflow_provider_pgddl.engine.findings" in {
+        imported = "airflow_provider_pgddl.engine.preflight.findings" in {
             node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
         }
         for node in ast.walk(tree):

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute

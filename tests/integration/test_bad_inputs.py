@@ -17,11 +17,12 @@ import yaml
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl import cli
-from airflow_provider_pgddl.engine import job as jobs
-from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_RETRY, EXIT_USAGE
-from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import execute, left_behind
 from tests.integration.test_preflight import pgbouncer
@@ -65,7 +66,7 @@ class Shell:
         """What spark-submit starts."""
         with _environment(self.environment):
             jobs.write(Job(stage, load_pipeline(self.file(**changed)), tables), self.folder / "job.json")
-            return self._ended(jobs.main(stage, [str(self.folder / "job.json")]))
+            return self._ended(driver.main(stage, [str(self.folder / "job.json")]))
 
     def refuse(self, code: int, *words: str, **changed: Any) -> None:
         """Checking and running end alike."""

@@ -16,9 +16,9 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one

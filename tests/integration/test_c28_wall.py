@@ -11,13 +11,14 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog, migrations
-from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, StageFailed
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
 from airflow_provider_pgddl.engine.rights import keeping, wall
 from airflow_provider_pgddl.engine.rights.altering import alter
 from airflow_provider_pgddl.engine.rights.trust import untrusted
-from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan, make_plan
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import Underway, do, one, wait_for, waits

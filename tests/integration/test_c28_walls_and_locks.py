@@ -13,13 +13,13 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, PgddlError
+from airflow_provider_pgddl.engine.following import sequences
+from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import keeping, wall
 from airflow_provider_pgddl.engine.rows import checksums
-from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
-from airflow_provider_pgddl.engine.rows.ranges import Range
-from airflow_provider_pgddl.engine.stages import sequences
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.integration.lifecycle import Lifecycle, execute
 
 ROLE = """

@@ -10,9 +10,10 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import do

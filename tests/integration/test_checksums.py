@@ -9,11 +9,11 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.following.comparison import sides_of
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows.checksums import compare
-from airflow_provider_pgddl.engine.rows.ranges import Range
-from airflow_provider_pgddl.engine.stages.verify import sides_of
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import do

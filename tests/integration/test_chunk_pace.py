@@ -14,8 +14,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import progress, spark
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine import progress
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.stages import backfill
 from tests.integration.lifecycle import Lifecycle, execute, wait_until

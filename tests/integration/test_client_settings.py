@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.server import catalog
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import Lifecycle
@@ -297,7 +297,7 @@ def test_what_a_client_reads_of_the_stash_gives_it_no_way_to_add_to_it(source: S
     for forged in (
         f"left({seen}, 32) || '{entry}'",
         f"{seen} || '{entry}'",
-        f"replace({seen}, '{{', '{{\"dropped\": [{{\"identity\": \"private.precious\"}}], ')",
+        f'replace({seen}, \'{{\', \'{{"dropped": [{{"identity": "private.precious"}}], \')',
         f"md5(left({seen}, 32) || md5(left({seen}, 32) || '{entry}')) || '{entry}'",
         f"'{{\"' || left({seen}, 32) || '\": {entry}}}'",
     ):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.engine.connect import PINNED, connect_async
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable
+from airflow_provider_pgddl.engine.server.connect import PINNED, connect_async
 from tests.integration.test_preflight import pgbouncer
 
 __all__ = ["pgbouncer"]  # a fixture

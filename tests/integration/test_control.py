@@ -20,12 +20,14 @@ import pytest
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import control, progress, stages
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine import progress, stages
 from airflow_provider_pgddl.engine.errors import Cancelled, Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.journal import control
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages import STAGES, StageResult, cut_over
-from airflow_provider_pgddl.engine.throttle import Limits, Throttle
+from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.stages import STAGES, StageResult
+from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.table_writers import TableWriters
 
@@ -232,8 +234,8 @@ def test_a_paused_swap_leaves_no_fence_standing(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, swap={"fence": "read_only"})
     move.run_all(until="verify")
     with pytest.MonkeyPatch.context() as died:  # behind its fence, as by kill -9: nobody has lowered it
-        died.setattr(cut_over, "_make_ready", lambda *_: move.on_source("SELECT 1 / 0"))
-        died.setattr(cut_over, "_certainly_not_cut_over", lambda _: False)
+        died.setattr(across, "_make_ready", lambda *_: move.on_source("SELECT 1 / 0"))
+        died.setattr(across, "_certainly_not_cut_over", lambda _: False)
         move.refused("swap")
     with pytest.raises(psycopg.Error):
         execute(source_dsn, "UPDATE public.t SET v = 'fenced' WHERE id = 1")
@@ -261,7 +263,7 @@ def test_a_kill_while_paused_leaves_a_pause_that_the_next_run_obeys(move: Lifecy
     code = (
         "import json, sys\n"
         "from airflow_provider_pgddl.engine import stages\n"
-        "from airflow_provider_pgddl.engine.job import Job\n"
+        "from airflow_provider_pgddl.engine.job.file import Job\n"
         "from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline\n"
         "stages.run(Job('backfill', load_pipeline(json.load(open(sys.argv[1]))), None))\n"
     )
@@ -380,7 +382,7 @@ def test_a_query_that_is_none_is_refused(look: Callable[..., Any], source_dsn: s
 
 
 def test_a_query_that_takes_too_long_is_told_apart(look: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_pgddl.engine.throttle.QUERY_TIMEOUT", 1)
+    monkeypatch.setattr("airflow_provider_pgddl.engine.rows.throttle.QUERY_TIMEOUT", 1)
     with pytest.raises(Retry, match=r"backfill\.throttle\.query took longer than 1 s"):
         look(query="SELECT pg_sleep(60) IS NULL")
 

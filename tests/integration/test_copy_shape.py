@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.lease import Fence, Lease
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
-from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests, hold_copies
+from airflow_provider_pgddl.engine.rows.throttle import Limits
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
-from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
-from airflow_provider_pgddl.engine.throttle import Limits
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 

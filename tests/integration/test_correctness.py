@@ -16,14 +16,16 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import connect as connecting
-from airflow_provider_pgddl.engine import lease, spark
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, Fenced, PgddlError, PreflightRefused, StageFailed
-from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.rows import chunks, windows, yielding
-from airflow_provider_pgddl.engine.stages import ddl as following
+from airflow_provider_pgddl.engine.following import ddl as following
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.rows import chunks, windows
+from airflow_provider_pgddl.engine.server import connect as connecting
+from airflow_provider_pgddl.engine.server import giving_way
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -182,13 +184,13 @@ def test_c03_without_looking_at_the_file_rows_are_lost(items: Lifecycle, monkeyp
     assert "rows differ" in str(items.refused("verify", StageFailed))
 
 
-@pytest.mark.parametrize("insist_from", [yielding.INSIST_FROM, 0])
+@pytest.mark.parametrize("insist_from", [giving_way.INSIST_FROM, 0])
 def test_c03_a_window_locks_before_it_has_a_snapshot(
     source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, insist_from: int
 ) -> None:
     """Tables are replaced at the last moment at which they still can be, with keys pending from the window before. One
     that waits for its locks takes no snapshot while it waits."""
-    monkeypatch.setattr(yielding, "INSIST_FROM", insist_from)
+    monkeypatch.setattr(giving_way, "INSIST_FROM", insist_from)
     do(source_dsn, *(ITEMS.replace("items", table) for table in NEW_FILES))
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
     move.run_all(until="schema_sync")

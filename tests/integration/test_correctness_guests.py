@@ -14,8 +14,9 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
-from airflow_provider_pgddl.engine.rows import yielding
-from airflow_provider_pgddl.engine.stages import cut_over, exchange
+from airflow_provider_pgddl.engine.server import giving_way
+from airflow_provider_pgddl.engine.swapping import across as cut_over
+from airflow_provider_pgddl.engine.swapping import in_place
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for
 from tests.integration.test_correctness import ITEMS, SMALL, Make, at_calls, before_each, once
@@ -138,7 +139,7 @@ def test_c15_the_swap_does_not_make_writers_queue_behind_a_long_reader(
     reading = "SELECT count(*) FROM customers, orders, lines"
     rewrite.content["replay"] = {"window_rows": 10_000}
     rewrite.run_all(until="verify")
-    with nobody_queues(monkeypatch, rewrite, "swap", exchange, "lock_all", reading):
+    with nobody_queues(monkeypatch, rewrite, "swap", in_place, "lock_all", reading):
         assert one(rewrite.source, "SELECT pg_typeof(id)::text FROM orders LIMIT 1") == "bigint"
     reading = "SELECT FROM pgddl_old_public.orders"
     with nobody_queues(monkeypatch, rewrite, "cleanup", change_log, "stop", reading):
@@ -179,7 +180,7 @@ def test_c16_in_place_the_last_drain_sees_what_was_committed_just_before_the_loc
             "UPDATE orders SET note = 'last' WHERE id = 3",
         ],
     }
-    tries = before_each(monkeypatch, exchange, "lock_all", at_calls(rewrite.source, writes))
+    tries = before_each(monkeypatch, in_place, "lock_all", at_calls(rewrite.source, writes))
     result = rewrite.run("swap")
     assert len(tries) == 2
     assert result.figures["drained"] == 3
@@ -313,7 +314,7 @@ def test_c17_we_never_queue_behind_an_application(held: Lifecycle, monkeypatch: 
         " AND a.application_name LIKE 'pgddl:%%' AND a.datname = current_database()"
     )
     waiting: list[int] = []
-    before_each(monkeypatch, yielding.Patience, "wait", lambda _: waiting.append(one(held.source, ours)))
+    before_each(monkeypatch, giving_way.Patience, "wait", lambda _: waiting.append(one(held.source, ours)))
     with in_transaction(held.source, "LOCK TABLE items IN ACCESS EXCLUSIVE MODE") as application:
         with Underway(lambda: held.run("replay")) as replay:
             wait_for(lambda: len(waiting) > 1, replay)

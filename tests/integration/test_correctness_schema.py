@@ -13,9 +13,12 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.following import source_dump
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
-from airflow_provider_pgddl.engine.stages import cut_over, exchange, snapshot, unready
+from airflow_provider_pgddl.engine.swapping import across as cut_over
+from airflow_provider_pgddl.engine.swapping import in_place as exchange
+from airflow_provider_pgddl.engine.swapping import readiness
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, one, wait_for
 from tests.integration.test_correctness import (
@@ -485,7 +488,7 @@ def test_ddl_right_before_the_cut_over_is_cut_over_too(
     do(source_dsn, ITEMS)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
     move.run_all(until="verify")
-    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
+    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
     before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     move.run("swap")
     assert compared == [1]
@@ -517,7 +520,7 @@ def test_ddl_right_before_the_swap_in_place_is_swapped_too(
     do(source_dsn, ITEMS)
     rewrite = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
     rewrite.run_all(until="verify")
-    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
+    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
     before_each(monkeypatch, exchange, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     rewrite.run("swap")
     assert compared == [1]
@@ -757,7 +760,7 @@ def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_followed(
         "INSERT INTO others VALUES (1, 'v', 2)",
         dsn=source_dsn,
     )
-    dumps = after_each(monkeypatch, snapshot, "dump_schema", meanwhile)
+    dumps = after_each(monkeypatch, source_dump, "dump_schema", meanwhile)
     result = move.run("snapshot")
     assert len(dumps) == 4
     assert not result.blocked
@@ -781,7 +784,7 @@ def test_c24_ddl_during_every_dump_is_worth_a_retry(
     with monkeypatch.context() as busy:
         # By somebody who does not wait for locks, and so not for the dump either.
         alter = "SET lock_timeout = '20ms'; ALTER TABLE log_2026 ADD COLUMN c{} int"
-        after_each(busy, snapshot, "dump_schema", lambda n: do(source_dsn, alter.format(n)))
+        after_each(busy, source_dump, "dump_schema", lambda n: do(source_dsn, alter.format(n)))
         error = move.refused("snapshot")
     assert error.retryable
     assert "changed while it was dumped, in each of " in str(error)

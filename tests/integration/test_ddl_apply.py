@@ -16,27 +16,28 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import catalog, lease, migrations
-from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.ddl.apply import (
+from airflow_provider_pgddl.engine.apply.as_client import run_as
+from airflow_provider_pgddl.engine.apply.blockers import Blockers
+from airflow_provider_pgddl.engine.apply.build import Build, build
+from airflow_provider_pgddl.engine.apply.events import (
     Outcome,
     apply_captured,
     apply_events,
     apply_in_groups,
     apply_together,
 )
-from airflow_provider_pgddl.engine.ddl.as_client import run_as
-from airflow_provider_pgddl.engine.ddl.blockers import Blockers
-from airflow_provider_pgddl.engine.ddl.build import Build, build
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.scope import Decision
-from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
-from airflow_provider_pgddl.engine.journal import EventRow, Journal
-from airflow_provider_pgddl.engine.lease import Fence, Lease
+from airflow_provider_pgddl.engine.journal import lease, migrations
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
+from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rights.trust import powers
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -698,11 +699,11 @@ def test_a_build_waits_for_old_transactions_up_to_an_end(target: Target) -> None
 
 KILLED = """
 import sys
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.ddl.apply import apply_captured
-from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.journal import EventRow, Journal
-from airflow_provider_pgddl.engine.lease import Fence, Lease
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.apply.events import apply_captured
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal
+from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 dsn, event = sys.argv[1], int(sys.argv[2])
 with Lease(dsn, "shop", "replay", None) as lease:

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.ddl.dump import find_pg_dump
 from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.server.pg_dump import find_pg_dump
 from airflow_provider_pgddl.engine.stages import snapshot
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import one

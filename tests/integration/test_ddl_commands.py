@@ -390,7 +390,7 @@ def test_an_event_that_is_not_there_is_bad_usage(ready: Ready) -> None:
 
 
 def test_while_a_run_is_alive_retry_says_so_and_decisions_are_taken(ready: Ready, monkeypatch: Any) -> None:
-    from airflow_provider_pgddl.engine import lease
+    from airflow_provider_pgddl.engine.journal import lease
 
     move, ddl = ready()
     execute(move.target, "CREATE TABLE shop.recent (x int)")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind

@@ -12,7 +12,8 @@ import pytest
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.stages import gate, indexes, schema_sync
+from airflow_provider_pgddl.engine.stages import gate, schema_sync
+from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
@@ -249,14 +250,14 @@ def test_a_partition_leaves_while_earlier_ddl_waits(make: Make) -> None:
 
 
 def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_pgddl.engine.stages import setup
+    from airflow_provider_pgddl.engine.following import capturing, new_tables
 
     pipeline = make()
     pipeline.run_all(until="replay")
     each(pipeline.source, """
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
-    capture = setup.capture
+    capture = capturing.capture
     done = []
 
     def captured(*args: Any) -> Any:
@@ -267,7 +268,7 @@ def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.Monk
                 ALTER TABLE public.late ADD CHECK (x > 0)""")  # fmt: skip
         return capture(*args)
 
-    monkeypatch.setattr(setup, "capture", captured)
+    monkeypatch.setattr(new_tables, "capture", captured)
     pipeline.run("replay")
     pipeline.run("replay")
     all_through(pipeline, after="schema_sync")
@@ -276,7 +277,7 @@ def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.Monk
 def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_pgddl.engine.stages import newcomers
+    from airflow_provider_pgddl.engine.following import new_tables
 
     pipeline = make()
     pipeline.run_all(until="replay")
@@ -284,7 +285,7 @@ def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(newcomers, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
+        patch.setattr(new_tables, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
         pipeline.refused("replay")
     execute(pipeline.source, "ALTER TABLE public.late ADD CONSTRAINT positive CHECK (x > 0)")
     all_through(pipeline, after="schema_sync")
@@ -298,12 +299,12 @@ def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
 def test_an_index_between_the_last_look_and_the_dump(
     make: Make, monkeypatch: pytest.MonkeyPatch, statement: str, when: str
 ) -> None:
-    from airflow_provider_pgddl.engine.stages import snapshot
+    from airflow_provider_pgddl.engine.following import source_dump
 
     pipeline = make()
     pipeline.run_all(until={"schema_sync": "backfill", "swap": "verify"}[when])
     execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN more int")
-    dump, done = snapshot._dump, []
+    dump, done = source_dump._dump, []
 
     def dumped(*args: Any) -> Any:
         if not done:
@@ -311,7 +312,7 @@ def test_an_index_between_the_last_look_and_the_dump(
             execute(pipeline.source, statement)
         return dump(*args)
 
-    monkeypatch.setattr(snapshot, "_dump", dumped)
+    monkeypatch.setattr(source_dump, "_dump", dumped)
     all_through(pipeline, after={"schema_sync": "backfill", "swap": "verify"}[when])
 
 
@@ -398,7 +399,7 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
     lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the queue only: the other transport cannot tell a window what its snapshot shows."""
-    from airflow_provider_pgddl.engine.stages import replay
+    from airflow_provider_pgddl.engine.following import catch_up
 
     execute(
         source_dsn,
@@ -408,7 +409,7 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
     )
     pipeline = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "queue"})
     pipeline.run_all(until="replay")
-    before, done = replay.one_window, []
+    before, done = catch_up.one_window, []
 
     def window(*args: Any, **options: Any) -> Any:
         if not done:
@@ -419,7 +420,7 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
                 INSERT INTO public.people VALUES (100, 'good')""")  # fmt: skip
         return before(*args, **options)
 
-    monkeypatch.setattr(replay, "one_window", window)
+    monkeypatch.setattr(catch_up, "one_window", window)
     assert not pipeline.run("replay").blocked
     all_through(pipeline, after="schema_sync")
 
@@ -537,12 +538,11 @@ def test_a_followed_table_becomes_a_partition_of_one_that_takes_its_name(make: M
 @pytest.mark.parametrize("step", ["capture", "_take_in"])
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_killed_before_such_a_table_is_read(make: Make, monkeypatch: pytest.MonkeyPatch, rows: str, step: str) -> None:
-    from airflow_provider_pgddl.engine.stages import newcomers, setup
+    from airflow_provider_pgddl.engine.following import new_tables
 
     pipeline = partitioned(make, "renamed first", rows)
-    where = setup if step == "capture" else newcomers
     with monkeypatch.context() as patch:
-        patch.setattr(where, step, killed)
+        patch.setattr(new_tables, step, killed)
         with pytest.raises(KeyboardInterrupt):
             pipeline.run("replay")
     execute(pipeline.source, "UPDATE public.lines SET text = 'meanwhile' WHERE id IN (2, 3, 1001)")

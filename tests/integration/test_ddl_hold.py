@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import one
 

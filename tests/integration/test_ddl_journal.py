@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import migrations
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.scope import Decision
-from airflow_provider_pgddl.engine.ddl_journal import STATUSES, DdlJournal
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.sessions import one
 
 

@@ -15,9 +15,9 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.catalog import all_relations
 from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.catalog import all_relations
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source

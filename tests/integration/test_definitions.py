@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
-from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.compatibility import compare
 from airflow_provider_pgddl.engine.schema.definitions import same_expression, statement_tree
+from airflow_provider_pgddl.engine.server import schema_reading
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, one
@@ -158,7 +158,7 @@ def test_what_a_restore_prints_otherwise_is_the_same(
         assert Counter(statement_tree(event.statement) for event in again) == statements
         with connect(source, purpose="test") as one_side, connect(target, purpose="test") as other:
             names = [("s", name) for name in ("t", "g", "partition", "excluding")]
-            before, after = reading.read(one_side, names), reading.read(other, names)
+            before, after = schema_reading.read(one_side, names), schema_reading.read(other, names)
         for name in names:
             assert compare(before.tables[name], after.tables[name], after.types, names=(name, name)) == []
 

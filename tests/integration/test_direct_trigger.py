@@ -13,7 +13,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture import direct
 from airflow_provider_pgddl.engine.capture.direct import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.stages import handover
+from airflow_provider_pgddl.engine.following import direct_trigger
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
 from tests.integration.test_faults import Faults, until_done
@@ -338,7 +338,7 @@ def test_a_server_that_crashes_at_the_hand_over_has_lost_nothing(
 
     module, name = {
         "before its commit": (direct, "hand_over"),
-        "behind its commit": (handover, "_hand_over"),
+        "behind its commit": (direct_trigger, "_hand_over"),
         "taken back": (direct, "take_back"),
     }[moment]
     monkeypatch.setattr(module, name, crashing(getattr(module, name)))
@@ -408,7 +408,7 @@ def test_a_swap_takes_what_the_copy_did_not_and_the_old_table_has_a_log_again(
 
 
 def test_a_reset_leaves_nothing_of_a_direct_trigger(lifecycle: Callable[..., Lifecycle], source_dsn: str) -> None:
-    from airflow_provider_pgddl.engine.stages.reset import reset
+    from airflow_provider_pgddl.engine.commands.reset import reset
 
     move = handed_over(lifecycle, source_dsn)
     reset(move.job("setup").pipeline, source_dsn, source_dsn)

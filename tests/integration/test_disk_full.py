@@ -14,7 +14,8 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import job as jobs
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.launch import driver
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
 
@@ -69,7 +70,7 @@ def test_server_and_table_are_named_and_a_retry_goes_on(
 
     job = replace(move.job("backfill"), result_path=str(tmp_path / "result.json"))
     jobs.write(job, tmp_path / "job.json")
-    assert jobs.main("backfill", [str(tmp_path / "job.json")]) == 1
+    assert driver.main("backfill", [str(tmp_path / "job.json")]) == 1
     outcome = jobs.read_outcome(tmp_path / "result.json")
     assert outcome is not None and outcome.error is not None and not outcome.retryable
     assert "No space left on device" in outcome.error["what"]

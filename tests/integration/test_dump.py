@@ -13,12 +13,12 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.ddl import dump
-from airflow_provider_pgddl.engine.ddl.dump import dump_schema, find_pg_dump
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.server import pg_dump
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
 from tests.combinations import matrix
 
 NASTY = Path(__file__).parent / "nasty.sql"
@@ -321,7 +321,7 @@ def test_pg_dump_gets_the_password_by_its_environment_only(source_dsn: str, monk
         seen.append(([str(a) for a in arguments], how["env"]))  # type: ignore[arg-type]
         return start(arguments, **how)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(dump.subprocess, "Popen", watched)
+    monkeypatch.setattr(pg_dump.subprocess, "Popen", watched)
     dump_schema(source_dsn, 16, section="pre-data")
     password = str(conninfo_to_dict(source_dsn)["password"])
     ((arguments, environment),) = seen

@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.captured import changes_a_dump
-from airflow_provider_pgddl.engine.ddl.dump import dump_schema
 from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
 from tests.conftest import Database, database_name
 from tests.integration.ddl_source import Source
 from tests.integration.sessions import do

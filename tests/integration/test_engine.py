@@ -10,12 +10,12 @@ import pytest
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import lease as leases
-from airflow_provider_pgddl.engine import migrations
-from airflow_provider_pgddl.engine.connect import PINNED, connect
 from airflow_provider_pgddl.engine.errors import Fenced, LockHeld, PgddlError, StageFailed, Unreachable
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.journal import lease as leases
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.server.connect import PINNED, connect
 
 
 def test_every_setting_is_pinned_whatever_role_and_database_say(source_dsn: str) -> None:

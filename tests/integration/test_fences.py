@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine import catalog, stages
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import Fenced
-from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.gate import gate, validating
-from airflow_provider_pgddl.engine.stages.newcomers import take_in_late_tables
+from airflow_provider_pgddl.engine.following.gate import gate, validating
+from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.server import catalog
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 
 TABLES = "CREATE TABLE public.t (id int PRIMARY KEY); CREATE TABLE public.u (id int PRIMARY KEY)"

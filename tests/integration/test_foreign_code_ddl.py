@@ -14,9 +14,9 @@ import yaml
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands.ddl import decide
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages.ddl_commands import decide
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, KINDS, PLAIN, Attempt, Kind, Mallory

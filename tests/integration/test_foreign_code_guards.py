@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import dependents
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl import apply, as_client
+from airflow_provider_pgddl.engine.apply import altering as aligning
+from airflow_provider_pgddl.engine.apply import as_client, dependents, events
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.following import direct_trigger
+from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.preflight import rewriting
 from airflow_provider_pgddl.engine.rights import altering, keeping, wall
-from airflow_provider_pgddl.engine.rows.plan import Keepers
-from airflow_provider_pgddl.engine.stages import altering as aligning
-from airflow_provider_pgddl.engine.stages import follow_ups, handover
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.swapping import follow_ups
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, Attempt, Mallory, rewritten
 
@@ -72,12 +72,12 @@ def _deferred(patch: pytest.MonkeyPatch) -> None:
 
 def _handed_over(patch: pytest.MonkeyPatch) -> None:
     """As if her tables were ours, once a direct trigger is to write to them."""
-    of_the_log = handover._of_the_log
+    of_the_log = direct_trigger._of_the_log
 
     def ours(context: Any) -> list[Any]:
         return [replace(t, plan=replace(t.plan, keepers=Keepers())) for t in of_the_log(context)]
 
-    patch.setattr(handover, "_of_the_log", ours)
+    patch.setattr(direct_trigger, "_of_the_log", ours)
     patch.setattr(keeping, "code_of_live", lambda *_: (set(), {}))
     patch.setattr(keeping, "hold_code_of_copies", lambda *_: (set(), {}))
 
@@ -86,7 +86,7 @@ def _altered_by_us(patch: pytest.MonkeyPatch) -> None:
     def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
         conn.execute(statement)
 
-    for module in (altering, apply, aligning, dependents, follow_ups):
+    for module in (altering, events, aligning, dependents, follow_ups):
         patch.setattr(module, "alter", alter)
 
 

@@ -13,12 +13,15 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
-from airflow_provider_pgddl.engine.rows import windows, yielding
+from airflow_provider_pgddl.engine.following import catch_up, comparison
+from airflow_provider_pgddl.engine.job import context
+from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.logs import Logs
-from airflow_provider_pgddl.engine.stages import backfill, context, locks, replay, verify
+from airflow_provider_pgddl.engine.server import giving_way, strong_locks
+from airflow_provider_pgddl.engine.stages import backfill
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for, waits
@@ -220,7 +223,7 @@ def test_c36_what_comes_into_free_space_of_a_log_is_not_forgotten(
 
     do(move.source, "UPDATE items SET body = 'changed' WHERE id <= 25")
     with monkeypatch.context() as patch:  # one window, whose part leaves free space
-        patch.setattr(replay, "no_shorter", lambda _: True)
+        patch.setattr(catch_up, "no_shorter", lambda _: True)
         before_each(patch, windows, "lock_tables", lambda n: _raise(Killed) if n == 2 else None)
         with pytest.raises(Killed):
             move.run("replay")
@@ -276,15 +279,15 @@ def test_c36_revert_takes_parts_as_well(make: Callable[..., Lifecycle], monkeypa
 @pytest.fixture
 def insisting(monkeypatch: pytest.MonkeyPatch) -> list[GaveWay]:
     """From the first try on; collects what was given way to."""
-    monkeypatch.setattr(yielding, "INSIST_FROM", 0)
-    monkeypatch.setattr(yielding, "ASKED_FOR", 60)
-    given, wait = list[GaveWay](), yielding.Patience.wait
+    monkeypatch.setattr(giving_way, "INSIST_FROM", 0)
+    monkeypatch.setattr(giving_way, "ASKED_FOR", 60)
+    given, wait = list[GaveWay](), giving_way.Patience.wait
 
-    def waited(self: yielding.Patience, error: GaveWay, *rest: float) -> None:
+    def waited(self: giving_way.Patience, error: GaveWay, *rest: float) -> None:
         given.append(error)
         wait(self, error, *rest)
 
-    monkeypatch.setattr(yielding.Patience, "wait", waited)
+    monkeypatch.setattr(giving_way.Patience, "wait", waited)
     return given
 
 
@@ -305,7 +308,7 @@ def test_c36_who_insists_waits_for_its_lock_and_lets_others_wait(
                 with Underway(lambda: do(move.source, "BEGIN; LOCK TABLE items; COMMIT")) as asking:
                     wait_for(lambda: waits(move.source, "AccessExclusiveLock", "items"), asking)
                     seen = time.monotonic()
-                    wait_for(lambda: time.monotonic() - seen > 3 * yielding.LOOK_EVERY, asking)
+                    wait_for(lambda: time.monotonic() - seen > 3 * giving_way.LOOK_EVERY, asking)
                     assert not asking.over
                     at_least = (time.monotonic() - seen) * 1000
                     slow.rollback()
@@ -341,7 +344,7 @@ def test_c36_who_insists_lets_nobody_wait_for_longer_than_a_swap(
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (context, locks, yielding):
+    for module in (context, strong_locks, giving_way):
         monkeypatch.setattr(module, "SAY_EVERY", 0.1)
 
 
@@ -444,7 +447,7 @@ def test_c32_workers_are_there_before_each_window_that_needs_them(
 
     monkeypatch.setattr(spark, "start", start)
     monkeypatch.setattr(spark, "spread", spread)
-    monkeypatch.setattr(verify, "_worth_spreading", lambda *_: True)
+    monkeypatch.setattr(comparison, "_worth_spreading", lambda *_: True)
     move.run("replay")
     assert steps.count("spread") > 10  # 300 keys, ten a window
     assert steps == ["replay", "spread"] * steps.count("spread")

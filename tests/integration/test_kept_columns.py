@@ -14,18 +14,19 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.chunks import TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.clearing import clear_changed
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.reload import reload
-from airflow_provider_pgddl.engine.throttle import Limits
+from airflow_provider_pgddl.engine.rows.throttle import Limits
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
 from tests.integration.test_copy_shape import BY_HAND, ByHand, Make, by_hand, copied_by_chunks

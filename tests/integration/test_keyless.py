@@ -12,11 +12,12 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
-from airflow_provider_pgddl.engine.stages import STAGES, cut_over
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.stages import STAGES
+from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, waits
 from tests.integration.test_faults import Faults, until_done
@@ -135,7 +136,7 @@ def test_who_writes_during_or_after_the_copy_is_refused_and_not_lost(
     shop.content["swap"] = {"fence": fence}
     shop.run_all(until="verify")
     insert = "INSERT INTO history (who) VALUES ('late')"
-    copy_all, writing = cut_over.copy_all, list[Underway[None]]()
+    copy_all, writing = across.copy_all, list[Underway[None]]()
 
     def meanwhile(*args: Any) -> dict[str, Any]:
         writer = Underway(lambda: do(shop.source, insert)).__enter__()
@@ -143,7 +144,7 @@ def test_who_writes_during_or_after_the_copy_is_refused_and_not_lost(
         wait_until(lambda: writer.over or waits(shop.source, "RowExclusiveLock", "history"))
         return copy_all(*args)
 
-    monkeypatch.setattr(cut_over, "copy_all", meanwhile)
+    monkeypatch.setattr(across, "copy_all", meanwhile)
     shop.run("swap")
     writing[0].fails(psycopg.errors.ReadOnlySqlTransaction)
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
@@ -174,7 +175,7 @@ def test_a_writer_in_the_way_costs_a_try_and_no_row(shop: Lifecycle) -> None:
 def test_a_killed_swap_is_done_again(shop: Lifecycle, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Ours dies before the copy or behind it, without having taken the fence down; the next run ends the same."""
     shop.run_all(until="verify")
-    copy_all = cut_over.copy_all
+    copy_all = across.copy_all
 
     class Killed(BaseException):
         pass
@@ -185,8 +186,8 @@ def test_a_killed_swap_is_done_again(shop: Lifecycle, monkeypatch: pytest.Monkey
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(cut_over, "copy_all", dying)
-        patch.setattr(cut_over, "_certainly_not_cut_over", lambda _: False)
+        patch.setattr(across, "copy_all", dying)
+        patch.setattr(across, "_certainly_not_cut_over", lambda _: False)
         with pytest.raises(Killed):
             shop.run("swap")
     assert one(shop.target, "SELECT count(*) FROM history") == 0

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine import metrics, stages
-from airflow_provider_pgddl.engine.lag import Lag
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.lag import Lag
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 
 TABLES = """

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.ddl.lock_modes import MODES, locks
-from airflow_provider_pgddl.engine.stages.rehearsal import Notes
+from airflow_provider_pgddl.engine.swapping.dry_run import Notes
 from tests.integration.lifecycle import execute
 
 THERE = """

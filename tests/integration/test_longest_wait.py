@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_pgddl.engine.metrics import text
+from airflow_provider_pgddl.engine.commands.metrics import text
+from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages.status import status
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, in_transaction, wait_for, waits
 

@@ -10,12 +10,14 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import metrics, stages
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import ddl as ddl_commands
+from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, StageFailed
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages import StageResult, ddl_commands
-from airflow_provider_pgddl.engine.stages.context import Context
+from airflow_provider_pgddl.engine.stages import StageResult
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.standbys import KEEPS_SLOTS, caught_up, leave_behind, promote, with_standby

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog
+from airflow_provider_pgddl.engine.apply.build import Build, build
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import connect, plans_kept
-from airflow_provider_pgddl.engine.ddl.build import Build, build
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.rows.chunks import Done, Work, copy_chunks
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import backfill, schema_sync
 from tests.integration.lifecycle import Lifecycle, execute

@@ -8,13 +8,13 @@ from typing import get_args
 import pytest
 from prometheus_client import parser
 
-from airflow_provider_pgddl.engine import metrics
-from airflow_provider_pgddl.engine.connect import connect
-from airflow_provider_pgddl.engine.ddl_journal import STATUSES
+from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.errors import Unreachable
+from airflow_provider_pgddl.engine.journal.ddl import STATUSES
+from airflow_provider_pgddl.engine.journal.schema import Result, SchemaJournal
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Reason, stopped
-from airflow_provider_pgddl.engine.schema_journal import Result, SchemaJournal
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle, execute
 
 SHOP = """

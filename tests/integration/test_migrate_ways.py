@@ -13,18 +13,19 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.commands.check import check
+from airflow_provider_pgddl.engine.commands.ddl import exceptions
+from airflow_provider_pgddl.engine.commands.reset import reset
+from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.journal import Journal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import comparing
 from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
-from airflow_provider_pgddl.engine.rows.ranges import Range
-from airflow_provider_pgddl.engine.stages import cut_over, swap
-from airflow_provider_pgddl.engine.stages.check import check
-from airflow_provider_pgddl.engine.stages.ddl_commands import exceptions
-from airflow_provider_pgddl.engine.stages.reset import reset
-from airflow_provider_pgddl.engine.stages.status import status
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.stages import swap
+from airflow_provider_pgddl.engine.swapping import across
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, one
@@ -413,7 +414,7 @@ def test_a_cut_over_that_dies_is_finished_by_a_retry(
     move.run_all(until="verify")
     execute(source_dsn, "INSERT INTO a (n) VALUES (2)")
     with monkeypatch.context() as patch:
-        owner = Journal if where == "set_cut_over" else swap if where == "after" else cut_over
+        owner = Journal if where == "set_cut_over" else swap if where == "after" else across
         name = "follow_up" if where == "after" else where
         real = getattr(owner, name)
 
@@ -466,9 +467,7 @@ OF_OURS = """
 
 
 @pytest.mark.parametrize("rows", ["change_log", "wal"])
-def test_there_and_back_and_there_again(
-    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, rows: str
-) -> None:
+def test_there_and_back_and_there_again(source_dsn: str, target_dsn: str, lifecycle: Lifecycles, rows: str) -> None:
     """After cleanup the source has the fence and nothing that captures, until it is taken down."""
     capture = {"rows": rows, "identities": True}
 

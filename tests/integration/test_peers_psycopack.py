@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine import lease
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.rows import chunks
-from airflow_provider_pgddl.engine.stages import exchange
+from airflow_provider_pgddl.engine.swapping import in_place
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
@@ -225,6 +225,6 @@ def test_settings_and_locks_do_not_outlive_an_error(rewrite: Make, monkeypatch: 
     assert not any(line.startswith("session ") for line in left_behind(move.source))
     assert one(move.source, locks) == 0
     late = once("UPDATE orders SET amount = -1 WHERE id = 1", dsn=move.source)
-    before_each(monkeypatch, exchange, "lock_all", late)
+    before_each(monkeypatch, in_place, "lock_all", late)
     move.run("swap")
     assert one(move.source, "SELECT amount FROM orders WHERE id = 1") == -1

@@ -12,10 +12,10 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.compare import catalog_lines
+from airflow_provider_pgddl.engine.commands.plan import lines
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import plan
-from airflow_provider_pgddl.engine.stages.plan_command import lines
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.test_dry_run import DDL, SHOP, spaced
 

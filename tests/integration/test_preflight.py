@@ -22,15 +22,16 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog, migrations
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PipelineFileError, PreflightRefused
-from airflow_provider_pgddl.engine.findings import Finding, refuse
+from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight import preflight, too_old
-from airflow_provider_pgddl.engine.unbuilt import unsupported
+from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
+from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from tests.combinations import matrix
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, left_behind
@@ -963,9 +964,7 @@ def test_names_of_keywords_and_capitals_are_quoted_where_they_must_be(dsn: str) 
     run(dsn, 'CREATE SCHEMA "Sales"', 'CREATE TABLE "Sales"."order" (x int)')
     finding = only(findings(in_place('"Sales".order'), dsn), "key")
     assert finding.table == '"Sales".order'
-    assert 'ALTER TABLE "Sales"."order" ADD COLUMN IF NOT EXISTS id bigserial' in (
-        finding.fix or ""
-    )
+    assert 'ALTER TABLE "Sales"."order" ADD COLUMN IF NOT EXISTS id bigserial' in (finding.fix or "")
 
 
 # --- poolers ------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.following import comparison
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows import checksums, comparing, ranges
 from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
-from airflow_provider_pgddl.engine.rows.ranges import Range
-from airflow_provider_pgddl.engine.stages import verify
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, one
@@ -197,7 +197,7 @@ SLOW = "SELECT count(*), coalesce(sum({hash}), 0), count(pg_catalog.pg_sleep(0.0
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row takes a while, and no window's snapshot may be used for long."""
     monkeypatch.setitem(checksums._Q, "sum", SLOW)
-    monkeypatch.setattr(verify, "WINDOW_SECONDS", 0.2)
+    monkeypatch.setattr(comparison, "WINDOW_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_a_table_may_change_behind_a_range_that_took_too_long(
         client.__enter__()
         source.execute("SELECT pg_catalog.pg_sleep(60)")  # until it is cancelled, for the client waits
 
-    monkeypatch.setattr(verify, "compare_ranges", too_long)
+    monkeypatch.setattr(comparison, "compare_ranges", too_long)
     assert move.run("verify").tables["public.t"] == {"rows": ROWS, "differ": 0}
     client.finish()
     assert differences(source_dsn, target_dsn) == []
@@ -365,7 +365,7 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
             (None, ("2",)), (("2",), ("3",)), (("3",), None)]  # fmt: skip
         (single,) = ranges.parts(source, target, of.plan, Range(1, ("2",), ("3",)))
         assert not single.limited and Range(1, ("2",), ("3",)).limited
-        (sides,) = verify.sides_of(target, [of], in_place=False).values()
+        (sides,) = comparison.sides_of(target, [of], in_place=False).values()
         late = 0.000_01  # seconds
         results = list[comparing.Result]()
         comparing.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)

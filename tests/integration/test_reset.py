@@ -13,10 +13,11 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences, user_tables
-from airflow_provider_pgddl.engine import migrations, stages
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, UsageError
+from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
 from tests.integration.test_dump import NASTY, make_roles

@@ -14,10 +14,10 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import revert
-from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.follow_ups import FollowedUp
+from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until

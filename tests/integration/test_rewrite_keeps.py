@@ -17,13 +17,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
+from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages import exchange, swap
-from airflow_provider_pgddl.engine.stages.check import check
-from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.follow_ups import FollowedUp, follow_up
+from airflow_provider_pgddl.engine.stages import swap
+from airflow_provider_pgddl.engine.swapping import in_place
+from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp, follow_up
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -356,7 +357,7 @@ def test_a_view_that_comes_between_the_look_and_the_lock_goes_over(
     move = orders(table)
     move.run_all(until="verify")
     tries = before_each(
-        monkeypatch, exchange, "lock_all", once("CREATE VIEW late AS SELECT id FROM orders", dsn=move.source)
+        monkeypatch, in_place, "lock_all", once("CREATE VIEW late AS SELECT id FROM orders", dsn=move.source)
     )
     move.run("swap")
     assert len(tries) == 2
@@ -520,7 +521,7 @@ def test_a_subscriber_goes_on_and_sees_no_row_that_the_swap_wrote(
         move.run("replay")
         # These the last window writes into the copy, in the swap's own transaction.
         late = "UPDATE orders SET note = 'drained' WHERE id BETWEEN 2 AND 9"
-        before_each(monkeypatch, exchange, "lock_all", once(late, "DELETE FROM orders WHERE id = 10", dsn=publisher))
+        before_each(monkeypatch, in_place, "lock_all", once(late, "DELETE FROM orders WHERE id = 10", dsn=publisher))
         assert move.run("swap").figures["drained"] == 9
         assert one(publisher, published) == before
         do(

@@ -10,9 +10,9 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.traffic import Connection, Operation, Traffic
+from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.stages.check import check
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import Underway, in_transaction, one, wait_for, waits

@@ -19,8 +19,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import schema
 from airflow_provider_pgddl.engine.errors import (
     EXIT_BLOCKED,
     EXIT_DONE,
@@ -32,10 +32,11 @@ from airflow_provider_pgddl.engine.errors import (
     Retry,
     from_postgres,
 )
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
-from airflow_provider_pgddl.engine.stages import schema_commands
+from airflow_provider_pgddl.engine.server import schema_reading
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, in_transaction, wait_for
@@ -69,7 +70,7 @@ class Shell:
     def stage(self, name: str) -> tuple[int, str]:
         jobs.write(self.move.job(name), self._folder / "job.json")
         self._capture.readouterr()
-        return self._ended(jobs.main(name, [str(self._folder / "job.json")]))
+        return self._ended(driver.main(name, [str(self._folder / "job.json")]))
 
     def as_role(self, role: str) -> Shell:
         """The same pipeline, by another role on both sides."""
@@ -355,14 +356,14 @@ def test_tables_of_one_type_get_it_once(shop: Shop) -> None:
 def test_a_type_that_came_meanwhile_is_taken(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     made = "CREATE TYPE mood AS ENUM ('sad', 'ok')"
     pgddl = shop(f"{made}; CREATE TABLE a (id int PRIMARY KEY, m mood)", "CREATE TABLE a (id int PRIMARY KEY)")
-    plan_sync = schema_commands.plan_sync
+    plan_sync = schema.plan_sync
 
     def and_then(*args: Any, **options: Any) -> Any:
         plans = plan_sync(*args, **options)
         execute(pgddl.move.target, made)
         return plans
 
-    monkeypatch.setattr(schema_commands, "plan_sync", and_then)
+    monkeypatch.setattr(schema, "plan_sync", and_then)
     assert pgddl("schema", "sync", "--apply")[0] == EXIT_DONE
 
 
@@ -458,7 +459,7 @@ def test_a_table_dropped_while_it_is_validated(shop: Shop) -> None:
 
 
 def test_a_table_held_locked_is_worth_another_try(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_SET", sql.SQL("SET LOCAL lock_timeout = '100ms'"))
+    monkeypatch.setattr(schema_reading, "_SET", sql.SQL("SET LOCAL lock_timeout = '100ms'"))
     made = "CREATE TABLE t (id int PRIMARY KEY, n int, CHECK (n > 0))"
     pgddl = shop(made, schema={"validation": "strict"}, ddl={"lock_timeout": "100ms", "retry_for": "100ms"})
     pgddl.move.run_all(until="replay")

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine import migrations
-from airflow_provider_pgddl.engine.connect import Session, connect
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.schema import Recorded, SchemaJournal
 from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, stopped
-from airflow_provider_pgddl.engine.schema_journal import Recorded, SchemaJournal
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import wait_until

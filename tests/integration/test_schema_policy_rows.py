@@ -20,8 +20,9 @@ import pytest
 import yaml
 
 from airflow_provider_pgddl import cli
-from airflow_provider_pgddl.engine import spark, stages
-from airflow_provider_pgddl.engine.job import Job
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.rows.transfer import copy_between

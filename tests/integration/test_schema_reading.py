@@ -11,14 +11,13 @@ import pytest
 from psycopg import pq, sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import Retry
-from airflow_provider_pgddl.engine.schema import reading
 from airflow_provider_pgddl.engine.schema.compatibility import compare
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.model import ColumnModel, Name, Schemas, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import OR
+from airflow_provider_pgddl.engine.server import catalog, schema_reading
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import load_real, psql
@@ -29,7 +28,7 @@ T: Name = ("public", "t")
 
 def look(dsn: str, *names: Name) -> Schemas:
     with connect(dsn, purpose="test") as conn:
-        return reading.read(conn, names or [T])
+        return schema_reading.read(conn, names or [T])
 
 
 def table(dsn: str, name: Name = T) -> TableModel:
@@ -198,7 +197,7 @@ def test_a_role_that_owns_nothing_reads_all_and_learns_what_it_lacks(pg16: Clust
     try:
         with connect(source_dsn, purpose="test") as conn:
             conn.execute("SET ROLE pgddl_test_guest")
-            its = reading.read(conn, [T]).tables[T]
+            its = schema_reading.read(conn, [T]).tables[T]
     finally:
         do(source_dsn, "DROP OWNED BY pgddl_test_guest", "DROP ROLE pgddl_test_guest")
     assert (its.columns, its.constraints, its.key, its.owner) == (mine.columns, mine.constraints, mine.key, mine.owner)
@@ -225,11 +224,11 @@ def test_nothing_is_left_in_a_transaction_of_the_caller(dsn: str) -> None:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             conn.execute("SELECT 1 FROM pg_class")
             do(dsn, "ALTER TABLE t ADD COLUMN later int")
-            assert [c.name for c in reading.read(conn, [T]).tables[T].columns] == ["id"]  # the caller's snapshot
+            assert [c.name for c in schema_reading.read(conn, [T]).tables[T].columns] == ["id"]  # the caller's snapshot
             timeout = conn.execute("SELECT current_setting('lock_timeout')").fetchone()
             assert timeout == ("0",)
         assert conn.info.transaction_status is pq.TransactionStatus.IDLE
-        assert len(reading.read(conn, [T]).tables[T].columns) == 2
+        assert len(schema_reading.read(conn, [T]).tables[T].columns) == 2
 
 
 def test_a_session_of_the_event_loop_reads_the_same(dsn: str) -> None:
@@ -237,7 +236,7 @@ def test_a_session_of_the_event_loop_reads_the_same(dsn: str) -> None:
 
     async def read() -> Schemas:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, options="-csearch_path=") as conn:
-            return await reading.read_async(conn, [T, ("public", "gone")])
+            return await schema_reading.read_async(conn, [T, ("public", "gone")])
 
     assert asyncio.run(read()) == look(dsn)
 
@@ -252,9 +251,9 @@ def test_any_number_of_tables_takes_the_same_number_of_queries(dsn: str) -> None
             )
     with connect(dsn, purpose="test") as conn:
         seen = _counted(conn)
-        found = reading.read(conn, [("public", f"t{n}") for n in range(500)])
+        found = schema_reading.read(conn, [("public", f"t{n}") for n in range(500)])
         many = len(seen)
-        reading.read(conn, [("public", "t1")])
+        schema_reading.read(conn, [("public", "t1")])
     assert len(found.tables) == 500
     assert many == len(seen) - many <= 5
 
@@ -295,7 +294,7 @@ def test_a_catalog_under_ddl_is_read_or_asked_for_again(dsn: str) -> None:
     with Underway(ddl) as underway, connect(dsn, purpose="test") as conn:
         while not underway.over:
             try:
-                found = reading.read(conn, names)
+                found = schema_reading.read(conn, names)
             except Retry as error:
                 said.add(error.what)
             else:
@@ -306,7 +305,7 @@ def test_a_catalog_under_ddl_is_read_or_asked_for_again(dsn: str) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_SET", sql.SQL("SET LOCAL lock_timeout = '100ms'"))
+    monkeypatch.setattr(schema_reading, "_SET", sql.SQL("SET LOCAL lock_timeout = '100ms'"))
 
 
 def test_a_table_that_is_being_altered_is_not_waited_for_without_end(dsn: str, impatient: None) -> None:
@@ -314,9 +313,9 @@ def test_a_table_that_is_being_altered_is_not_waited_for_without_end(dsn: str, i
     with in_transaction(dsn, "ALTER TABLE t ADD COLUMN later int"):
         with connect(dsn, purpose="test") as conn:
             with pytest.raises(Retry, match="held a table locked"):
-                reading.read(conn, [T])
+                schema_reading.read(conn, [T])
             with conn.transaction(), pytest.raises(Retry, match="held a table locked"):
-                reading.read(conn, [T])
+                schema_reading.read(conn, [T])
     assert len(table(dsn).columns) == 3
 
 
@@ -493,7 +492,7 @@ def test_odd_schemas_differ_in_nothing_between_versions(
 def _alike(source: str, target: str) -> None:
     with connect(source, purpose="test") as there, connect(target, purpose="test") as here:
         names = catalog.table_names(there)
-        mine, its = reading.read(there, names), reading.read(here, names)
+        mine, its = schema_reading.read(there, names), schema_reading.read(here, names)
     assert len(mine.tables) == len(names) > 0
     assert mine.types == its.types
     for name in names:
@@ -510,7 +509,7 @@ def test_a_missing_right_is_granted(source_dsn: str, target_dsn: str) -> None:
     def as_guest() -> list[Difference]:
         with connect(source_dsn, purpose="test") as there, connect(target_dsn, purpose="test") as here:
             here.execute("SET ROLE pgddl_test_guest")
-            mine, its = reading.read(there, [name]), reading.read(here, [name])
+            mine, its = schema_reading.read(there, [name]), schema_reading.read(here, [name])
         return compare(mine.tables[name], its.tables[name], its.types, names=(name, name), role="pgddl_test_guest")
 
     try:

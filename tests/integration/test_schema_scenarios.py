@@ -20,12 +20,13 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.following import comparison
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.report import box, lines
 from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, TableReport
-from airflow_provider_pgddl.engine.stages import cut_over, verify
+from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.test_correctness import before_each
@@ -903,7 +904,7 @@ def test_a_mismatch_during_verify_or_right_before_the_swap_keeps_it_from_happeni
         (told.on_source if side == "source" else told.on_target)(*statements(number)[0])
 
     with monkeypatch.context() as while_comparing:
-        before_each(while_comparing, verify, "one_window", lambda n: change(1) if n == 1 else None)
+        before_each(while_comparing, comparison, "one_window", lambda n: change(1) if n == 1 else None)
         result = move.run("verify")
     assert result.exit_code == 3
     assert [b["table"] for b in result.blocked] == ["public.users"]
@@ -920,9 +921,7 @@ def test_a_mismatch_during_verify_or_right_before_the_swap_keeps_it_from_happeni
 
     dsn = move.source if side == "source" else move.target
     with monkeypatch.context() as while_swapping:
-        before_each(
-            while_swapping, cut_over, "refuse_unready", lambda n: do(dsn, *statements(3)[0]) if n == 1 else None
-        )
+        before_each(while_swapping, across, "refuse_unready", lambda n: do(dsn, *statements(3)[0]) if n == 1 else None)
         assert statements(3)[1] in str(move.refused("swap", PreflightRefused))
     told.fix(told.gate()["public.users"])
     move.run_all(after="schema_sync", until="swap")

@@ -8,10 +8,10 @@ from typing import Literal
 import pytest
 from prometheus_client import parser
 
-from airflow_provider_pgddl.engine import metrics, stages
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import ddl, metrics, schema
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Status
-from airflow_provider_pgddl.engine.stages import ddl_commands, schema_commands
 from tests.integration.lifecycle import Lifecycle, execute
 
 Make = Callable[..., Lifecycle]
@@ -26,7 +26,7 @@ def told(move: Lifecycle) -> dict[Literal["gate", "status", "metrics", "validate
     ends = (pipeline, move.source, move.target)
     reports = stages.gate(*ends)
     status = stages.status(*ends)
-    validated = schema_commands.validate(*ends)
+    validated = schema.validate(*ends)
     for listed in (reports, validated):
         assert len({r.table for r in listed}) == len(listed)  # one verdict a table
     blocked = status.get("mismatches", {})
@@ -110,7 +110,7 @@ def test_a_row_that_was_refused_and_a_table_that_could_not_be_made(move: Lifecyc
     }
 
     execute(move.target, "DROP TABLE taken; DROP TRIGGER no ON refused")
-    ddl_commands.retry(load_pipeline(move.content), move.source, move.target)
+    ddl.retry(load_pipeline(move.content), move.source, move.target)
     move.run_all(after="schema_sync", until="swap")
     found = told(move)
     assert (found["gate"], "mismatch" in found["status"].values(), "mismatch" in found["metrics"].values()) == (

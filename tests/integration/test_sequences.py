@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_sequences
-from airflow_provider_pgddl.engine.stages import ddl
-from airflow_provider_pgddl.engine.stages.sequences import DRAWS_AHEAD, Position, Sequence, ahead
+from airflow_provider_pgddl.engine.following import ddl
+from airflow_provider_pgddl.engine.following.sequences import DRAWS_AHEAD, Position, Sequence, ahead
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
 

@@ -29,8 +29,8 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
 )
 from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
 from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
-from airflow_provider_pgddl.engine.connect import Session, connect, connect_replication
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.server.connect import Session, connect, connect_replication
 from tests.combinations import matrix
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import wait_until

@@ -14,8 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
-from airflow_provider_pgddl.engine import lease, stages
-from airflow_provider_pgddl.engine.connect import connect
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import (
     EXIT_BLOCKED,
     EXIT_DONE,
@@ -24,15 +23,19 @@ from airflow_provider_pgddl.engine.errors import (
     StageFailed,
     UsageError,
 )
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.chunks import Done
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages import backfill, cleanup, cut_over, exchange, swap, unchanged, unready
-from airflow_provider_pgddl.engine.stages.context import Context
-from airflow_provider_pgddl.engine.stages.unchanged import SchemaGuard
+from airflow_provider_pgddl.engine.stages import backfill, cleanup, swap
+from airflow_provider_pgddl.engine.swapping import across, readiness, schema_guard
+from airflow_provider_pgddl.engine.swapping import in_place as exchange
+from airflow_provider_pgddl.engine.swapping.schema_guard import SchemaGuard
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
@@ -130,8 +133,8 @@ def test_what_the_last_windows_find_is_followed(
     """The table is compared once more, without a fence, before it is cut over."""
     move = shop(swap={"fence": fence}, **settings)
     move.run_all(until="verify")
-    compared = before_each(monkeypatch, unready, "compare", lambda _: None)
-    before_each(monkeypatch, cut_over, "_fence", once(*LATE[late], dsn=move.source))
+    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
+    before_each(monkeypatch, across, "_fence", once(*LATE[late], dsn=move.source))
     move.run("swap")
     assert compared == [1]
     assert differences(move.source, move.target) == []
@@ -144,7 +147,7 @@ def test_a_table_that_the_last_windows_block_is_not_cut_over(
 ) -> None:
     move = shop(swap={"fence": fence}, **UNCAPTURED)
     move.run_all(until="verify")
-    before_each(monkeypatch, cut_over, "_fence", once(*LATE["another_column"], dsn=move.source))
+    before_each(monkeypatch, across, "_fence", once(*LATE["another_column"], dsn=move.source))
     assert "shop.child: is blocked" in str(move.refused("swap", PreflightRefused))
     assert not has_cut_over(move)
     do(move.source, "INSERT INTO shop.parent VALUES (1001, 'the fence is down')")
@@ -278,7 +281,7 @@ def test_a_change_after_the_snapshot_is_swapped_too(rewrite: Make) -> None:
 def test_uncaptured_a_change_after_the_snapshot_stops_the_swap_in_place(
     rewrite: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unchanged, "NAMED", len(BESIDE_ROWS))
+    monkeypatch.setattr(schema_guard, "NAMED", len(BESIDE_ROWS))
     move = rewrite(**UNCAPTURED)
     do(move.source, "GRANT SELECT ON items TO pg_monitor")
     move.run_all(until="verify")
@@ -320,7 +323,7 @@ def test_a_change_after_the_snapshot_is_cut_over_too(shop: Make) -> None:
 
 
 def test_uncaptured_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged, "NAMED", 20)
+    monkeypatch.setattr(schema_guard, "NAMED", 20)
     move = shop(**UNCAPTURED)
     move.run_all(until="verify")
     do(move.source, *(change for change, _, _ in ELSEWHERE))
@@ -353,7 +356,7 @@ BY_HAND = [
 def test_what_is_the_same_by_both_dumps_was_carried_whoever_did_it(
     shop: Make, monkeypatch: pytest.MonkeyPatch, captured: bool
 ) -> None:
-    monkeypatch.setattr(unchanged, "NAMED", 20)
+    monkeypatch.setattr(schema_guard, "NAMED", 20)
     move = shop(**(UNCAPTURED if not captured else {}))
     do(move.source, "CREATE FUNCTION shop.g() RETURNS int RETURN 1")
     move.run_all(until="verify")
@@ -684,9 +687,9 @@ def test_a_swap_that_is_killed_behind_its_fence_is_begun_anew(shop: Make, monkey
                 one(dsn, END_SESSIONS, f"pgddl:{move.name}:%")
             raise Killed
 
-    before_each(monkeypatch, cut_over, "_make_ready", kill)
+    before_each(monkeypatch, across, "_make_ready", kill)
     with monkeypatch.context() as dead:
-        dead.setattr(cut_over, "_certainly_not_cut_over", lambda _: False)
+        dead.setattr(across, "_certainly_not_cut_over", lambda _: False)
         with pytest.raises(Killed):
             move.run("swap")
     assert fenced(move)
@@ -709,7 +712,7 @@ def test_the_fence_stays_up_where_the_answer_to_the_commit_was_lost(
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as losing:
-        after_each(losing, cut_over, "_make_ready", lose)
+        after_each(losing, across, "_make_ready", lose)
         move.refused("swap")
     assert has_cut_over(move)
     assert fenced(move)
@@ -731,7 +734,7 @@ def test_the_fence_stays_up_while_the_commit_may_still_happen(shop: Make, monkey
             at_work.set()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-        monkeypatch.setattr(cut_over, "_make_ready", lose)
+        monkeypatch.setattr(across, "_make_ready", lose)
         with Underway(lambda: move.refused("swap")) as swapping:
             wait_for(at_work.is_set, swapping)
             waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid)))"
@@ -749,9 +752,9 @@ def test_tries_behind_a_fence_open_no_sessions_of_their_own(shop: Make, monkeypa
         counts.append((sessions(move, move.source), sessions(move, move.target)))
         do(move.source, *(["CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq"] if number < 5 else []))
         if number < 5:
-            raise cut_over._NotYet("disturbed")
+            raise across._NotYet("disturbed")
 
-    before_each(monkeypatch, cut_over, "_make_ready", disturb)
+    before_each(monkeypatch, across, "_make_ready", disturb)
     move.run("swap")
     assert len(counts) == 5
     assert set(counts[1:]) == {counts[1]}

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.rows import ties
+from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 from tests.integration.lifecycle import execute
 

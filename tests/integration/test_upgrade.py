@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine import migrations
-from airflow_provider_pgddl.engine.connect import connect
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.migrations import Migration
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.migrations import Migration
 from airflow_provider_pgddl.engine.pipeline.model import CREATE_TAGS, DROP_TAGS
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import Lifecycle

@@ -10,9 +10,10 @@ import time
 
 import psycopg
 
-from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.spark import spread
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.launch import driver
+from airflow_provider_pgddl.engine.parallel.spark import spread
 from tests.spark import work
 
 
@@ -39,4 +40,4 @@ def run(job: jobs.Job) -> None:
 stages.run = run  # type: ignore[assignment]
 
 if __name__ == "__main__":
-    sys.exit(jobs.main("backfill", sys.argv[1:]))
+    sys.exit(driver.main("backfill", sys.argv[1:]))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_pgddl.engine import spark
-from airflow_provider_pgddl.engine.class_archive import TRY_AGAIN, ClassArchive, class_archive
+from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.parallel.class_archive import TRY_AGAIN, ClassArchive, class_archive
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ import psutil
 import psycopg
 import pytest
 
-from airflow_provider_pgddl.engine import job as jobs
-from airflow_provider_pgddl.engine import spark
-from airflow_provider_pgddl.engine.job import Job, Watched
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.file import Job, Watched
+from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.conftest import REPOSITORY
 

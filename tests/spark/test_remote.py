@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine.parallel import spark
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_pgddl.engine import spark
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay, PgddlError, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.parallel import spark
 from tests.integration.lifecycle import wait_until
 from tests.spark import work
 
@@ -110,7 +110,7 @@ def test_local_masters_try_again(given: str, used: str) -> None:
 
 
 def test_without_work_to_spread_nothing_imports_pyspark() -> None:
-    source = "import sys, airflow_provider_pgddl.engine.job as j; print('pyspark' in sys.modules)"
+    source = "import sys, airflow_provider_pgddl.engine.job.file as j; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

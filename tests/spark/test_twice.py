@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.demo import compare
-from airflow_provider_pgddl.engine import spark
+from airflow_provider_pgddl.engine.parallel import spark
 from tests.integration.lifecycle import Lifecycle
 from tests.spread_work import NAMES, SPREAD, Killed, Spread, come_to, finish, killed_after_commit
 

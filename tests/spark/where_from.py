@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_pgddl.engine.spark import spread
+from airflow_provider_pgddl.engine.parallel.spark import spread
 
 
 def look(_: int) -> tuple[str, int]:

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from airflow_provider_pgddl.engine import control
-from airflow_provider_pgddl.engine.control import PAUSE, Border, Control, ControlRow, Hold, Told
 from airflow_provider_pgddl.engine.errors import Cancelled
+from airflow_provider_pgddl.engine.journal import control
+from airflow_provider_pgddl.engine.journal.control import PAUSE, Border, Control, ControlRow, Hold, Told
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BUSY = Hold("max_active_backends", "throttled: 90 sessions are active")

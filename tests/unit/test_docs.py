@@ -18,17 +18,18 @@ import pytest
 import yaml
 
 from airflow_provider_pgddl import cli
-from airflow_provider_pgddl.engine import errors, job
-from airflow_provider_pgddl.engine.ddl_journal import STATUSES
+from airflow_provider_pgddl.engine import errors
+from airflow_provider_pgddl.engine.commands.ddl import HELD
+from airflow_provider_pgddl.engine.job import file
+from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.pipeline import model as files
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, model_of
+from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
-from airflow_provider_pgddl.engine.stages.ddl_commands import HELD
-from airflow_provider_pgddl.engine.unbuilt import unsupported
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"
@@ -96,11 +97,11 @@ def test_the_job_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     Path("shop.yaml").write_text(blocks(README, "yaml")[0])
     Path("job.json").write_text(text)
-    assert job.read("job.json").stage == "setup"
+    assert file.read("job.json").stage == "setup"
     (secrets,) = re.findall(r'`(\{"source": .*?\})`', README.read_text())
     Path("job.json").write_text(json.dumps({**json.loads(text), "secrets": json.loads(secrets)}))
     monkeypatch.setenv("SHOP_SOURCE", "host=db")
-    assert job.read("job.json").conninfo("source") == "host=db"
+    assert file.read("job.json").conninfo("source") == "host=db"
 
 
 def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import pytest
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine import errors
-from airflow_provider_pgddl.engine.ddl import dump
-from airflow_provider_pgddl.engine.findings import Finding, refuse
+from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
+from airflow_provider_pgddl.engine.server import pg_dump
 
 
 def test_an_error_says_what_where_and_what_to_do() -> None:
@@ -62,11 +62,11 @@ def test_a_servers_error_becomes_one_of_ours(error: psycopg.Error, expected: typ
     ],
 )
 def test_what_was_dropped_while_it_was_dumped_is_worth_a_retry(said: str) -> None:
-    assert dump._failed(said, "shop").retryable
-    assert not dump._failed("pg_dump: error: query failed: ERROR:  syntax error", "shop").retryable
+    assert pg_dump._failed(said, "shop").retryable
+    assert not pg_dump._failed("pg_dump: error: query failed: ERROR:  syntax error", "shop").retryable
     denied = "pg_dump: error: query failed: ERROR:  permission denied for table t\n"
     denied += "pg_dump: detail: Query was: LOCK TABLE public.t IN ACCESS SHARE MODE"
-    assert not dump._failed(denied, "shop").retryable
+    assert not pg_dump._failed(denied, "shop").retryable
 
 
 def test_a_refusal_says_what_is_so_at_its_time() -> None:

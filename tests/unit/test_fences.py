@@ -11,42 +11,46 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 
 ENGINE = REPOSITORY / "airflow_provider_pgddl" / "engine"
-JOURNALS = {"journal": "journal", "ddl_journal": "ddl_events", "schema_journal": "schema_status"}  # module: its SQL
+JOURNALS = {
+    "journal.pipelines": "journal",
+    "journal.ddl": "ddl_events",
+    "journal.schema": "schema_status",
+}  # module: its SQL
 
 # Writes in the transaction of whoever calls it, who is looked at in turn.
 WITHIN = {
-    "ddl.apply.apply_together",
+    "apply.events.apply_together",
     "rows.drain.drain_into_partitions",
     "rows.fill.fill_together",
     "rows.skipped.count_partial",
     "rows.windows._in_place",
     "rows.windows.note_window",
     "rows.windows.stopped_by_drift",
-    "stages.cut_over._add_foreign_keys",
-    "stages.cut_over._copy_keyless",
-    "stages.exchange._exchange.refuse_changed",
-    "stages.exchange._finish",
-    "stages.exchange._refuse_changed",
-    "stages.exchange.add_foreign_key",
-    "stages.failover._go_back",
-    "stages.reverse.WayBack.start",
+    "swapping.across._add_foreign_keys",
+    "swapping.across._copy_keyless",
+    "swapping.in_place._exchange.refuse_changed",
+    "swapping.in_place._finish",
+    "swapping.in_place._refuse_changed",
+    "swapping.in_place.add_foreign_key",
+    "following.failover._go_back",
+    "swapping.way_back.WayBack.start",
     "stages.revert._are_copies_again",
     "stages.revert._pass_over_ddl",
     "stages.revert._refuse_another",
-    "stages.settle._record",
-    "stages.settle._record_plan",
-    "stages.settle.read_again.record",
+    "following.reconcile._record",
+    "following.reconcile._record_plan",
+    "following.reconcile.read_again.record",
     "stages.snapshot._revive",
 }
 # Nobody else is the newest run, or it is nobody's.
 ALONE = {
     "stages._finished": "of a pipeline that no run is under way of: that this one had nothing to do",
     "rows.skipped.count_refusal": "a metric, once the transaction that met the refusal is over",
-    "stages.ddl_commands": "what a person decides about an event, which a run meets as it would have met it before",
-    "stages.gate._add_lost_commits": "what was told to whom, by whoever looks",
-    "stages.gate._reports": "the same",
-    "stages.gate.shown": "what was shown to a task of Airflow",
-    "stages.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
+    "commands.ddl": "what a person decides about an event, which a run meets as it would have met it before",
+    "following.gate._add_lost_commits": "what was told to whom, by whoever looks",
+    "following.gate._reports": "the same",
+    "following.gate.shown": "what was shown to a task of Airflow",
+    "commands.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
 }
 
 
@@ -82,7 +86,7 @@ def _writers() -> set[str]:
             name.split()[0] for name in parts
             if re.search(r"\b(INSERT INTO|UPDATE pgddl|DELETE FROM)\b", name)
         }  # fmt: skip
-        for node in ast.walk(ast.parse((ENGINE / f"{module}.py").read_text())):
+        for node in ast.walk(ast.parse((ENGINE / f"{module.replace('.', '/')}.py").read_text())):
             if isinstance(node, ast.FunctionDef):
                 texts = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
                 if texts & written:
@@ -90,7 +94,7 @@ def _writers() -> set[str]:
     while True:
         more = set[str]()
         for module in JOURNALS:
-            for node in ast.walk(ast.parse((ENGINE / f"{module}.py").read_text())):
+            for node in ast.walk(ast.parse((ENGINE / f"{module.replace('.', '/')}.py").read_text())):
                 if isinstance(node, ast.FunctionDef):
                     calls = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
                     attributes = [f for f in calls if isinstance(f, ast.Attribute)]

@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_pgddl.engine import job as jobs
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job import Job, Outcome, Watched
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched
+from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 SHOP = {
@@ -123,7 +124,7 @@ def test_an_application_refuses_the_job_of_another_stage(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs.write(job, tmp_path / "job.json")
-    assert jobs.main("swap", [str(tmp_path / "job.json")]) == 2
+    assert driver.main("swap", [str(tmp_path / "job.json")]) == 2
     said = capsys.readouterr().err
     assert "for the stage backfill, not for swap" in said
     assert "Traceback" not in said
@@ -131,7 +132,7 @@ def test_an_application_refuses_the_job_of_another_stage(
 
 def test_no_password_of_the_job_is_printed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGDDL_SOURCE_CONNINFO", SECRET)
-    assert jobs.redact('invalid dsn: "hush-hush@127"', job) == 'invalid dsn: "***@127"'
+    assert driver.redact('invalid dsn: "hush-hush@127"', job) == 'invalid dsn: "***@127"'
 
 
 @pytest.mark.parametrize(
@@ -150,14 +151,14 @@ def test_an_error_reads_in_airflow_as_it_reads_in_the_shell() -> None:
 
 
 # Each takes a noticeable part of a second, which a stage with nothing to do would have for nothing.
-SLOW = ("airflow", "pyspark", "pandas", "rich", "yaml", "psutil", "airflow_provider_pgddl.engine.stages.exchange")
+SLOW = ("airflow", "pyspark", "pandas", "rich", "yaml", "psutil", "airflow_provider_pgddl.engine.swapping.in_place")
 
 
 @pytest.mark.parametrize(
     ("module", "slow"),
     [
         ("engine.stages.backfill", SLOW),
-        ("engine.job", (*SLOW, "airflow_provider_pgddl.engine.stages")),  # all that `pgddl run` needs of a stage
+        ("engine.job.file", (*SLOW, "airflow_provider_pgddl.engine.stages")),  # all that `pgddl run` needs of a stage
     ],
 )
 def test_what_takes_long_is_imported_where_it_is_used(module: str, slow: tuple[str, ...]) -> None:
@@ -179,7 +180,7 @@ def test_the_closing_line_names_what_was_done_and_what_was_left() -> None:
         "figures": {"rows": 1234567, "mb_per_s": 12.34},
         "blocked": [{"table": "shop.b", "reason": "column x appeared"}],
     }
-    assert jobs.closing_line(result, 2.0).splitlines() == [
+    assert driver.closing_line(result, 2.0).splitlines() == [
         "pgddl: backfill of shop: done (2.0 s), 2 tables, 1,234,567 rows, 12.3 mb per s",
         "pgddl: blocked: shop.b: column x appeared",
     ]
@@ -203,7 +204,8 @@ def test_a_dead_process_that_nobody_has_reaped_is_not_alive() -> None:
 # What an application does while a stage runs: it waits, here for a line that never comes.
 WAITING = """
 import sys
-from airflow_provider_pgddl.engine.job import Watched, _stoppable, _watching
+from airflow_provider_pgddl.engine.job.file import Watched
+from airflow_provider_pgddl.engine.launch.driver import _stoppable, _watching
 watched = Watched(int(sys.argv[1]), float(sys.argv[2])) if len(sys.argv) > 1 else None
 with _stoppable(), _watching(watched):
     try:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_pgddl.engine.job_folder import PREFIX, job_folder
+from airflow_provider_pgddl.engine.job.folder import PREFIX, job_folder
 
 RUN = """
 import sys
-from airflow_provider_pgddl.engine import job
-from airflow_provider_pgddl.engine.job_folder import job_folder
+from airflow_provider_pgddl.engine.job import file as job
+from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 pipeline = load_pipeline({
@@ -31,7 +31,7 @@ with job_folder() as folder:
     sys.stdin.read()
 """
 BESIDE = """
-from airflow_provider_pgddl.engine.job_folder import job_folder
+from airflow_provider_pgddl.engine.job.folder import job_folder
 
 for _ in range(300):
     with job_folder() as folder:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_pgddl.engine.migrations import SETS, Migration, migrations
+from airflow_provider_pgddl.engine.journal.migrations import SETS, Migration, migrations
 
 # SHA-256 of every up script. A database keeps those that it was set up with, and is refused where one differs.
 LANDED = {

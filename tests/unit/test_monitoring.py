@@ -11,10 +11,10 @@ import pytest
 import yaml
 from prometheus_client import parser
 
-from airflow_provider_pgddl.engine import metrics
+from airflow_provider_pgddl.engine.commands import metrics
+from airflow_provider_pgddl.engine.journal.schema import Result
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Kind, Reason
-from airflow_provider_pgddl.engine.schema_journal import Result
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "monitoring"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_pgddl.engine.catalog import Column, Key, Leaf, Table, fingerprint
+from airflow_provider_pgddl.engine.model.tables import Column, Key, Leaf, Table, fingerprint
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.schema.drift import drift
 

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
-from airflow_provider_pgddl.engine.lock_wait import shown
-from airflow_provider_pgddl.engine.rows import yielding
+from airflow_provider_pgddl.engine.server import giving_way
+from airflow_provider_pgddl.engine.server.lock_timeout import shown
 
 
 def test_c36_less_is_tried_each_time_and_what_is_usual_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     slept = list[float]()
     monkeypatch.setattr(time, "sleep", slept.append)
-    patience = yielding.Patience(600, let_wait=0.05)
+    patience = giving_way.Patience(600, let_wait=0.05)
     efforts = []
     for _ in range(7):
         efforts.append(patience.effort)
@@ -23,28 +23,28 @@ def test_c36_less_is_tried_each_time_and_what_is_usual_comes_back(monkeypatch: p
     assert [e.wait for e in efforts] == [0, 0, 0, 0, 0, 0.05, 0.05]
     for _ in range(3):  # who does not get a lock would not get it with less to do
         patience.wait(Busy("is locked"))
-    assert patience.effort == yielding.Effort(0.05, 128)
+    assert patience.effort == giving_way.Effort(0.05, 128)
     patience.succeeded()
-    assert patience.effort == yielding.Effort(0.0, 64)
+    assert patience.effort == giving_way.Effort(0.0, 64)
     patience.wait(Busy("is locked"))
-    assert patience.effort == yielding.Effort(0.05, 64)  # at once again
-    while patience.effort != yielding.POLITE:
+    assert patience.effort == giving_way.Effort(0.05, 64)  # at once again
+    while patience.effort != giving_way.POLITE:
         patience.succeeded()
     patience.wait(GaveWay("gave way"))
-    assert patience.effort == yielding.Effort(0.0, 2)
+    assert patience.effort == giving_way.Effort(0.0, 2)
 
 
 def test_c36_only_waiting_counts_as_giving_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], list[float]()
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    patience = yielding.Patience(10)
+    patience = giving_way.Patience(10)
     with pytest.raises(GaveWay, match="could not get at the table for 10 s: gave way"):
         while True:
             now[0] += 100  # an attempt
             patience.wait(GaveWay("gave way"))
     assert 10 < sum(slept) < 20
-    patience, tries = yielding.Patience(10), 0
+    patience, tries = giving_way.Patience(10), 0
     with pytest.raises(GaveWay):
         while tries < 10:
             patience.wait(GaveWay("not to be had"), 3)
@@ -56,7 +56,7 @@ def test_what_it_says_counts_and_names_the_last_reason(monkeypatch: pytest.Monke
     now, lines = [0.0], list[str]()
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    patience = yielding.Patience(600, lines.append)
+    patience = giving_way.Patience(600, lines.append)
     for n in range(1, 26):
         now[0] += 1
         patience.wait(GaveWay(f"reason {n}"))

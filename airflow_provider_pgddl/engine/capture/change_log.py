@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.catalog import Leaf, Table
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
+from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.tables import Leaf, Table
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("capture")
@@ -87,7 +88,7 @@ def refuse_other_journal(source: Session, pipeline: str, journal: str) -> None:
         )
 
 
-def journal_name(target: catalog.Server) -> str:
+def journal_name(target: tables.Server) -> str:
     """What tells one journal's database from every other."""
     return f"{target.system}/{target.database_oid}"
 

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture.change_log import SCHEMA, log_table
-from airflow_provider_pgddl.engine.connect import PINNED, Session
-from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.rows.plan import Plan, equal
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan, equal
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("direct")

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
 from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
 from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
 from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
 from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
-from airflow_provider_pgddl.engine.catalog import Leaf, Table
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
-from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.tables import Leaf, Table
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_log")

@@ -23,8 +23,8 @@ from psycopg import pq, sql
 
 from airflow_provider_pgddl.engine.capture import timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
-from airflow_provider_pgddl.engine.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.server.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("stream")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from airflow_provider_pgddl.engine.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.server.connect import Session, connect_replication
 
 
 def current(replication: Session) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.findings import Finding, Where
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import Table
 from airflow_provider_pgddl.engine.preflight import (
@@ -18,7 +16,9 @@ from airflow_provider_pgddl.engine.preflight import (
     target_side,
 )
 from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
-from airflow_provider_pgddl.engine.unbuilt import unsupported
+from airflow_provider_pgddl.engine.preflight.findings import Finding, Where
+from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+from airflow_provider_pgddl.engine.server.connect import Session
 
 OLDEST = 14
 

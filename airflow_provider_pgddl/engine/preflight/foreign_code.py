@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import Facts
+from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.keeping import Code, Survey
 from airflow_provider_pgddl.engine.rights.trust import more
 

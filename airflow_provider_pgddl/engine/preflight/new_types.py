@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import dependents
+from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.ddl.parse import (
     Name,
     Node,
@@ -28,8 +28,8 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.ddl.relocate import try_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.preflight.facts import Facts, actions
+from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.altering import alter
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -8,12 +8,10 @@ from functools import partial
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, dependents
+from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.findings import Finding
-from airflow_provider_pgddl.engine.partition_checks import partition_findings
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
 from airflow_provider_pgddl.engine.preflight.facts import (
     Facts,
@@ -24,8 +22,11 @@ from airflow_provider_pgddl.engine.preflight.facts import (
     out_of_the_way,
     recorded,
 )
+from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.preflight.partitioning import partition_findings
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 
 

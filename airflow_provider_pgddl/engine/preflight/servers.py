@@ -9,17 +9,17 @@ from typing import Any
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import slot_log
-from airflow_provider_pgddl.engine.ddl.dump import dump_schema, find_pg_dump
 from airflow_provider_pgddl.engine.ddl.events import events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
-from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.pooler import shares_sessions
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
+from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
+from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
 
 # Sessions of a run beside its workers': lease, stage, window, watch, journal.

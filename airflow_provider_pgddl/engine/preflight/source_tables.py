@@ -10,15 +10,16 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.findings import Finding
+from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.plan import equal
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, foreign_keys, memberships
+from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rights.keeping import NOTHING, survey
-from airflow_provider_pgddl.engine.rows.plan import equal
+from airflow_provider_pgddl.engine.server import catalog
 
 KEYLESS_TOLD = 3  # tables that are told one by one
 LOOK_MS = 2000  # how long rows of one table are looked through for advice
@@ -89,7 +90,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
     sizes: dict[int, int] = dict(side.rows("table_sizes", oids=facts.row_oids)) if at_swap else {}
     described = catalog.describe(side.conn, facts.row_oids)
     nullable = dict(side.rows("not_null_candidates", oids=facts.row_oids))
-    keyless = list[tuple[catalog.Table, str]]()
+    keyless = list[tuple[tables.Table, str]]()
     collations: dict[int, dict[str, str]] = {}
     for oid, column, collation in side.rows("key_collations", oids=facts.row_oids):
         collations.setdefault(oid, {})[column] = collation
@@ -134,7 +135,7 @@ def keys(facts: Facts) -> Iterator[Finding]:
     yield from _without_key(facts, keyless)
 
 
-def _without_key(facts: Facts, keyless: Sequence[tuple[catalog.Table, str]]) -> Iterator[Finding]:
+def _without_key(facts: Facts, keyless: Sequence[tuple[tables.Table, str]]) -> Iterator[Finding]:
     """Many tables are one finding: what is to be decided about them is the same."""
     lacks = "no primary key, nor a unique index over all rows and NOT NULL columns, checked at once"
     fence = "" if facts.pipeline.in_place or facts.pipeline.swap.fence != "none" else ", with swap.fence: read_only"
@@ -149,7 +150,7 @@ def _without_key(facts: Facts, keyless: Sequence[tuple[catalog.Table, str]]) -> 
     yield Finding("error", "key", "source", None, what, "\n".join([*(fix for _, fix in keyless), instead]))
 
 
-def _new_key(facts: Facts, oid: int, table: catalog.Table, nullable: Sequence[str] | None) -> str:
+def _new_key(facts: Facts, oid: int, table: tables.Table, nullable: Sequence[str] | None) -> str:
     """What gives a table a key, as its rows are now."""
     side, quoted = facts.source, facts.source.name(table.schema, table.name)
     columns = [column.name for column in table.columns]
@@ -176,7 +177,7 @@ def _new_key(facts: Facts, oid: int, table: catalog.Table, nullable: Sequence[st
     )
 
 
-def _fit_for_key(facts: Facts, oid: int, table: catalog.Table, columns: Sequence[str], *, unique: bool) -> bool | None:
+def _fit_for_key(facts: Facts, oid: int, table: tables.Table, columns: Sequence[str], *, unique: bool) -> bool | None:
     """Whether these columns of all rows have values (`unique`: which are known to differ). None where that would run
     somebody's code, or takes too long to find out."""
     surveyed = facts.surveyed[oid]
@@ -201,7 +202,7 @@ def _fit_for_key(facts: Facts, oid: int, table: catalog.Table, columns: Sequence
         return None
 
 
-def _absent_types(facts: Facts, tables: Collection[catalog.Table]) -> set[str]:
+def _absent_types(facts: Facts, tables: Collection[tables.Table]) -> set[str]:
     """Types of keys that a slot's logs on the target need, and the target lacks."""
     if facts.target is None or not facts.pipeline.by_slot:
         return set()

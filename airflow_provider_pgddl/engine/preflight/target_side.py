@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from airflow_provider_pgddl.engine.findings import Finding
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import (
     KINDS,
@@ -20,6 +19,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
     recorded,
     running,
 )
+from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rows import ties
 
 SET_ON_PARAMETER = 150_000  # the first version that has such a right

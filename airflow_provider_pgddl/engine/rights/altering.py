@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     deparse,
@@ -31,6 +30,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.rights import keeping, wall
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")

@@ -19,13 +19,13 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Retry, StageFailed
+from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rights import wall
 from airflow_provider_pgddl.engine.rights.trust import more, untrusted
-from airflow_provider_pgddl.engine.rows.plan import Keepers, Plan
-from airflow_provider_pgddl.engine.rows.yielding import Patience, lock_briefly
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.server.giving_way import Patience, lock_briefly
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")

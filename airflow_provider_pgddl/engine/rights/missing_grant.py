@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("missing_grant")

@@ -18,8 +18,8 @@ from typing import Any
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session, pin
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall
+from airflow_provider_pgddl.engine.server.connect import Session, pin
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("wall")

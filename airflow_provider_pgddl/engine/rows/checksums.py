@@ -19,10 +19,11 @@ from typing import Any, Self
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.rows.ranges import Range, by_text, where, wider_types
+from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("checksums")

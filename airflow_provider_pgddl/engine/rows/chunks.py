@@ -17,19 +17,19 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
-from airflow_provider_pgddl.engine.catalog import Table
-from airflow_provider_pgddl.engine.connect import Session, connect, plans_kept
-from airflow_provider_pgddl.engine.control import Border, Control
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
-from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.control import Border, Control
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import split, ties
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
+from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
     Copied,
@@ -38,10 +38,11 @@ from airflow_provider_pgddl.engine.rows.transfer import (
     refusal,
     write_statement,
 )
-from airflow_provider_pgddl.engine.rows.yielding import Patience, TookTooLong, Watch
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
+from airflow_provider_pgddl.engine.server.giving_way import Patience, TookTooLong, Watch
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.throttle import Limits, Throttle
 
 _Q = queries("journal")
 _ORDER = queries("order")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties, windows
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain
@@ -28,7 +27,9 @@ from airflow_provider_pgddl.engine.rows.windows import (
     untied,
     watched,
 )
-from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows.checksums import Sides, compare
-from airflow_provider_pgddl.engine.rows.ranges import Range
-from airflow_provider_pgddl.engine.rows.yielding import at_snapshot
+from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 
 Result = tuple[int, int, tuple[str, ...] | None]  # range id, rows, keys that differ; None: it took too long
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, split
 from airflow_provider_pgddl.engine.rows.logs import Logs, summaries
@@ -23,11 +22,12 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
     take_pending,
 )
-from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial
 from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.schema.drift import AGAIN
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import lease
-from airflow_provider_pgddl.engine.connect import Session, connect
-from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.lease import Fence
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -21,12 +21,12 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
     take_pending,
 )
-from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
-from airflow_provider_pgddl.engine.rows.yielding import at_snapshot
+from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")

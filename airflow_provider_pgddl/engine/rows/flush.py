@@ -3,7 +3,7 @@ before it is on disk (C11)."""
 
 from __future__ import annotations
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("flush")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("kept")

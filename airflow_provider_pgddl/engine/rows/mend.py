@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import ties
 from airflow_provider_pgddl.engine.rows.logs import Logs
@@ -20,10 +21,11 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     ingest_keeping,
     staging_table,
 )
-from airflow_provider_pgddl.engine.rows.ranges import Range, where
+from airflow_provider_pgddl.engine.rows.ranges import where
 from airflow_provider_pgddl.engine.rows.reload import copy_keys
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, read_moves, untied
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")

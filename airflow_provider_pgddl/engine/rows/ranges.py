@@ -17,9 +17,10 @@ from itertools import pairwise
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.ranges import Bound, Range
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ranges")
@@ -38,30 +39,6 @@ _TEXTS = frozenset({"text", "character varying", "bpchar", "character"})
 _OTHERS = frozenset({"uuid", "oid", "date", "bytea", "boolean", "inet", "interval",
                      "time without time zone", "time with time zone", "timestamp without time zone",
                      "timestamp with time zone"})  # fmt: skip
-
-Bound = tuple[str, ...]  # values of the first key columns, as their types' text
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Rows whose first key columns are in [low, high); None is open. `id` is the journal's. One that is `cuttable` may
-    take so long only. `neighbours`: with how many from here on, itself among them, it is tried as one first."""
-
-    id: int
-    low: Bound | None = None
-    high: Bound | None = None
-    cuttable: bool = True
-    neighbours: int = 1
-
-    @property
-    def bounded(self) -> bool:
-        return self.low is not None or self.high is not None
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is an end to the time for it. One that is a whole table was made so for being short, or because
-        its key cannot be cut."""
-        return self.cuttable and self.bounded
 
 
 @dataclass(frozen=True, slots=True)

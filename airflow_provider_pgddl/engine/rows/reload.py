@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
@@ -25,13 +25,14 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     pending_table,
     staging_table,
 )
-from airflow_provider_pgddl.engine.rows.plan import Plan
 from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves, watched
-from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 
 
 class Tied(Exception):

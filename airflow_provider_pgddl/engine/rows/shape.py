@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 COPY_ALTERED = "its copy was altered, so nothing is written to it before it has been compared with the source again"

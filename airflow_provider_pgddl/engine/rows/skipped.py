@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.rows.plan import Plan
-from airflow_provider_pgddl.engine.schema_journal import SchemaJournal
+from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.server.connect import Session
 
 _COUNTER = "rows_skipped"
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("split")

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.journal import TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.plan import Plan, equal
+from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ties")

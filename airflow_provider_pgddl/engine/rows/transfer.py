@@ -14,7 +14,7 @@ from psycopg import errors as pg
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.server.connect import Session
 
 # Rows come one a call; they are joined to this size before they are handed on, as one send a row costs more than the
 # copying.

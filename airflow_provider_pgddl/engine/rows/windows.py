@@ -17,14 +17,12 @@ from datetime import datetime
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session
-from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.lease import Fence
-from airflow_provider_pgddl.engine.lock_wait import holders, note_waits
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept, ties
 from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain_into_partitions
@@ -45,8 +43,11 @@ from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.skipped import count_refusal
 from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
-from airflow_provider_pgddl.engine.rows.yielding import POLITE, Effort, Watch
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort, Watch
+from airflow_provider_pgddl.engine.server.lock_timeout import holders, note_waits
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.model.tables import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pgddl.engine.catalog import Table
+from airflow_provider_pgddl.engine.model.tables import Table
 
 AGAIN = "its rows have to be copied again: `pgddl reset --tables` this table, then run from setup"
 

@@ -7,23 +7,23 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from airflow_provider_pgddl.engine import migrations
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.commands.check import check
+from airflow_provider_pgddl.engine.commands.control import cancel, pause, resume
+from airflow_provider_pgddl.engine.commands.reset import reset
+from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
-from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.journal import Journal
-from airflow_provider_pgddl.engine.lease import Lease
-from airflow_provider_pgddl.engine.lock_wait import waits_measured
+from airflow_provider_pgddl.engine.following.gate import gate, shown
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.idle import finished, idle
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.stages.check import check
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
-from airflow_provider_pgddl.engine.stages.control_commands import cancel, pause, resume
-from airflow_provider_pgddl.engine.stages.gate import gate, shown
-from airflow_provider_pgddl.engine.stages.idle import finished, idle
-from airflow_provider_pgddl.engine.stages.locks import tries_told
-from airflow_provider_pgddl.engine.stages.reset import reset
-from airflow_provider_pgddl.engine.stages.status import status
+from airflow_provider_pgddl.engine.server.lock_timeout import waits_measured
+from airflow_provider_pgddl.engine.server.strong_locks import tries_told
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 # With what is run only where a person asks for it.
@@ -37,7 +37,7 @@ __all__ = [
 
 def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """See `plan_command.plan`; what it imports is nearly every stage, which a run of one need not read."""
-    from airflow_provider_pgddl.engine.stages.plan_command import plan
+    from airflow_provider_pgddl.engine.commands.plan import plan
 
     return plan(pipeline, source_dsn, target_dsn)
 
@@ -110,7 +110,7 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
 
 def _refuse_other_source(context: Context) -> None:
     """A connection that now leads somewhere else would look like a source that lost every row."""
-    from airflow_provider_pgddl.engine.catalog import server
+    from airflow_provider_pgddl.engine.server.catalog import server
 
     change_log.refuse_other_journal(context.source, context.name, change_log.journal_name(server(context.target)))
     recorded, now = context.row(), server(context.source)
@@ -121,6 +121,6 @@ def _refuse_other_source(context: Context) -> None:
             todo="correct the connection, or `pgddl reset` the pipeline and start again",
         )
     if recorded.source_timeline != now.timeline:
-        from airflow_provider_pgddl.engine.stages.failover import meet
+        from airflow_provider_pgddl.engine.following.failover import meet
 
         meet(context)

@@ -6,27 +6,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_pgddl.engine import catalog
-from airflow_provider_pgddl.engine.connect import application_name
-from airflow_provider_pgddl.engine.control import Control, Told
-from airflow_provider_pgddl.engine.ddl.apply import GROUP
+from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.parts import beside_each_other
+from airflow_provider_pgddl.engine.following.ddl import follow, stop
+from airflow_provider_pgddl.engine.following.gate import validating
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
+from airflow_provider_pgddl.engine.job.slot import receiving
+from airflow_provider_pgddl.engine.journal.control import Control, Told
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.parallel.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.clearing import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.shape import hold_copies
+from airflow_provider_pgddl.engine.rows.throttle import limits
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
-from airflow_provider_pgddl.engine.rows.yielding import Patience
 from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import application_name
+from airflow_provider_pgddl.engine.server.giving_way import Patience
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, patiently, worth_spreading
-from airflow_provider_pgddl.engine.stages.ddl import follow, stop
-from airflow_provider_pgddl.engine.stages.gate import validating
-from airflow_provider_pgddl.engine.stages.receiving import receiving
-from airflow_provider_pgddl.engine.throttle import limits
 
 # Of less than this, a thread is not through with its sessions before the others are through with the work.
 CHUNKS_OF_A_THREAD = 50
@@ -128,7 +128,7 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
         if progress is None:
             progress = Journal(context.session("target", "progress"), context.name)
             if _over_spark(context, chunks, size):
-                from airflow_provider_pgddl.engine.spark import start
+                from airflow_provider_pgddl.engine.parallel.spark import start
 
                 context.say("waiting for Spark's workers")
                 start(_app(context), workers=min(context.pipeline.backfill.workers, chunks))
@@ -166,7 +166,7 @@ def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], 
     with reporting("backfill", line), validating(context), receiving(context):
         workers = min(context.pipeline.backfill.workers, chunks)
         if _over_spark(context, chunks, size):
-            from airflow_provider_pgddl.engine.spark import spread
+            from airflow_provider_pgddl.engine.parallel.spark import spread
 
             return spread(copy_chunks, [work] * workers, workers=workers, app=_app(context))
         if not context.in_place:

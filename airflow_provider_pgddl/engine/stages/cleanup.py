@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import lease, migrations
-from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
-from airflow_provider_pgddl.engine.connect import Session
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.journal import TableRow
-from airflow_provider_pgddl.engine.lock_wait import limit_lock_wait
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.following.capturing import (
+    drop_schema_if_empty,
+    forget_capture,
+    refuse_late_changes,
+    stop_capture_of,
+)
+from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.rows import kept
-from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.logs import count_changes
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
+from airflow_provider_pgddl.engine.server.strong_locks import with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait
-
-_Q = queries("swap")
 
 
 def run(context: Context) -> StageResult:
@@ -79,7 +81,7 @@ def _give_up_way_back(context: Context) -> None:
 
 
 def _note_late_ddl(context: Context) -> None:
-    from airflow_provider_pgddl.engine.stages.ddl import note_late
+    from airflow_provider_pgddl.engine.following.ddl import note_late
 
     note_late(context)
 
@@ -94,26 +96,6 @@ def _finish_ddl_only(context: Context) -> StageResult:
         context.journal.set_finished()
     forget_capture(context.source, context.name)
     return context.result("done")
-
-
-def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:
-    """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
-    rows without a word."""
-    logged = set(change_log.captured_roots(source, pipeline))
-    changes = count_changes(logs, [t for t in tables if t.oid in logged])
-    late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
-    if late:
-        listed = ", ".join(f"{name}: {n}" for name, n in late.items())
-        raise StageFailed(
-            f"the replaced tables were written to after the swap ({listed}); this would lose those changes",
-            todo="carry them over by hand (the change logs name their keys), empty the logs on the "
-            f"{'source' if logs.session is source else 'target'}, then run this again",
-            sql="\n".join(
-                sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
-                for t in tables
-                if t.qualified in late
-            ),
-        )
 
 
 def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
@@ -160,38 +142,6 @@ def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]
     with_tries(context.pipeline.swap, "taking a table out of the publication", attempt)
 
 
-def stop_capture_of(
-    source: Session,
-    pipeline: Pipeline,
-    oid: int,
-    *,
-    only_if_empty: bool = False,
-    then: Callable[[], None] | None = None,
-) -> None:
-    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then. `then` is
-    called in the same transaction."""
-
-    def attempt() -> None:
-        with writers_wait(), source.transaction():
-            limit_lock_wait(source, pipeline.swap.lock_timeout)
-            change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
-            if then is not None:
-                then()
-
-    with_tries(pipeline.swap, "dropping the capture triggers", attempt)
-
-
-def release_leaf(context: Context, leaf: int) -> None:
-    """The triggers and the function of a partition that is its table's no longer."""
-
-    def attempt() -> None:
-        with writers_wait(), context.source.transaction():
-            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
-            change_log.release(context.source, context.name, leaf)
-
-    with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt)
-
-
 def _drop_old(context: Context, tables: Sequence[TableRow]) -> None:
     """What was replaced, and the schemas that held it and the copies once they are empty."""
     for table in tables:
@@ -205,22 +155,3 @@ def _drop_old_table(context: Context, table: TableRow) -> None:
     context.source.execute(
         sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(old_schema(table.schema), table.name))
     )
-
-
-def drop_schema_if_empty(conn: Session, schema: str) -> None:
-    row = conn.execute(_Q["schema_objects"], [schema]).fetchone()
-    if row and row[0] == 0:
-        conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(schema)))
-
-
-def forget_capture(source: Session, pipeline: str) -> None:
-    """Takes the pipeline off the source; the last one takes the core set down, but for what a fence stands on."""
-    if not migrations.state(source, "core")["applied"]:
-        return
-    ddl_log.stop(source, pipeline)
-    slot_log.stop_slot(source, pipeline)
-    with source.transaction():
-        left, fenced = change_log.forget_pipeline(source, pipeline)
-    if left == 0:
-        migrations.revert(source, "core", to=change_log.FENCE_VERSION if fenced else 0)
-        migrations.revert(source, "injector")

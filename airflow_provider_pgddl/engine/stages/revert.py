@@ -12,16 +12,19 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine import catalog, lease
+from airflow_provider_pgddl.engine.apply.dependents import Carried
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.connect import Session
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.ddl_journal import DdlJournal
-from airflow_provider_pgddl.engine.dependents import Carried
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.findings import Finding, refuse
-from airflow_provider_pgddl.engine.journal import Journal, Reverse, TableRow
+from airflow_provider_pgddl.engine.following.capturing import refuse_late_changes
+from airflow_provider_pgddl.engine.following.catch_up import no_shorter
+from airflow_provider_pgddl.engine.following.sequences import positions
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, Reverse, TableRow
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
+from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.rights import keeping
 from airflow_provider_pgddl.engine.rows import kept
 from airflow_provider_pgddl.engine.rows.drain import NAMED, LostTrack, Unproven, drain
@@ -30,11 +33,14 @@ from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forg
 from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
-from airflow_provider_pgddl.engine.rows.yielding import Effort, Watch
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.giving_way import Effort, Watch
+from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.stages.cleanup import refuse_late_changes
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently
-from airflow_provider_pgddl.engine.stages.exchange import (
+from airflow_provider_pgddl.engine.swapping.blockers import Watched, blockers_signalled
+from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
+from airflow_provider_pgddl.engine.swapping.in_place import (
     ForeignKey,
     NotYet,
     Serial,
@@ -49,12 +55,7 @@ from airflow_provider_pgddl.engine.stages.exchange import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
-from airflow_provider_pgddl.engine.stages.follow_ups import follow_up
-from airflow_provider_pgddl.engine.stages.in_the_way import Watched, blockers_signalled
-from airflow_provider_pgddl.engine.stages.locks import lock_all, lock_unseen, with_tries, writers_wait
-from airflow_provider_pgddl.engine.stages.replay import no_shorter
-from airflow_provider_pgddl.engine.stages.reverse import facts, why_not
-from airflow_provider_pgddl.engine.stages.sequences import positions
+from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
 
 _Q = queries("reverse")
 _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
@@ -149,8 +150,7 @@ def _refuse_sequences_beyond(conn: Session, backs: Sequence[Back]) -> None:
             at = positions(conn, {(schema, name): sequence})[schema, name].last if sequence else 0
             if largest is not None and abs(at) > largest:
                 raise StageFailed(
-                    f"sequence {schema}.{name} stands at {at}, beyond what column {column} can hold as "
-                    f"{types[column]}",
+                    f"sequence {schema}.{name} stands at {at}, beyond what column {column} can hold as {types[column]}",
                     table=table.qualified,
                     todo="set it to a value that the old column can hold, then run revert again; the new table stays "
                     "live meanwhile",

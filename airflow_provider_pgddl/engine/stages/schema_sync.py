@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from airflow_provider_pgddl.engine.ddl.apply import GROUP, apply_events
-from airflow_provider_pgddl.engine.ddl.build import Build, build, is_shared
-from airflow_provider_pgddl.engine.journal import EventRow, TableRow
-from airflow_provider_pgddl.engine.parts import beside_each_other
+from airflow_provider_pgddl.engine.apply.build import Build, build, is_shared
+from airflow_provider_pgddl.engine.apply.events import GROUP, apply_events
+from airflow_provider_pgddl.engine.following.catch_up import catch_up
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, follow_what_blocks, stop
+from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
+from airflow_provider_pgddl.engine.following.failover import note_lost_windows
+from airflow_provider_pgddl.engine.following.late_tables import LATE_TRIES, bring_late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.following.reconcile import settle_built
+from airflow_provider_pgddl.engine.following.source_dump import settled_dump
+from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
+from airflow_provider_pgddl.engine.job.slot import receive_backlog
+from airflow_provider_pgddl.engine.journal.pipelines import EventRow, TableRow
+from airflow_provider_pgddl.engine.parallel.parts import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
-from airflow_provider_pgddl.engine.rows.yielding import SAY_EVERY, Effort
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, insistently, worth_spreading
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, follow_what_blocks, stop
-from airflow_provider_pgddl.engine.stages.failover import note_lost_windows
-from airflow_provider_pgddl.engine.stages.handover import hand_over
-from airflow_provider_pgddl.engine.stages.late import LATE_TRIES, bring_late, not_yet, refuse_waiting
-from airflow_provider_pgddl.engine.stages.pending import parts_of, replace_pending
-from airflow_provider_pgddl.engine.stages.receiving import receive_backlog
-from airflow_provider_pgddl.engine.stages.replay import catch_up
-from airflow_provider_pgddl.engine.stages.settle import settle_built
-from airflow_provider_pgddl.engine.stages.snapshot import settled_dump
+from airflow_provider_pgddl.engine.server.giving_way import SAY_EVERY, Effort
 
 # Bytes of a table below which its indexes take less time than a session of their own.
 SMALL = 1024 * 1024
@@ -129,7 +129,7 @@ def _build_parts(context: Context, parts: Sequence[Build], tables: int, over_spa
     """As many at a time as there are workers; returns how many statements ran."""
     workers = min(context.pipeline.backfill.workers, len(parts))
     if over_spark:
-        from airflow_provider_pgddl.engine.spark import spread
+        from airflow_provider_pgddl.engine.parallel.spark import spread
 
         return sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
     done, left = list[Build](), SimpleQueue[Build]()

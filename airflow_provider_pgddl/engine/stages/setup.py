@@ -6,25 +6,25 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from airflow_provider_pgddl.engine import catalog, migrations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
-from airflow_provider_pgddl.engine.catalog import Table
-from airflow_provider_pgddl.engine.connect import Session, connect
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
-from airflow_provider_pgddl.engine.findings import refuse
-from airflow_provider_pgddl.engine.job import Job
-from airflow_provider_pgddl.engine.journal import Journal, TableRow
-from airflow_provider_pgddl.engine.lease import Lease
+from airflow_provider_pgddl.engine.following.capturing import capture, note_keyless, stop_capture_of
+from airflow_provider_pgddl.engine.following.compare import KEYLESS
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, transport
+from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.slot import wait_for_older_transactions
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
-from airflow_provider_pgddl.engine.stages.cleanup import stop_capture_of
-from airflow_provider_pgddl.engine.stages.compare import AT_SWAP, KEYLESS
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult, require_same_config
-from airflow_provider_pgddl.engine.stages.ddl import captures_ddl, follow, transport
-from airflow_provider_pgddl.engine.stages.locks import with_tries, writers_wait
-from airflow_provider_pgddl.engine.stages.planning import first_plan
-from airflow_provider_pgddl.engine.stages.receiving import wait_for_older_transactions
+from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 
 
 def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
@@ -145,16 +145,6 @@ def _without_key(source: Session, oid: int) -> Table | None:
     return table if table is not None and table.key is None else None
 
 
-def note_keyless(context: Context, table: Table) -> TableRow:
-    """Takes a table without a key in, as one that is copied whole at the swap: nothing of it is captured."""
-    run, log = context.journal.run, change_log.log_name(context.name, table.oid)
-    plan = first_plan(context.pipeline, table)
-    with context.fenced():
-        context.journal.add_table(run, table, log, plan)
-    context.say(f"{table.qualified}: {AT_SWAP}")
-    return next(t for t in context.journal.tables(run) if t.oid == table.oid)
-
-
 def _refuse_lost_names(context: Context) -> None:
     """Of a table that is captured anew, nobody remembers which columns are left out: one that is called otherwise by
     now than in the file would be copied."""
@@ -167,35 +157,3 @@ def _refuse_lost_names(context: Context) -> None:
             "out of it",
             todo="name it in the pipeline file as it is called now, or take it out of there",
         )
-
-
-def capture(context: Context, oid: int) -> tuple[Table, str]:
-    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
-    swap = context.pipeline.swap
-    if context.pipeline.by_slot:
-        return _capture_by_slot(context, oid)
-    prepared, log = change_log.prepare(context.source, context.name, oid)
-    first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
-
-    def attempt() -> Table:
-        with writers_wait():
-            return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
-
-    return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
-
-
-def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
-    swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
-    if oid not in described:
-        raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
-    prepared = described[oid]
-    if prepared.key is None:
-        raise Retry("has lost its key just now", table=prepared.qualified, todo="run setup again")
-    first_plan(context.pipeline, prepared)
-    source, target, fence = context.source, context.target, context.fence()
-
-    def attempt() -> tuple[Table, str]:
-        with writers_wait():
-            return slot_log.capture(source, target, fence, context.name, prepared, swap.lock_timeout)
-
-    return with_tries(swap, f"capturing {prepared.qualified}", attempt)

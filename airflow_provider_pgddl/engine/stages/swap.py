@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.stages import cut_over, exchange
+from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.finishing import finish_all
+from airflow_provider_pgddl.engine.following.sequences import keep_ahead
+from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
-from airflow_provider_pgddl.engine.stages.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.ddl import follow
-from airflow_provider_pgddl.engine.stages.finishing import finish_all
-from airflow_provider_pgddl.engine.stages.follow_ups import follow_up
-from airflow_provider_pgddl.engine.stages.rehearsal import Rehearsed
-from airflow_provider_pgddl.engine.stages.sequences import keep_ahead
-from airflow_provider_pgddl.engine.stages.unready import refuse_unready
+from airflow_provider_pgddl.engine.swapping import across, in_place
+from airflow_provider_pgddl.engine.swapping.dry_run import Rehearsed
+from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
+from airflow_provider_pgddl.engine.swapping.readiness import refuse_unready
 
 
 def run(context: Context) -> StageResult:
@@ -27,7 +27,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if not (context.in_place or context.job.dry_run or context.row().cut_over_at):
         # One that was killed between its fence and its end has left applications without a place to write to.
-        cut_over.lower_fence(context.source, context.pipeline, context.tables())
+        across.lower_fence(context.source, context.pipeline, context.tables())
     context.border().wait()
     if context.row().cut_over_at is not None:
         followed = follow_up(context)
@@ -40,7 +40,7 @@ def run(context: Context) -> StageResult:
     for left in finish_all(context):
         raise PreflightRefused(left["reason"], table=left["table"] or None)
     try:
-        figures = exchange.run(context, context.tables()) if context.in_place else cut_over.run(context)
+        figures = in_place.run(context, context.tables()) if context.in_place else across.run(context)
     except Rehearsed as done:
         return _rehearsed(context, done)
     followed = follow_up(context)

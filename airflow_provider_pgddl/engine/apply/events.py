@@ -1,0 +1,462 @@
+"""Applies recorded DDL events to the target: each in one transaction with its bookkeeping."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import psycopg
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine.apply import concurrently
+from airflow_provider_pgddl.engine.apply.as_client import Client, client_of, roles_of, run_as
+from airflow_provider_pgddl.engine.apply.blockers import PATIENCE, Blockers
+from airflow_provider_pgddl.engine.apply.concurrently import State, Work
+from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.grants import map_roles
+from airflow_provider_pgddl.engine.ddl.parse import start_of
+from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, Status
+from airflow_provider_pgddl.engine.journal.lease import Fence
+from airflow_provider_pgddl.engine.journal.pipelines import WAS_THERE, EventRow, Journal
+from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
+from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights.altering import alter, keeper_of
+from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ddl_events")
+
+# So many that a transaction's own cost no longer counts, and so few that the server has locks for what they make.
+GROUP = 50
+
+
+def run_event(conn: Session, event: EventRow, trusted: Sequence[str]) -> None:
+    """Its statement, in the caller's transaction; without any mark."""
+    if grantor := event.event.get("grantor"):
+        run_as(conn, grantor, event.statement)
+    else:
+        alter(conn, event.statement, trusted)
+
+
+def apply_event(
+    conn: Session, pipeline: str, fence: Fence, event: EventRow, trusted: Sequence[str], *, copies_only: bool = False
+) -> None:
+    """Runs one statement and marks it applied in the same transaction; does nothing where it is marked (C29).
+
+    `trusted` are the pipeline's trusted_roles. `copies_only`: in place, a statement that would act on a live table
+    after all is rolled back (C8). What cannot succeed is marked failed, with the server's words, and raised; what a
+    retry may cure stays pending.
+    """
+    journal = Journal(conn, pipeline)
+    try:
+        with conn.transaction():
+            if not journal.lock_events([event.id]):
+                return
+            run_event(conn, event, trusted)
+            if copies_only:
+                _refuse_locks_outside(conn, event.statement)
+            journal.event_status(event.id, "applied")
+            lease.check(conn, fence)
+    except pg.DuplicateSchema:
+        with lease.fenced(conn, fence):
+            journal.event_status(event.id, "skipped", "the schema is there already")
+    except psycopg.Error as error:
+        remedy = remedy_for(error)
+        if remedy is not None and remedy.retryable:
+            raise
+        failure = _cannot_apply(event, error)
+        with lease.fenced(conn, fence):
+            journal.event_failed(event.id, failure.what)
+        raise failure from None
+
+
+def _cannot_apply(event: EventRow, error: psycopg.Error) -> StageFailed:
+    message = from_postgres(error, doing=f"applying {event.event['tag']}")
+    table = event.event.get("table")
+    todo = "make the statement possible on the target (put aside what stands in its way), then run the stage again"
+    if event.event["kind"] == "rewrite":
+        # Setup has found it possible: the table has changed since, and what is asked of it is fixed now.
+        todo = "`pgddl reset` the pipeline, then start again with a rewrite.alter for the table as it is now"
+    return StageFailed(message.what, table=".".join(table) if table else None, todo=todo, sql=event.statement)
+
+
+def _refuse_locks_outside(conn: Session, statement: str) -> None:
+    """What a statement locked says what it acted on, whatever its text says."""
+    touched = conn.execute(queries("catalog")["strong_locks_outside"]).fetchone()
+    if touched is not None:
+        raise StageFailed(
+            "a statement for the copy would act on this live relation; it was rolled back",
+            table=".".join(touched),
+            todo="leave the table out, or drop what makes its definition reach beyond it",
+            sql=statement,
+        )
+
+
+def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow], trusted: Sequence[str]) -> None:
+    """Applies events in the caller's transaction: all or none, with what else it does."""
+    journal = Journal(conn, pipeline)
+    left = journal.lock_events([event.id for event in events])
+    for event in (e for e in events if e.id in left):
+        try:
+            run_event(conn, event, trusted)
+        except psycopg.Error as error:
+            remedy = remedy_for(error)
+            if remedy is not None and remedy.retryable:
+                raise
+            raise _cannot_apply(event, error) from None
+        journal.event_status(event.id, "applied")
+
+
+def apply_events(
+    conn: Session,
+    pipeline: str,
+    fence: Fence,
+    events: Sequence[EventRow],
+    trusted: Sequence[str],
+    *,
+    copies_only: bool = False,
+) -> int:
+    """Applies events in their order; returns how many, with those that were applied before."""
+    for event in events:
+        apply_event(conn, pipeline, fence, event, trusted, copies_only=copies_only)
+    return len(events)
+
+
+def apply_in_groups(
+    conn: Session,
+    pipeline: str,
+    fence: Fence,
+    events: Sequence[EventRow],
+    trusted: Sequence[str],
+    *,
+    copies_only: bool = False,
+) -> int:
+    """`apply_events` for many quick statements about what nobody uses yet: as many as GROUP in one transaction, which
+    costs more than they do. Where one of them does not succeed, each of its group has a transaction of its own."""
+    journal = Journal(conn, pipeline)
+    for first in range(0, len(events), GROUP):
+        group = events[first : first + GROUP]
+        try:
+            with lease.fenced(conn, fence):
+                left = journal.lock_events([event.id for event in group])
+                for event in (e for e in group if e.id in left):
+                    run_event(conn, event, trusted)
+                    if copies_only:
+                        _refuse_locks_outside(conn, event.statement)
+                journal.events_applied(sorted(left))
+        except (psycopg.Error, StageFailed):
+            if conn.closed:
+                raise
+            apply_events(conn, pipeline, fence, group, trusted, copies_only=copies_only)
+    return len(events)
+
+
+# --- captured live ------------------------------------------------------------------------------------------------
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries
+
+
+def lock_timeout(ddl: Ddl) -> float:
+    """Seconds that whoever comes after us waits behind us, and while those before us are being signalled."""
+    if not ddl.lock_safe:
+        return ddl.retry_for
+    return ddl.lock_timeout + (PATIENCE if ddl.signal_blockers != "off" else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an event; `message` says why, where it was not simply applied."""
+
+    status: Status
+    message: str | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to be done for it."""
+        return self.status in ("applied", "skipped", "resolved")
+
+
+def apply_captured(
+    conn: Session,
+    watch: Callable[[], Session],
+    pipeline: Pipeline,
+    journal: DdlJournal,
+    fence: Fence,
+    row: DdlRow,
+    *,
+    trusted_on_source: Callable[[str], bool],
+    powers_on_source: Callable[[str], Collection[str]],
+    copies_only: bool = False,
+) -> Outcome:
+    """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
+
+    `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
+    `trusted_on_source` is asked where the target lacks the client's role, and says whether our rights may stand in;
+    `powers_on_source` where it may more on the target than most (`trust.powers`).
+    """
+    own = DdlJournal(conn, journal.pipeline, journal.run)  # the work and its bookkeeping commit together
+    before = None
+    if row.concurrently and not copies_only and row.status != "applying":
+        before = _before(conn, own, row)  # looked at before it is said that we are at it: this is not our work
+    with lease.fenced(conn, fence):
+        attempt = own.start_attempt(row.id)
+    if attempt is None:
+        return Outcome(own.row(row.id).status, "it is not to be applied any more")
+    event = own.captured(row.id)
+    blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
+    run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
+    try:
+        return run.until_done(trusted_on_source, powers_on_source, None if attempt.interrupted else before)
+    except StageFailed as error:
+        return run.failed(f"{error.what}; {error.todo}" if error.todo else error.what)
+
+
+def _before(conn: Session, journal: DdlJournal, row: DdlRow) -> State | None:
+    try:
+        return concurrently.state_of(conn, concurrently.plan(row.statements[0], journal.captured(row.id)))
+    except StageFailed:
+        return None  # told when it is planned again
+
+
+@contextmanager
+def _columns_there(conn: Session) -> Iterator[list[str]]:
+    """What the server tells of columns that were not added, since there are such."""
+    told: list[str] = []
+
+    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.sqlstate == pg.DuplicateColumn.sqlstate:
+            told.append(diagnostic.message_primary or "")
+
+    conn.add_notice_handler(note)
+    try:
+        yield told
+    finally:
+        conn.remove_notice_handler(note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One attempt at one event: as many tries as locks need."""
+
+    conn: Session
+    watch: Callable[[], Session]
+    pipeline: Pipeline
+    journal: DdlJournal
+    fence: Fence
+    row: DdlRow
+    attempt: Attempt
+    event: CapturedEvent
+    blockers: Blockers
+    copies_only: bool
+
+    def until_done(
+        self,
+        trusted_on_source: Callable[[str], bool],
+        powers_on_source: Callable[[str], Collection[str]],
+        before: State | None,
+    ) -> Outcome:
+        ddl = self.pipeline.ddl
+        roles = roles_of(self.conn)
+        statements, notes = self._fitting(roles)
+        if not statements:
+            return self._skipped("; ".join(notes))
+        client = client_of(self.conn, self.event, self.pipeline, roles, trusted_on_source, powers_on_source)
+        client = replace(client, notes=(*client.notes, *notes))
+        if self.copies_only and not client.behind_wall:
+            client = replace(client, role=None)  # it has done it to the live table; the copy is ours until the swap
+        concurrent = self.row.concurrently
+        if concurrent and (self.copies_only or client.behind_wall or self._is_kept(client, statements)):
+            statements, concurrent = [concurrently.plain(statement) for statement in statements], False
+            if not self.copies_only and client.behind_wall:
+                # What works in several transactions runs in no function, and SET ROLE keeps no code from being us.
+                told = f"run without CONCURRENTLY, behind the wall: role {client.role} is not trusted"
+                client = replace(client, notes=(*client.notes, told))
+        work = None
+        if concurrent:
+            work = self._planned(statements)
+            if before is not None and (wrong := work.taken(before)):
+                return self.failed(wrong)
+        resume = before is None
+        deadline, pause = time.monotonic() + ddl.retry_for, FIRST_PAUSE
+        while True:
+            try:
+                if work is None:
+                    self._once(client, statements, roles)
+                else:
+                    self._once_concurrently(client, work, resume=resume)
+                return Outcome("applied", "; ".join(client.notes) or None)
+            except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
+                why = str(error.diag.message_primary)
+            except pg.InsufficientPrivilege as error:
+                return self._denied(error, client, statements)
+            except psycopg.Error as error:
+                if "tuple concurrently" not in str(error.diag.message_primary):  # two DDLs at one catalog row
+                    return self._failed_by(error)
+                why = str(error.diag.message_primary)
+            resume = True
+            if time.monotonic() + pause > deadline:
+                self._put_off(why)
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _is_kept(self, client: Client, statements: Sequence[str]) -> bool:
+        """Whether it may plan code of a table's owner who is not trusted (DETACH PARTITION CONCURRENTLY)."""
+        with self.conn.transaction():
+            self.conn.execute(
+                _Q["assume"], [True, ["lock_timeout"], [f"{round(self.pipeline.ddl.retry_for * 1000)}ms"]]
+            )
+            return any(keeper_of(self.conn, each, client.trusted, client.path).role for each in statements)
+
+    # --- one try ------------------------------------------------------------------------------------------------
+
+    def _once(self, client: Client, statements: Sequence[str], roles: Collection[str]) -> None:
+        """Work and bookkeeping in one transaction: whatever ends it, either both are there or neither."""
+        with self.conn.transaction():
+            with self.blockers.watch(self.conn), _columns_there(self.conn) as there:
+                with self._copies_open_to(client):
+                    client.run(self.conn, statements, lock_timeout(self.pipeline.ddl))
+            notes = [*client.notes, *(f"{WAS_THERE}: {told}" for told in there)]
+            if self.copies_only:
+                _refuse_locks_outside(self.conn, ";\n".join(statements))
+            elif client.role is None:
+                notes += self._give_away(roles)
+            self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
+            lease.check(self.conn, self.fence)
+
+    @contextmanager
+    def _copies_open_to(self, client: Client) -> Iterator[None]:
+        """In place the owner of a copy may make an index in its schema, in this transaction and no other: at any other
+        time it could make there what has the name of somebody else's copy."""
+        guest = client.role if self.copies_only and client.behind_wall else None
+        schemas = [schema for (schema,) in self.conn.execute(_Q["closed_copies"], [guest])] if guest else []
+        with ExitStack() as open_to:
+            for schema in schemas:
+                open_to.enter_context(keeping.may_make(self.conn, str(guest), schema))
+            yield
+
+    def _give_away(self, roles: Collection[str]) -> list[str]:
+        """To its owner on the source what was made with our rights; returns what could not be given."""
+        ddl = self.pipeline.ddl
+        mapping = ddl.missing_role if isinstance(ddl.missing_role, dict) else {}
+        notes = []
+        for kind, identity, statement in gifts(self.event, mapping, roles):
+            if kind == "sequence" and self._follows_a_table(identity):
+                continue
+            try:
+                with self.conn.transaction():
+                    self.conn.execute(statement)
+            except (pg.InsufficientPrivilege, pg.UndefinedObject, pg.UndefinedTable, pg.UndefinedFunction) as error:
+                notes.append(f"{kind} {identity} stays ours: {error.diag.message_primary}")
+        return notes
+
+    def _follows_a_table(self, sequence: str) -> bool:
+        row = self.conn.execute(_Q["owned_sequence"], [sequence]).fetchone()
+        return bool(row and row[0])
+
+    def _fitting(self, roles: Collection[str]) -> tuple[list[str], list[str]]:
+        """(statements, notes): without the roles that the target lacks, or with others, where the pipeline says so."""
+        missing_role = self.pipeline.ddl.missing_role
+        if isinstance(missing_role, dict):
+            return [map_roles(statement, missing_role) for statement in self.row.statements], []
+        if missing_role != "ignore":
+            return list(self.row.statements), []
+        kept, notes = [], []
+        for statement in self.row.statements:
+            fitted, missing = without_missing_roles(statement, roles, self.event["role"])
+            if fitted is not None:
+                kept.append(fitted)
+            if missing and fitted != statement:
+                what = "left out" if fitted is None else "cut out"
+                notes.append(f"{what}, the target has no role {', '.join(missing)}: {start_of(statement)}")
+        return kept, notes
+
+    # --- one try of what refuses a transaction --------------------------------------------------------------------
+
+    def _planned(self, statements: Sequence[str]) -> Work:
+        if len(statements) != 1:
+            raise StageFailed("a statement that refuses a transaction has to be alone in its event")
+        return concurrently.plan(statements[0], self.event)
+
+    def _once_concurrently(self, client: Client, work: Work, *, resume: bool) -> None:
+        """`resume`: an earlier try of ours may have left something, or may have been through."""
+        done = False
+        if resume:
+            done = self._repaired(work, self.pipeline.ddl.retry_for)
+        if not done:
+            try:
+                with self.watch() as session:
+                    client.take_session(session, self.pipeline.ddl.retry_for)
+                    with self.blockers.watch(session):
+                        session.execute(work.statement)
+            except psycopg.Error as error:
+                try:
+                    done = self._repaired(work, self.pipeline.ddl.lock_timeout)
+                except (psycopg.Error, PgddlError):  # mostly for the same reason, an old transaction
+                    why = from_postgres(error, doing=f"applying {self.row.tag}").what
+                    self._put_off(f"{why}, and the next run has to clear away what it left", status="applying")
+                if not done:
+                    raise
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=client.notes)
+
+    def _repaired(self, work: Work, seconds: float) -> bool:
+        """Clears away what is there in part; whether all is done by now."""
+        with self.watch() as session:
+            session.execute(_Q["assume"], [False, ["lock_timeout"], [f"{max(1, round(seconds * 1000))}ms"]])
+            if concurrently.state_of(session, work) == "partial":
+                with self.blockers.watch(session):
+                    concurrently.repair(session, work)
+            return concurrently.state_of(session, work) == "done"
+
+    # --- the end of an attempt --------------------------------------------------------------------------------------
+
+    def failed(self, message: str) -> Outcome:
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "failed", message)
+        return Outcome("failed", message)
+
+    def _failed_by(self, error: psycopg.Error) -> Outcome:
+        remedy = remedy_for(error)
+        ours = from_postgres(error, doing=f"applying {self.row.tag}")
+        if self.conn.closed:
+            raise ours from None  # `applying` stays: the next run finds out how it ended
+        if remedy is not None and remedy.retryable:
+            self._put_off(ours.what)
+        hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
+        return self.failed(ours.what + hint)
+
+    def _denied(self, error: pg.InsufficientPrivilege, client: Client, statements: Sequence[str]) -> Outcome:
+        """Our own rights would do, and would be whoever's who can have this error raised."""
+        if client.role is None or self.conn.closed:
+            return self._failed_by(error)
+        what = from_postgres(error, doing=f"applying {self.row.tag}").what
+        grant = missing_grant(self.conn, client.role, error, statements)
+        todo = f"on the target: {grant}" if grant else f"give role {client.role} the right to do it there,"
+        return self.failed(f"{what}; {todo} then `pgddl ddl retry`")
+
+    def _skipped(self, message: str) -> Outcome:
+        with lease.fenced(self.conn, self.fence):
+            self.journal.finish_attempt(self.row.id, self.attempt, "skipped", message)
+        return Outcome("skipped", message)
+
+    def _put_off(self, why: str, status: Status = "pending") -> NoReturn:
+        blocked = str(self.blockers)
+        message = f"{why}: {blocked}" if blocked else why
+        with lease.fenced(self.conn, self.fence):
+            self.journal.put_off(self.row.id, self.attempt, message, status)
+        table = next((".".join(name) for name in self.row.touches if all(name)), None)
+        raise Retry(
+            f"DDL event {self.row.id} ({self.row.tag}) could not be applied within "
+            f"{self.pipeline.ddl.retry_for:.0f} s: {message}",
+            table=table,
+            todo="end what is in the way, or set ddl.signal_blockers; then run the stage again",
+            sql=";\n".join(self.row.statements),
+        )

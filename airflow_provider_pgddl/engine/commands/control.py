@@ -1,0 +1,41 @@
+"""pause, resume and cancel: what the shell tells the runs of a pipeline, which obey at their next border."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_pgddl.engine.journal.control import Control, shown
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.server.connect import connect
+
+
+def pause(pipeline: Pipeline, target_dsn: str, why: str | None) -> dict[str, Any]:
+    """Holds runs, those under way and those to come, until `resume`; `why` is shown to whoever asks.
+
+    Returns what `status` shows as "control". UsageError where setup has not run, here and below."""
+    with _control(pipeline, target_dsn) as control:
+        control.pause(why)
+        return {"pipeline": pipeline.pipeline, **shown(control)}
+
+
+def resume(pipeline: Pipeline, target_dsn: str) -> dict[str, Any]:
+    """Lets paused runs go on. `was_paused` says whether there was a pause."""
+    with _control(pipeline, target_dsn) as control:
+        return {"pipeline": pipeline.pipeline, "was_paused": control.resume(), **shown(control)}
+
+
+def cancel(pipeline: Pipeline, target_dsn: str) -> dict[str, Any]:
+    """Ends the runs that have begun by now. `cancelled` lists their stages: none where nothing was under way."""
+    with _control(pipeline, target_dsn) as control:
+        control.cancel()
+        return {"pipeline": pipeline.pipeline, "cancelled": shown(control)["under_way"]}
+
+
+@contextmanager
+def _control(pipeline: Pipeline, target_dsn: str) -> Iterator[Control]:
+    with connect(target_dsn, purpose="control", pipeline=pipeline.pipeline) as session, session.transaction():
+        Journal(session, pipeline.pipeline).row()  # UsageError where there is none
+        yield Control(session, pipeline.pipeline)

@@ -1,0 +1,234 @@
+"""plan: every statement that the stages would run on relations of users, with the locks that it takes. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
+from airflow_provider_pgddl.engine.ddl.lock_modes import locks
+from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl
+from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.following.source_dump import Step, dump_events, in_place_steps, steps_across
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
+from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.server.strong_locks import lock_statement
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping import in_place
+
+Statements = Iterator[dict[str, Any]]
+
+
+def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
+    """`{"pipeline", "job", "stages": {stage: {"statements": […], "notes": […]}}}` of a run that would begin now; a
+    statement is `{"on": "source" | "target", "statement", "locks": [{"relation", "mode"}]}`.
+
+    PreflightRefused where setup would refuse."""
+    with (
+        connect(source_dsn, purpose="plan", pipeline=pipeline.pipeline) as source,
+        connect(target_dsn, purpose="plan", pipeline=pipeline.pipeline) as target,
+    ):
+        draft = _Draft(pipeline, source_dsn, target_dsn, source, target)
+        steps = _steps(draft)
+        return {
+            "pipeline": pipeline.pipeline,
+            "job": "rewrite" if pipeline.in_place else "migrate",
+            "stages": {
+                "setup": _stage(_capture(draft), _migrations(draft)),
+                "snapshot": _stage(_of_phase(steps, "create"), [*_skipped(steps), *_partitions(draft)]),
+                "backfill": _stage((), [_chunks(draft, table) for table in draft.captured()]),
+                "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed"]),
+                "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
+                "verify": _stage((), ["both sides are read range by range: ACCESS SHARE"]),
+                "swap": _stage(_swap(draft, steps), _swap_notes(draft)),
+                "cleanup": _stage(_cleanup(draft)),
+            },
+        }
+
+
+class _Draft(Context):
+    """A run that has not begun: its tables as setup would record them, and no journal."""
+
+    def __init__(self, pipeline: Pipeline, source_dsn: str, target_dsn: str, source: Any, target: Any):
+        self.job, self.pipeline, self.name = Job("plan", pipeline), pipeline, pipeline.pipeline
+        self.source_dsn, self.target_dsn, self.source, self.target = source_dsn, target_dsn, source, target
+        everything = catalog.describe_all(source)
+        selection = matches(pipeline, sorted(everything), partitions=catalog.partitions(source))
+        check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in everything.items()})
+        refuse(preflight(pipeline, source, target, selection.rows))
+        self.described = {name: everything[name] for name in selection.rows}
+        self._tables = [_row(pipeline, number, table) for number, table in enumerate(self.described.values(), 1)]
+
+    def tables(self) -> list[TableRow]:
+        return self._tables
+
+    def healthy(self, tables: Sequence[TableRow], *_: str) -> list[TableRow]:
+        return list(tables)
+
+    def captured(self) -> list[Table]:
+        """Those with a key: the others are copied whole at the swap."""
+        return [t for t in self.described.values() if t.key is not None]
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def _row(pipeline: Pipeline, number: int, table: Table) -> TableRow:
+    log, plan_ = change_log.log_name(pipeline.pipeline, table.oid), first_plan(pipeline, table)
+    return TableRow(number, table.schema, table.name, table.oid, log, plan_, {}, "", {}, "captured", planned=False)
+
+
+def _stage(statements: Iterable[dict[str, Any]], notes: Iterable[str] = ()) -> dict[str, Any]:
+    return {"statements": list(statements), "notes": list(notes)}
+
+
+def _told(on: str, statement: sql.Composable | str) -> dict[str, Any]:
+    text = statement if isinstance(statement, str) else statement.as_string()
+    found = [{"relation": sql.Identifier(*name).as_string(), "mode": mode} for name, mode in locks(text)]
+    return {"on": on, "statement": text, "locks": found}
+
+
+def _migrations(draft: _Draft) -> Iterator[str]:
+    sets = [(draft.target, "target", "journal"), (draft.source, "source", "core")]
+    if draft.pipeline.capture.identities:
+        sets.append((draft.source, "source", "injector"))
+    for conn, where, name in sets:
+        if pending := migrations.state(conn, name)["pending"]:
+            yield f"schema pgddl on the {where}: set {name}, versions {', '.join(map(str, pending))}"
+    if captures_ddl(draft):
+        yield "event triggers on the source record DDL; none of them locks a table"
+
+
+def _capture(draft: _Draft) -> Statements:
+    for table in draft.captured():
+        if draft.pipeline.by_slot:
+            yield _told("source", lock_statement([(table.schema, table.name)], "SHARE ROW EXCLUSIVE"))
+            for leaf in table.leaves:
+                yield _told("source", slot_log.publish_statement(draft.source, draft.name, table, leaf))
+            continue
+        for leaf in table.leaves:
+            yield from (_told("source", statement) for statement in change_log.trigger_statements(draft.name, leaf))
+
+
+def _steps(draft: _Draft) -> list[Step]:
+    events = dump_events(draft)
+    return list(in_place_steps(draft, events) if draft.in_place else steps_across(draft, events))
+
+
+def _of_phase(steps: Iterable[Step], *phases: Phase) -> Statements:
+    return (_told("target", s.statement) for s in steps if s.event.phase in phases and s.status != "skipped")
+
+
+def _skipped(steps: Iterable[Step]) -> list[str]:
+    counts: dict[str, int] = {}
+    for step in steps:
+        if step.status == "skipped" and step.note:
+            counts[step.note] = counts.get(step.note, 0) + 1
+    return [f"{n} left out: {note}" for note, n in counts.items()]
+
+
+def _partitions(draft: _Draft) -> Iterator[str]:
+    """Which ones there will be is for the rows to say, and nobody reads all of them for a plan."""
+    for table in draft.tables():
+        if table.plan.split is not None:
+            yield (
+                f"{table.qualified}: CREATE TABLE … PARTITION OF {table.plan.copy.as_string()} for what its rows need, "
+                "here and whenever others come; the swap moves each by SET SCHEMA, with the copy. No lock on the table"
+            )
+
+
+def _chunks(draft: _Draft, table: Table) -> str:
+    sizes = draft.source.execute(queries("catalog")["sizes"], {"oids": [leaf.oid for leaf in table.leaves]}).fetchall()
+    size = sum(total for _, _, total in sizes)
+    chunks = sum(-(-total // draft.pipeline.backfill.chunk_bytes) for _, blocks, total in sizes if blocks)
+    return f"{table.qualified}: {size:,} bytes in about {chunks:,} chunks, each under ACCESS SHARE for its own time"
+
+
+def _swap(draft: _Draft, steps: Iterable[Step]) -> Statements:
+    if not draft.in_place:
+        yield from (
+            _told("target", _added_later(draft, s))
+            for s in steps
+            if s.event.phase == "foreign_key" and s.status != "skipped"
+        )
+        yield from _of_phase(steps, "finish")
+        return
+    conn, tables = draft.source, draft.tables()
+    keys = in_place.foreign_keys(conn, [t.oid for t in tables])
+    carried = in_place.read_dependents(draft.pipeline, conn, tables)
+    leaving, coming = carried.statements(in_place.replaced_names(tables))
+    locked = sorted({*in_place.involved(tables, keys), *carried.tables})
+    yield from (_told("source", statement) for statement in carried.views)
+    yield _told("source", lock_statement(locked, "ACCESS EXCLUSIVE"))
+    yield from (_told("source", in_place.drop_statement(key)) for key in keys)
+    yield from (_told("source", statement) for statement in leaving)
+    for table in tables:
+        away, move = sql.SQL("ALTER TABLE {} SET SCHEMA {}"), sql.Identifier(table.schema, table.name)
+        yield _told("source", away.format(move, sql.Identifier(old_schema(table.schema))))
+        yield _told("source", away.format(table.plan.copy, sql.Identifier(table.schema)))
+    yield from (_told("source", in_place.add_statement(key)) for key in keys)
+    yield from (_told("source", statement) for statement in coming)
+    yield from _of_phase(steps, "finish")
+
+
+def _added_later(draft: _Draft, step: Step) -> str:
+    """As the cut-over adds a foreign key: a partitioned table takes NOT VALID ones from 18 on (C23)."""
+    table = draft.described.get(step.event.table) if step.event.table else None
+    later = catalog.server(draft.target).major >= 18 or table is None or table.kind != "p"
+    return not_valid(step.statement) if later else step.statement
+
+
+def _swap_notes(draft: _Draft) -> list[str]:
+    fence = draft.pipeline.swap.fence
+    keyless = [t.qualified for t in draft.described.values() if t.key is None]
+    notes = [f"copied whole, while their writers wait: {', '.join(keyless)}"] if keyless else []
+    notes.append(
+        "`pgddl run swap --dry-run`, once replay is through, shows it to the last statement and how long it takes"
+    )
+    if not draft.in_place and fence != "none":
+        notes.append(f"before: the fence ({fence}) on the source's tables")
+    if draft.in_place and draft.pipeline.swap.keep_old:
+        notes.append("for the way back, triggers on the new tables log what is written to them; cleanup drops them")
+    return [*notes, "after: foreign keys are validated, SHARE UPDATE EXCLUSIVE"]
+
+
+def _cleanup(draft: _Draft) -> Statements:
+    for table in draft.tables():
+        schema = old_schema(table.schema) if draft.in_place else table.schema
+        described = draft.described[table.schema, table.name]
+        for leaf in described.leaves if described.key else ():
+            relation = sql.Identifier(schema if draft.in_place else leaf.schema, leaf.name)
+            if draft.pipeline.by_slot:
+                publication = sql.Identifier(change_log.publication_name(draft.name))
+                drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
+                yield _told("source", drop.format(publication, relation))
+                continue
+            for trigger in change_log.trigger_names(draft.name):
+                drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}")
+                yield _told("source", drop.format(sql.Identifier(trigger), relation))
+        if draft.in_place:
+            yield _told("source", sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, table.name)))
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """For people: what `plan` returns, as SQL with comments."""
+    for stage, told in found["stages"].items():
+        yield f"-- {stage}"
+        yield from (f"--   {note}" for note in told["notes"])
+        for one in told["statements"]:
+            yield f"{one['statement']};"
+            yield from (f"    -- {lock['mode']} on {lock['relation']} ({one['on']})" for lock in one["locks"])

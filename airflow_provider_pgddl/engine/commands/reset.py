@@ -1,0 +1,227 @@
+"""reset: take a pipeline, or some of its tables, away: copies, capture, journal. Live tables are never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.apply.events import run_event
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
+from airflow_provider_pgddl.engine.ddl.finish import ORDER, group_of, key_of, undone
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
+from airflow_provider_pgddl.engine.ddl.undo import undo
+from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
+from airflow_provider_pgddl.engine.following.capturing import (
+    drop_schema_if_empty,
+    forget_capture,
+    refuse_late_changes,
+    stop_capture_of,
+)
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import exists as journal_exists
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.rows.logs import logs_now
+from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session, connect
+
+Applied = tuple[int, DdlEvent]  # with the event's id in the journal
+
+# Something else has to go first: an object that depends on it, the index or constraint that it is a part of.
+_NOT_YET = (pg.DependentObjectsStillExist, pg.InvalidTableDefinition)
+_GONE = (pg.UndefinedTable, pg.UndefinedObject, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName)
+
+
+def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None) -> dict[str, Any]:
+    """Returns what was taken away. Refused between a swap in place and its cleanup: the old tables are the only way
+    back."""
+    name = pipeline.pipeline
+    with ExitStack() as stack:
+        source = stack.enter_context(connect(source_dsn, purpose="reset", pipeline=name))
+        target = (
+            source if pipeline.in_place else stack.enter_context(connect(target_dsn, purpose="reset", pipeline=name))
+        )
+        held = stack.enter_context(Lease(target_dsn, name, "reset", None))
+        change_log.refuse_other_journal(source, name, change_log.journal_name(catalog.server(target)))
+        journal = Journal(target, name)
+        row = journal.find()
+        if row is None:
+            return {"pipeline": name, "dropped": _sweep(pipeline, source, target)}
+        held.take()
+        held.terminate_stale(*{id(s): s for s in (source, target)}.values())
+        if pipeline.in_place and row.cut_over_at and not row.finished_at:
+            back = "run stage revert, then reset, which leaves them as they were; or cleanup, which keeps the new ones"
+            raise UsageError(
+                f"pipeline {name!r} has swapped its tables",
+                todo=back if pipeline.swap.keep_old else "run stage cleanup, which ends it",
+            )
+        chosen = _chosen(journal.tables(row.run), tables)
+        if tables is not None:
+            return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
+        return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
+
+
+def _sweep(pipeline: Pipeline, source: Session, target: Session) -> list[str]:
+    """What a setup or a reset that was killed leaves behind: the sets of migrations, without the pipeline in them."""
+    dropped = _drop_capture(pipeline, source, [], None)
+    forget_capture(source, pipeline.pipeline)
+    if journal_exists(target) and Journal(target, pipeline.pipeline).others() == 0:
+        migrations.revert(target, "journal")
+    return dropped
+
+
+def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[TableRow]:
+    if names is None:
+        return list(tables)
+    wanted = {table_name(n) for n in names}
+    unknown = wanted - {(t.schema, t.name) for t in tables}
+    if unknown:
+        raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
+    return [t for t in tables if (t.schema, t.name) in wanted]
+
+
+def _reset_tables(
+    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
+) -> list[str]:
+    """The next setup captures these anew, the next snapshot makes their copies again; the others go on."""
+    if row.cut_over_at:
+        raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
+    standing = [] if pipeline.in_place else _standing_on(journal, row.run, tables)
+    dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
+    _take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
+    dropped += _undo(journal, standing)
+    for table in tables:
+        with journal.conn.transaction():
+            journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
+            forget_keys(journal.conn, table)
+            journal.forget_table(table)
+        dropped.append(f"copy of {table.qualified}")
+    return dropped
+
+
+def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:
+    """What follow.finish has brought that is about these tables, or all of it: foreign keys of others, and policies
+    that look at them, would keep them from being dropped. What stays with the pipeline comes again with the next
+    replay."""
+    events = [DdlEvent.from_json(e) for e in journal.finished_events(run)] if pipeline.follow.finish else []
+    for event in sorted(events, key=lambda e: -ORDER.index(group_of(e) or "told")):
+        if tables is not None and (key_of(event) is None or not {event.table, *event.references} & {*tables}):
+            continue
+        back = EventRow(0, None, event.to_json(), undone(event))
+        with suppress(*_GONE), journal.conn.transaction():
+            run_event(journal.conn, back, pipeline.trusted_roles)
+
+
+def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[Applied]:
+    """What was applied of these tables' events and of all that cannot be there without them: views, functions over
+    their rows. The latter are pending again, and wait for the next snapshot."""
+    events = [(i, table_id, DdlEvent.from_json(e), status) for i, table_id, e, status, _ in journal.all_events(run)]
+    chosen = {t.id for t in tables}
+    names = {event.table for _, table_id, event, _ in events if table_id in chosen and event.table}
+    _, gone = without([e for _, _, e, _ in events], names)
+    gone_ids = {id(e) for e in gone}
+    found = [x for x in events if id(x[2]) in gone_ids and x[3] == "applied"]
+    by_id = {t.id: t for t in journal.tables(run)}
+    for _, table_id, event, _ in found:
+        if event.tag == "CREATE TABLE" and table_id in by_id and table_id not in chosen:
+            raise UsageError(
+                f"{by_id[table_id].qualified} cannot be there without what is to be reset",
+                todo=f"name {by_id[table_id].qualified} as well",
+            )
+    return [(i, event) for i, _, event, _ in reversed(found)]
+
+
+def _reset_all(
+    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
+) -> list[str]:
+    dropped: list[str] = []
+    if row.cut_over_at is not None and row.finished_at is None:
+        refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
+    if row.finished_at is None or pipeline.swap.fence != "none":
+        dropped += _drop_capture(pipeline, source, tables, None)
+    if row.cut_over_at is None:
+        if pipeline.in_place:
+            for table in tables:
+                journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
+                dropped.append(f"copy of {table.qualified}")
+        else:
+            _take_back_finished(pipeline, journal, row.run, None)
+            applied = [(i, DdlEvent.from_json(event)) for i, event in journal.applied_events(row.run)]
+            dropped += _undo(journal, applied)
+    for table in tables:
+        forget_keys(journal.conn, table)
+    if pipeline.in_place:
+        for schema in {s(t.schema) for t in tables for s in (copy_schema, old_schema)}:
+            drop_schema_if_empty(journal.conn, schema)
+    with journal.conn.transaction():
+        others = journal.purge()
+    forget_capture(source, pipeline.pipeline)
+    if others == 0:
+        migrations.revert(journal.conn, "journal")
+    return dropped
+
+
+def _drop_capture(
+    pipeline: Pipeline, source: Session, tables: Sequence[TableRow], oids: Sequence[int] | None
+) -> list[str]:
+    """Triggers, functions and logs of these roots (None: all of the pipeline's), and its fences."""
+    known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captured') IS NOT NULL").fetchone()
+    if not (known and known[0]):
+        return []
+    name, swap, dropped = pipeline.pipeline, pipeline.swap, []
+    for oid, log in change_log.captured_roots(source, name).items():
+        if oids is None or oid in oids:
+            stop_capture_of(source, pipeline, oid)
+            dropped.append(f"capture into {log}")
+    if oids is None and tables and swap.fence != "none":
+        from airflow_provider_pgddl.engine.swapping.across import lower_fence  # with half the engine behind it
+
+        lower_fence(source, pipeline, tables)
+    return dropped
+
+
+def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
+    """Takes away on the target what the pipeline made there, last first, and again while that makes room for more.
+
+    What else came to depend on it keeps it, with an error."""
+    todo, dropped = _undoings(events), list[str]()
+    while todo:
+        kept: list[tuple[int, str]] = []
+        for event_id, statement in todo:
+            try:
+                with journal.conn.transaction():
+                    journal.conn.execute(statement)
+                    journal.event_status(event_id, "pending")
+                dropped.append(statement)
+            except _NOT_YET as error:
+                kept.append((event_id, statement))
+                why = from_postgres(error, doing=f"undoing with {statement}")
+            except psycopg.Error as error:
+                # What was renamed or moved by captured DDL, and dropped after that, has no name to go back to.
+                if not (isinstance(error, _GONE) and statement.startswith("ALTER ")):
+                    raise from_postgres(error, doing=f"undoing with {statement}") from None
+        if len(kept) == len(todo):
+            why.todo = "see what was made on the target beside this pipeline, drop it or move it; then reset again"
+            raise why
+        todo = kept
+    return dropped
+
+
+def _undoings(events: Sequence[Applied]) -> list[tuple[int, str]]:
+    found = []
+    for n, (event_id, event) in enumerate(events):
+        earlier = (e for _, e in events[n + 1 :] if (e.tag, e.schema, e.name) == (event.tag, event.schema, event.name))
+        statement = undo(event, next(earlier, None) if event.tag == "CREATE VIEW" else None)
+        if statement is not None:
+            found.append((event_id, statement))
+    return found

@@ -1,0 +1,119 @@
+"""status: what the journal knows of a pipeline, and how far the source is ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.following.gate import STUCK
+from airflow_provider_pgddl.engine.journal.control import Control, shown
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes, logs_now
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
+from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.lag import behind
+
+
+def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
+    """Stages, tables with their chunks, pending keys and changes waiting in the log, captured DDL by status, windows,
+    how far behind the rows are, mismatches, the cut-over, what a revert would bring back, and what holds runs."""
+    name = pipeline.pipeline
+    with (
+        connect(source_dsn, purpose="status", pipeline=name) as source,
+        connect(target_dsn, purpose="status", pipeline=name) as target,
+    ):
+        journal = Journal(target, name)
+        row = journal.find()
+        if row is None:
+            return {"pipeline": name, "state": "not set up"}
+        tables = journal.tables(row.run)
+        working = [t for t in tables if t.state != "cleaned"]
+        logs = set(change_log.captured_roots(source, name).values()) if row.finished_at is None else set()
+        changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
+        followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
+        pending = count_pending(target, followed)
+        back = [way.row for way in journal.reverses(row.run) if way.row.log_table in logs]
+        left, longest = journal.chunks_left([t.id for t in tables]), journal.longest_wait(row.run)
+        return {
+            "pipeline": name,
+            "state": _state(row),
+            "run": row.run,
+            "job": row.job,
+            "cut_over_at": row.cut_over_at,
+            "changes_since_cut_over": _since_cut_over(pipeline, source, row, changes),
+            "reverted_at": row.reverted_at,
+            "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
+            "verify_needed": row.verify_needed,
+            "control": shown(Control(target, name)),
+            "stages": {
+                s["stage"]: {
+                    "started_at": s["started_at"],
+                    "finished_at": s["finished_at"],
+                    "state": (s["result"] or {}).get("state", "unfinished"),
+                }
+                for s in journal.stages(row.run)
+            },
+            "tables": {
+                t.qualified: {
+                    "state": t.state,
+                    "copied_at_swap": t.keyless,
+                    "chunks_left": left.get(t.id, (0, 0))[0],
+                    "changes_in_log": changes.get(t.id, 0),
+                    "pending_keys": pending.get(t.id, 0),
+                    "lag_keys": changes.get(t.id, 0) + pending.get(t.id, 0),
+                }
+                for t in tables
+            },
+            "ddl_events": DdlJournal(target, name, row.run).counts(),
+            "windows": journal.windows(row.run),
+            "lag": None if row.cut_over_at else _lag(journal, source, row.run),
+            "retained_wal_bytes": slot_log.retained(source, name) if pipeline.by_slot else None,
+            "longest_wait": {"ms": longest[0], "stage": longest[1]} if longest else None,
+            "schema": _verdicts(journal),
+            "mismatches": journal.mismatches(),
+        }
+
+
+def _state(row: PipelineRow) -> str:
+    if row.finished_at:
+        return "finished"
+    if row.cut_over_at:
+        return "cut over"
+    if row.verify_needed:
+        return "verify needed"
+    return "reverted" if row.reverted_at else "under way"
+
+
+def _since_cut_over(pipeline: Pipeline, source: Session, row: PipelineRow, changes: Mapping[int, int]) -> int | None:
+    """Changes on the source that no target will get any more, in the logs and not read into them yet; None where that
+    cannot be told."""
+    if row.cut_over_at is None or row.job != "migrate":
+        return None
+    unread = slot_log.unread(source, pipeline.pipeline) if pipeline.by_slot and row.finished_at is None else 0
+    return None if unread is None else sum(changes.values()) + unread
+
+
+def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:
+    """Since the last snapshot of the source that the target has shown in full, but for blocked tables; None before the
+    first."""
+    last = journal.last_complete(run)
+    if last is None:
+        return None
+    lag = behind(source, *last)
+    return {"bytes": lag.bytes, "seconds": round(lag.seconds, 3)}
+
+
+def _verdicts(journal: Journal) -> dict[str, dict[str, Any]]:
+    """`schema.table` → the verdict as the gate tells it."""
+    found = {
+        ".".join(name): {"status": s.status, "since": s.since, "resolution": s.resolution}
+        for name, s in journal.schema.statuses().items()
+    }
+    for table in journal.stuck_tables():
+        known = found.get(table)
+        since = known["since"] if known and known["status"] == "mismatch" else None
+        found[table] = {"status": "mismatch", "since": since, "resolution": STUCK}
+    return found

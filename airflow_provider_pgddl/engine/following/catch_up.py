@@ -1,0 +1,180 @@
+"""Windows, until the copy is as near to the source as is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.following.ddl import follow, stop
+from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
+from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
+from airflow_provider_pgddl.engine.following.late_tables import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.following.sequences import keep_ahead
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
+from airflow_provider_pgddl.engine.job.slot import receive_backlog
+from airflow_provider_pgddl.engine.journal.control import Border
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
+from airflow_provider_pgddl.engine.server.connect import application_name
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
+from airflow_provider_pgddl.engine.server.lag import behind
+from airflow_provider_pgddl.engine.sql import queries
+
+# From this many full windows of pending keys on, filling them is spread over Spark.
+SPREAD_WINDOWS = 4
+WINDOWS_TO_SEE_A_TREND = 4
+
+
+def ready(context: Context) -> list[TableRow]:
+    """The tables that windows can run over; UsageError while there is none or some are on their way."""
+    for _ in range(LATE_TRIES):
+        bring_late(context, "schema_sync")
+        if not late(context) and not not_yet(context, "captured", "created", "backfilled"):
+            break
+        follow(context, look=True)
+    tables = context.tables()
+    if waiting := not_yet(context, "captured", "created", "backfilled"):
+        refuse_waiting(context, waiting, "schema_sync", "is not indexed yet")
+    if not tables:
+        raise UsageError("there is no table", todo="run stage schema_sync first")
+    note_lost_windows(context)
+    return context.healthy(tables, "indexed")
+
+
+def tell_lost_commits(context: Context, result: StageResult) -> StageResult:
+    """The result blocks what nobody knows to be equal: rows go on, and it takes a verification to say more."""
+    needed = context.row().verify_needed
+    if needed is None:
+        return result
+    why = {b["table"]: b["reason"] for b in result.blocked}
+    for name in (t.qualified for t in context.tables() if t.state == "indexed" and not t.keyless):
+        why[name] = "; ".join([*([why[name]] if name in why else []), needed, TODO])
+    return replace(result, blocked=[{"table": name, "reason": reason} for name, reason in why.items()])
+
+
+def followed(context: Context) -> list[TableRow]:
+    """The tables that a window runs over now: DDL may have changed, stopped or added some since the last. One without
+    a key is none of them."""
+    return [t for t in context.healthy(context.tables(), "indexed") if not t.keyless]
+
+
+def catch_up(context: Context, *, until_quiet: bool = False, border: Border | None = None) -> list[Window]:
+    """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence).
+
+    `border` is passed before each; a swap has none: nothing may hold it up behind its fence."""
+    replica = context.replica
+    settings = context.pipeline.replay
+    waiting = sum(count_pending(context.target, followed(context)).values())
+    over_spark = _OverSpark(context)
+    windows: list[Window] = []
+    looked = time.monotonic()
+    while True:
+        if border is not None:
+            border.wait()
+        look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
+        looked = time.monotonic() if look else looked
+        follow(context, look=look)
+        if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
+            keep_ahead(context)
+        whole = context.job.tables is None
+        before, elsewhere = (over_spark.start, over_spark.fill) if over_spark.is_worth(waiting) else (None, None)
+        done = one_window(context, replica, followed(context), before=before, fill_elsewhere=elsewhere, whole=whole)
+        windows.append(done)
+        waiting = done.pending
+        if done.keys or done.rows or done.pending or len(windows) == 1:
+            lag = behind(context.source, done.lsn, done.taken_at)
+            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
+        if done.stopped and any(t.id in done.stopped for t in followed(context)):
+            continue  # it was left out of this window, and goes on
+        if until_quiet:
+            if not done.keys and not done.pending:
+                return windows
+        elif not done.pending and (done.seconds <= settings.until_lag or no_shorter(windows)):
+            return windows
+
+
+def no_shorter(windows: Sequence[Window]) -> bool:
+    """Whether more windows would not bring the lag down: one over many tables takes its time, changes or not."""
+    if not (windows[-1].keys or windows[-1].rows):
+        return True  # all that it took was looking
+    last = windows[-WINDOWS_TO_SEE_A_TREND:]
+    even = len(last) == WINDOWS_TO_SEE_A_TREND and not any(w.pending for w in last)
+    return even and last[-1].seconds > 0.9 * last[0].seconds
+
+
+def one_window(
+    context: Context,
+    replica: Replica,
+    tables: Sequence[TableRow],
+    *,
+    before: Callable[[], None] | None = None,
+    fill_elsewhere: FillElsewhere | None = None,
+    inside: Callable[[Window], None] | None = None,
+    whole: bool = False,
+    fill: bool = True,
+) -> Window:
+    """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
+    goes on in the next one where captured DDL explains it. `before` is done right before each try: what must be there
+    once there is a snapshot. Without `fill` no rows come, they wait."""
+    receive_backlog(context)
+    rows, take = context.pipeline.replay.window_rows if fill else 0, context.log_rows
+    tables = for_a_window(context, tables, compared=inside is not None)
+
+    def attempt(effort: Effort) -> Window:
+        elsewhere = fill_elsewhere if effort == POLITE else None  # else there is no time for that
+        if before is not None and (inside is not None or elsewhere is not None):
+            before()
+        return window(
+            replica, tables, fill=effort.of(rows) if rows else 0, take=effort.of(take), fill_elsewhere=elsewhere,
+            inside=inside, whole=whole, effort=effort,
+        )  # fmt: skip
+
+    done = insistently(context, attempt)
+    stop(context, done.stopped)
+    return done
+
+
+class _OverSpark:
+    """Fills over Spark, from the first time on that it is worth the start of a session."""
+
+    def __init__(self, context: Context):
+        self._context, self._workers = context, context.pipeline.backfill.workers
+        self._app = f"pgddl replay {context.name}"
+        self._begun = False
+
+    def is_worth(self, waiting: int) -> bool:
+        """With so many keys pending."""
+        rows = self._context.pipeline.replay.window_rows
+        self._begun |= waiting > SPREAD_WINDOWS * rows
+        return self._begun and waiting > rows and self._workers > 1 and not self._context.in_place
+
+    def start(self) -> None:
+        """The workers are there before a window holds a snapshot (C32)."""
+        from airflow_provider_pgddl.engine.parallel.spark import start
+
+        start(self._app, workers=self._workers)
+
+    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+        from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+        context, workers = self._context, self._workers
+        part = FillPart(
+            context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
+            tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
+        )  # fmt: skip
+        try:
+            done = spread(fill_part, [part] * workers, workers=workers, app=self._app, begin_within=BEGIN_WITHIN)
+        finally:
+            _end_fills(context)
+        return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
+
+
+def _end_fills(context: Context) -> None:
+    """No worker outlives its window: Spark runs a task a second time when it has lost sight of a worker, or for speed,
+    and the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11)."""
+    name = application_name(context.name, context.lease.token, FILL)
+    context.target.execute(queries("catalog")["terminate_workers"], [name])

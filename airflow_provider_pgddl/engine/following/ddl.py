@@ -1,0 +1,433 @@
+"""DDL that developers run meanwhile: read at one snapshot, judged, recorded, applied in commit order, settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.apply.events import apply_captured
+from airflow_provider_pgddl.engine.capture import ddl_log
+from airflow_provider_pgddl.engine.ddl.captured import (
+    TOLD_BY_A_DUMP,
+    CapturedEvent,
+    TableMeta,
+    changes_a_dump,
+    is_about,
+)
+from airflow_provider_pgddl.engine.ddl.defer import run_now
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.following.direct_trigger import take_back
+from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
+from airflow_provider_pgddl.engine.following.reconcile import settle
+from airflow_provider_pgddl.engine.following.sequences import in_reach
+from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
+from airflow_provider_pgddl.engine.journal.pipelines import SHOWN, WAITS, TableRow
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
+from airflow_provider_pgddl.engine.rows.clearing import clear_changed, clear_whole
+from airflow_provider_pgddl.engine.rows.flush import flush
+from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
+from airflow_provider_pgddl.engine.schema.model import Schemas
+from airflow_provider_pgddl.engine.schema.versions import mask
+from airflow_provider_pgddl.engine.server import catalog, schema_reading
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+T = TypeVar("T")
+
+LOOKS = 5
+LATE = "it was run on the source after the cut-over: do it on the target and resolve it here, or skip it"
+ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one snapshot of the source showed."""
+
+    tables: dict[int, Table]
+    names: dict[Name, int]
+    schemas: Schemas
+
+
+def captures_ddl(context: Context) -> bool:
+    return context.pipeline.capture.ddl != "off"
+
+
+def follow(context: Context, *, look: bool = False) -> None:
+    """Brings the target's schema to what the source shows now, and the tables' plans in line with it.
+
+    What fails, waits for a person or is not understood stops the tables that it is about and what comes after it.
+    `look`: at every table and its copy, also where no new event says so (a window or a chunk has met one that changed).
+    """
+    if not captures_ddl(context):
+        if look and context.moves_rows:
+            with alone(context):
+                _settle_as_it_is(context)
+        return
+    with alone(context):
+        seen = _patient_look(lambda: _read(context, look=look))
+        applied = _apply(context)
+        if seen is None and applied:
+            seen = _patient_look(lambda: _read(context, look=True))
+            applied += _apply(context)  # no plan may be ahead of what its copy has become
+        if seen is not None and context.moves_rows:
+            settle(context, seen.tables, seen.schemas, again=applied > 0 or not context.looked)
+            context.looked = True
+            if context.job.tables is None and not context.in_place:
+                take_in_late_tables(context, seen.names, seen.tables)
+
+
+def follow_what_blocks(context: Context, tables: Sequence[TableRow]) -> None:
+    """Where a table, judged as it is now, is blocked on account of DDL that has only just come."""
+    if captures_ddl(context) and len(context.healthy(tables)) < len(tables):
+        follow(context, look=True)
+
+
+def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
+    """What windows and chunks could not go on with: looked at first, since what was followed, fixed or allowed goes on
+    with a new plan. What is as it was is blocked for the reason that was met."""
+    if not stopped:
+        return
+    before = {t.id: t for t in context.tables() if t.id in stopped}
+    for _ in range(LOOKS):
+        context.changed_again.clear()
+        follow(context, look=True)
+        if context.changed_again.isdisjoint(stopped):
+            break  # else it is as it was only because the next change came too soon
+    mismatches = context.journal.mismatches()
+    now = {t.id: t for t in context.tables() if t.qualified not in mismatches}
+    # A type is followed by its own event, which leaves the tables that use it as they are.
+    still = {i: why for i, why in stopped.items() if why != [TYPE_ALTERED]}
+    context.block({i: why for i, why in still.items() if i in now and now[i] == before.get(i)})
+
+
+def _settle_as_it_is(context: Context) -> None:
+    """Where nobody captures DDL, a change is met by looking at the tables."""
+    seen = _patient_look(lambda: _look_now(context))
+    settle(context, seen.tables, seen.schemas, again=not context.looked)
+    context.looked = True
+
+
+def _look_now(context: Context) -> _Seen:
+    source = context.session_once("source", "ddl")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
+
+
+def _look(context: Context, source: Session, oids: Collection[int], names: dict[Name, int]) -> _Seen:
+    """The tables as the snapshot of the caller's transaction shows them."""
+    tables = catalog.describe(source, oids, context.trigger_names)
+    schemas = schema_reading.read(source, [(t.schema, t.name) for t in tables.values()])
+    return _Seen(tables, names, schemas)
+
+
+def _patient_look(look: Callable[[], T]) -> T:
+    """At a new snapshot where a table was altered while it was read: expressions are printed as of now."""
+    for _ in range(LOOKS):
+        try:
+            return look()
+        except Retry as error:
+            last = error
+    raise last
+
+
+@contextmanager
+def alone(context: Context) -> Iterator[None]:
+    """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
+    session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
+    session.execute(queries("lease")["lock_ddl"], name)
+    try:
+        yield
+    finally:
+        if not session.closed:
+            session.execute(queries("lease")["unlock_ddl"], name)
+
+
+def _read(context: Context, *, look: bool) -> _Seen | None:
+    """New events into the journal, and what the same snapshot shows of the tables; None where there is nothing new."""
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if transport(context) == "queue" and ddl_log.is_confirmed_beyond(source, context.name, ddl.position()):
+            raise StageFailed(
+                "the source has let go of DDL that the target's journal does not know: the target was failed over to "
+                "an older state",
+                todo="compare the schemas of both, then `pgddl reset` the pipeline and start again",
+            )
+        read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+        news = bool(read.events or read.lost)
+        if news or look:
+            names = catalog.table_oids(source)
+            mine = {t.oid for t in context.journal.tables(context.journal.run)}
+            if context.moves_rows and not context.in_place:
+                mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
+            seen = _look(context, source, mine, names)
+    if news:
+        record(context, ddl, read)
+    if news or read.confirm_lsn is not None:  # also of nothing: the slot lets go of its WAL
+        ddl_log.confirm(other, context.name, read)
+    return seen if news or look else None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the snapshot of the dump shows: events that are in it, every relation's first version, the tables."""
+
+    read: ddl_log.Read
+    versions: dict[int, TableMeta]
+    tables: dict[int, Table]
+    schemas: Schemas
+
+
+def read_shown(context: Context, source: Session) -> Shown:
+    """Inside the dump's own transaction, so at its very snapshot. Retry where a table is altered just now."""
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    other = context.session_once("source", "ddl marker")
+    read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+    seen = _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
+    return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
+
+
+@contextmanager
+def ddl_held(context: Context, *, everything: bool = False) -> Iterator[None]:
+    """Clients' DDL waits meanwhile; see `ddl_log.held`."""
+    with context.brief_session("source", "ddl hold") as session, ddl_log.held(session, everything=everything):
+        yield
+
+
+def came_since(context: Context, position: str | None, there: Collection[int]) -> bool:
+    """Whether DDL has committed since that a dump may show, of a snapshot that shows these (C24); what else came is
+    told by its event."""
+    source = context.session_once("source", "ddl")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return any(changes_a_dump(event, there) for event in _more(context, source, position))
+
+
+def is_followed(context: Context, source: Session, there: Collection[int]) -> bool:
+    """Whether the snapshot of the caller's transaction on `source`, which shows these, shows no DDL about them that the
+    journal has not; but for what comes by a dump at the swap, whatever the journal has."""
+    position = DdlJournal(context.target, context.name, context.journal.run).position()
+    more = _more(context, source, position)
+    return not any(event["tag"] not in TOLD_BY_A_DUMP and is_about(event, there) for event in more)
+
+
+def _more(context: Context, source: Session, position: str | None) -> list[CapturedEvent]:
+    other = context.session_once("source", "ddl marker")
+    read = ddl_log.read(source, other, context.name, transport(context), position)
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    known = ddl.known([event["id"] for event in read.events])
+    return [event for event in read.events if event["id"] not in known]
+
+
+def record_shown(context: Context, shown: Shown) -> None:
+    """From here on the pipeline follows what the snapshot does not show."""
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    record(context, ddl, shown.read, shown=True)
+    with context.fenced():
+        for oid, meta in shown.versions.items():
+            ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
+    ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
+    settle(context, shown.tables, shown.schemas, again=False)
+
+
+def transport(context: Context) -> ddl_log.Transport:
+    transport = context.pipeline.capture.ddl
+    assert transport in ("queue", "wal")
+    return transport
+
+
+def note_late(context: Context) -> None:
+    """What was run on the source although applications belong on the target by now: a person has to look at it."""
+    if not captures_ddl(context):
+        return
+    with alone(context):
+        ddl = DdlJournal(context.target, context.name, context.journal.run)
+        source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
+        record(context, ddl, read, late=True)
+        ddl_log.confirm(other, context.name, read)
+
+
+def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False, late: bool = False) -> None:
+    """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
+    taken at, so there is nothing left to do for it."""
+    if read.events:
+        flush(context.session_once("source", "ddl marker"), read.lsn)  # a commit that can still be lost is not followed
+    known = ddl.known([event["id"] for event in read.events])
+    events = [event for event in read.events if event["id"] not in known]
+    versions = ddl.load_versions(ddl.lsn())
+    tables = [(t.schema, t.name) for t in context.journal.tables(context.journal.run)]
+    rules = Rules.of(context.pipeline, tables, context.source.info.server_version // 10_000)
+    decisions = decide(events, rules, versions)
+    with context.fenced():
+        for decided in decisions:
+            past = shown and decided.verdict != "skip"
+            decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
+            if late and decided.verdict == "apply":
+                decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
+            masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
+            ddl.record(_for_now(context, decision), approval=context.pipeline.ddl.approval, masks=masks)
+        for lost in read.lost:
+            ddl.record_lost(lost)
+        ddl.set_position(read.position, read.lsn)
+        ddl.prune_versions()
+
+
+def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
+    return context.pipeline.skipped_columns.get((meta["schema"], meta["name"]), ())
+
+
+def _for_now(context: Context, decision: Decision) -> Decision:
+    """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
+    if context.in_place and decision.event["tag"] == "DROP STATISTICS" and decision.rule.startswith("in place"):
+        return _drop_statistics(decision)
+    if decision.verdict != "apply":
+        return decision
+    tables = {(t.schema, t.name): t for t in context.journal.tables(context.journal.run)}
+    touched = [tables[name] for name in decision.touches if name in tables]
+    if context.in_place and not touched:
+        return _skip(decision, ELSEWHERE)
+    if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
+        return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
+    waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
+    if any(t.state in ("captured", "created", "backfilled") for t in touched):
+        waiting.add("index")
+    brought = context.pipeline.follow.finish
+    cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
+    statements = [statement for statement in cut if statement is not None]
+    if not statements:
+        return _skip(decision, WAITS)
+    if context.in_place:
+        try:
+            statements = [relocate(statement, _moving(context, decision.event)) for statement in statements]
+        except StageFailed as error:
+            return replace(decision, verdict="unhandled", rule=error.what, statements=())
+    return replace(decision, statements=tuple(statements))
+
+
+def _drop_statistics(decision: Decision) -> Decision:
+    """Whose they were nobody tells: in the copies' schema there are none but theirs."""
+    names = [(d["schema"] or "", d["name"] or "") for d in decision.event["dropped"] if d["original"]]
+    statements = [
+        sql.SQL("DROP STATISTICS IF EXISTS {}").format(sql.Identifier(copy_schema(schema), name)).as_string(None)
+        for schema, name in names
+    ]
+    return replace(decision, verdict="apply", statements=tuple(statements))
+
+
+def _has_copy(context: Context, table: TableRow) -> bool:
+    return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
+
+
+def _skip(decision: Decision, rule: str) -> Decision:
+    return replace(decision, verdict="skip", rule=rule, statements=())
+
+
+def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
+    """Where the names of a statement are to be found in place: with the copies."""
+    run_no = context.journal.run
+    tables = {(t.schema, t.name) for t in context.journal.tables(run_no)}
+    events = [DdlEvent.from_json(e) for _, _, e, _, _ in context.journal.all_events(run_no)]
+    names = moving(events, tables)
+    owners = {m["oid"]: (m["schema"], m["name"]) for m in event["tables"].values()}
+    for made in event["objects"]:
+        if made["type"] in ("index", "statistics object") and owners.get(made["table"] or 0) in tables:
+            names[made["schema"] or "", made["name"] or ""] = copy_schema(made["schema"] or "")
+    for gone in event["dropped"]:
+        # An index's table is not told, but the statement names none of other tables any more.
+        if gone["type"] == "index":
+            names[gone["schema"] or "", gone["name"] or ""] = copy_schema(gone["schema"] or "")
+    return names
+
+
+def _apply(context: Context) -> int:
+    """In commit order, each event by itself, up to the first that cannot be applied; returns how many were."""
+    applied = 0
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    waiting = ddl.waiting()
+    if context.moves_rows:
+        _make_room(context, ddl, _to_be_tried(context, waiting))
+    for row in waiting:
+        done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
+        if not done:
+            context.tried.add(row.id)
+            with in_reach(context, row.statements):
+                outcome = apply_captured(
+                    context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
+                    context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
+                    powers_on_source=lambda role: _powers(context, role),
+                    copies_only=context.in_place,
+                )  # fmt: skip
+            context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
+            if outcome.over:
+                applied += outcome.status == "applied"
+                continue
+        status = row.status if done else outcome.status
+        if not context.journal.passes_over(status, row.object_kind):
+            break
+    if applied:
+        context.look_at_owners_again()
+    return applied
+
+
+def _is_trusted(context: Context, role: str) -> bool:
+    source = context.session_once("source", "ddl")
+    return is_trusted(source, role, context.pipeline.trusted_roles)
+
+
+def _powers(context: Context, role: str) -> set[str]:
+    return powers(context.session_once("source", "ddl"), [role]).get(role, set())
+
+
+def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:
+    """Up to the first that waits for a person: what is behind it comes another time."""
+    rows = []
+    for row in waiting:
+        if row.status not in ("unhandled", "awaiting_approval") and row.id not in context.tried:
+            rows.append(row)
+        elif not context.journal.passes_over(row.status, row.object_kind):
+            break
+    return rows
+
+
+def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> None:
+    """What these are about is left with rows that the source has seen fit for them; with none where the table has gone
+    with its log, and its copy goes with one of these."""
+    names = {name for row in rows for name in row.touches}
+    # Of the job's tables only: the others' rows are in the hands of the run that holds their lease.
+    tables = [t for t in context.tables() if (t.schema, t.name) in names]
+    known = [t for t in tables if t.state in ("created", "backfilled", "indexed") and not t.keyless]
+    if known and not context.in_place:
+        there = catalog.describe(context.session_once("source", "ddl"), [t.oid for t in known])
+        gone = [t for t in known if t.oid not in there]
+        dropped = {each["objid"] for row in rows if gone for each in ddl.captured(row.id)["dropped"]}
+        patiently(context, lambda: clear_whole(context.replica, [t for t in gone if t.oid in dropped]))
+        known = [t for t in known if t.oid in there]
+    if known:
+        take_back(context, known)
+        # A run that died between an event and the plan that follows from it has left names that are no more.
+        with suppress(pg.UndefinedTable, pg.UndefinedColumn):
+            while insistently(context, lambda e: clear_changed(context.replica, known, e.of(context.log_rows), e)):
+                pass  # more of the log is to be taken
+
+
+def _why(message: str | None) -> str:
+    return f": {message}" if message else ""

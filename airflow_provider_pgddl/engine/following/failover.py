@@ -1,0 +1,114 @@
+"""A server that was failed over to a state without its last commits (C33): found by whoever runs next, told by
+everything that tells, until a verification has compared, or read again, what both have."""
+
+from __future__ import annotations
+
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
+from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
+from airflow_provider_pgddl.engine.following.ddl import alone, captures_ddl, transport
+from airflow_provider_pgddl.engine.following.gate import MEND
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.server import catalog
+
+TODO = f"`pgddl {MEND}` compares both, and reads again what differs"
+NEVER_WAS = (
+    "the source was failed over to a state that never had this statement: undo it on the target by hand, then resolve "
+    "this event"
+)
+
+
+def note_lost_windows(context: Context) -> None:
+    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
+    tell."""
+    acknowledged = change_log.window_no(context.source, context.name)
+    row = context.row()
+    if acknowledged is not None and acknowledged > row.window_no:
+        by_slot = context.pipeline.capture.ddl == "wal"  # a queue tells by itself
+        also = "; so may DDL be that it had followed: compare both schemas" if by_slot else ""
+        with context.fenced():
+            context.journal.require_verify(
+                f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
+                f"it was failed over to an older state, and what it had since is lost{also}"
+            )
+
+
+def meet(context: Context) -> None:
+    """Where the source is on another timeline than the one that is recorded. What was read beyond the point where that
+    was left never was: a verification is needed, the slot is read again from there, and so is DDL. The old timeline
+    stays recorded until all of this is, in one transaction."""
+    recorded, now = context.row(), catalog.server(context.source)
+    if recorded.source_timeline == now.timeline:
+        return
+    changed = f"timeline {recorded.source_timeline} → {now.timeline}"
+    if context.in_place:  # the rows that were read, and what was made of them, went or stayed together
+        with context.fenced():
+            context.journal.set_timeline(now.timeline)
+        return
+    switch = timeline.left_at(context.source_dsn, context.name, recorded.source_timeline, now.timeline)
+    with alone(context):
+        ddl = _ddl_that_never_was(context, switch)
+        with context.fenced():
+            row = context.journal.lock()
+            if row.source_timeline == now.timeline:
+                return  # another run was first
+            if not _read_beyond(context, switch):
+                context.say(f"the source was failed over ({changed}) at {switch}: nothing that was read is lost")
+            elif context.moves_rows and row.cut_over_at is None:
+                context.journal.require_verify(
+                    f"the source was failed over ({changed}): rows that the new primary never had may have been copied"
+                )
+            if context.pipeline.by_slot:
+                slot_log.go_back(context.source, context.target, context.name, _logs(context), switch)
+            if ddl is not None:
+                _go_back(context, ddl, switch)
+            context.journal.set_timeline(now.timeline)
+
+
+def _read_beyond(context: Context, switch: str | None) -> bool:
+    """Whether rows may have been read of what was written behind there."""
+    if switch is None:
+        return True
+    journal, tables = context.journal, context.journal.tables(context.journal.run)
+    if any(t.state in ("created", "backfilled") and not t.keyless for t in tables):
+        return True  # of blocks it is not kept when they were read
+    by_slot = context.pipeline.by_slot
+    read = slot_log.received(context.target, context.name) if by_slot else journal.last_read(journal.run)
+    some = any(t.state == "indexed" and not t.keyless for t in tables)
+    return some and (read is None or parse_lsn(read) > parse_lsn(switch))
+
+
+def _logs(context: Context) -> list[TableRow]:
+    return [t for t in context.journal.tables(context.journal.run) if not t.keyless]
+
+
+def _ddl_that_never_was(context: Context, switch: str | None) -> tuple[str | None, list[int]] | None:
+    """The position that the new primary knows to be read, and the events behind it that the journal has and it has not;
+    None where no DDL was read that can be lost. Transactions get the numbers of lost ones again: the journal's own
+    position would hide what they do."""
+    ddl = DdlJournal(context.target, context.name, context.journal.run)
+    position, lsn = ddl.position(), ddl.lsn()
+    if not captures_ddl(context) or position is None:
+        return None
+    if switch is not None and lsn is not None and parse_lsn(lsn) <= parse_lsn(switch):
+        return None
+    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    with source.transaction():
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        confirmed = ddl_log.confirmed(source, context.name)
+        read = ddl_log.read(source, other, context.name, transport(context), confirmed)
+    there = {(event["id"], event["lsn"]) for event in read.events}
+    return confirmed, [i for i, *event in ddl.behind(confirmed) if tuple(event) not in there]
+
+
+def _go_back(context: Context, ddl: tuple[str | None, list[int]], switch: str | None) -> None:
+    confirmed, never = ddl
+    journal = DdlJournal(context.target, context.name, context.journal.run)
+    lsn = journal.lsn()
+    if switch is not None:
+        journal.forget_versions(switch)
+        lsn = min(lsn, switch, key=parse_lsn) if lsn else switch
+    journal.set_position(confirmed, lsn)
+    for event_id in journal.never_was(never, NEVER_WAS):
+        context.say(f"DDL event {event_id}: {NEVER_WAS}")

@@ -1,0 +1,453 @@
+"""Each table's plan, capture and copy in line with what source and target have become, or the table stopped and why.
+
+Whoever changed them: captured DDL that was applied, DDL that nobody captures, a person on the target, the policy of
+the pipeline file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_pgddl.engine.apply.events import GROUP
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.ddl.brought import brought
+from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.following.auto_migrate import migrate
+from airflow_provider_pgddl.engine.following.capturing import capture, release_leaf, stop_capture_of
+from airflow_provider_pgddl.engine.following.compare import (
+    KEYLESS,
+    LOST_KEY,
+    Evaluated,
+    evaluate,
+    is_as_described,
+    recorded,
+    removed_columns,
+)
+from airflow_provider_pgddl.engine.following.direct_trigger import take_back
+from airflow_provider_pgddl.engine.following.partitions import missing_partitions
+from airflow_provider_pgddl.engine.following.plans import first_plan, plan_for, values_missing
+from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.schema import Recorded
+from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows.clearing import empty_again
+from airflow_provider_pgddl.engine.rows.logs import lost_tracks
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
+from airflow_provider_pgddl.engine.rows.shape import copy_digests
+from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
+from airflow_provider_pgddl.engine.schema.drift import drift
+from airflow_provider_pgddl.engine.schema.model import Schemas
+from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One table now: on the source, against its copy, and what is to be recorded of it if it is to go on so."""
+
+    now: Table
+    evaluated: Evaluated
+    fresh: TableRow
+    lost_track: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.evaluated.verdict
+
+
+def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, again: bool) -> None:
+    """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches,
+    and `schemas` what was read of them there.
+
+    `again`: a copy that refused a row may take it now (the label that its enum lacked, a partition made by hand).
+    """
+    # What a run is not about is left to the run that holds its lease; windows stop it until then.
+    limited = {table_name(t) for t in context.job.tables} if context.job.tables is not None else None
+    stuck = context.journal.stuck_tables()
+    tables = [
+        t
+        for t in context.journal.tables(context.journal.run)
+        if t.state not in ("swapped", "cleaned")
+        and t.qualified not in stuck
+        and (limited is None or (t.schema, t.name) in limited)
+    ]
+    parts = attached(context, seen)
+    staying = []
+    for table in tables:
+        if table.oid not in seen:
+            _forget_dropped(context, table)
+        elif table.oid not in parts:
+            staying.append(table)
+        elif _comes_later(context, parts[table.oid]):
+            _leave_to_newcomer(context, table, seen[table.oid], parts[table.oid])
+        else:
+            _forget_attached(context, table, parts[table.oid])
+    migrate(context, staying, seen, schemas)
+    verdicts: dict[Name, Recorded] = {}
+    for table, look in look_at(context, staying, seen, schemas):
+        verdict = _settle(context, table, look, again=again)
+        if verdict is not None:
+            verdicts[table.schema, table.name] = verdict
+    if verdicts:
+        with context.fenced():
+            context.journal.schema.record_many(verdicts)
+
+
+def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
+    """Copies that have just been made: what is copied into each is planned, and rows may come. StageFailed where a copy
+    is not there, or where changed rows could not be found again in it."""
+    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
+    made = [replace(t, state="created") for t in tables if t.oid in seen]
+    looks = {table.id: look for table, look in look_at(context, made, seen)}
+    for first in range(0, len(made), GROUP):
+        with context.fenced():
+            verdicts: dict[Name, Recorded] = {}
+            for table in made[first : first + GROUP]:
+                look = looks.get(table.id)
+                # Without a key there is nothing to be read before the swap, so its indexes come next.
+                state = "backfilled" if table.keyless else "created"
+                if look is not None:
+                    _refuse_unusable(table, look.evaluated)
+                if not table.keyless:
+                    create_pending(context.target, table)
+                if look is not None:
+                    verdicts |= _record_plan(context.target, context.name, table, look, state)
+                else:  # changed just now: its first chunk sees that
+                    context.journal.set_state(state, [table.id])
+            context.journal.schema.record_many(verdicts)
+
+
+def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
+    source, copy, plan = evaluated.source, evaluated.target, table.plan
+    if copy is None or source is None:
+        raise StageFailed(
+            f"the copy {plan.copy_schema}.{plan.copy_name} is not there", table=table.qualified,
+            todo="`pgddl reset` the pipeline and start again",
+        )  # fmt: skip
+    for name in plan.key:
+        was, now = source.column(name), copy.column(name)
+        if was and now and judge_cast(was.type, now.type, key=True).kind not in ("same", "safe"):
+            raise StageFailed(
+                f"key column {name} cannot go from {was.type.text} to {now.type.text}: "
+                "changed rows could not be found again",
+                table=table.qualified,
+                todo="`pgddl reset` the pipeline and take that action out of rewrite.alter",
+            )
+
+
+def settle_built(context: Context, tables: Sequence[TableRow]) -> None:
+    """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on where
+    that finds no mismatch. One that was changed meanwhile, on either side, is looked at before its first window."""
+    seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
+    built = [replace(t, state="indexed") for t in tables if t.oid in seen]
+    looks = {table.id: look for table, look in look_at(context, built, seen)}
+    for first in range(0, len(built), GROUP):
+        group = built[first : first + GROUP]
+        with context.fenced():
+            context.journal.set_state("indexed", [t.id for t in group])
+            found = [(table, looks[table.id]) for table in group if table.id in looks]
+            context.journal.schema.record_many({(t.schema, t.name): recorded(look.evaluated) for t, look in found})
+            for table, look in found:
+                rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
+                if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
+                    context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
+
+
+def look_at(
+    context: Context, tables: Sequence[TableRow], seen: Mapping[int, Table], schemas: Schemas | None = None
+) -> list[tuple[TableRow, Look]]:
+    """Every table of `seen` that is still what it was there; one that has changed since is left for the next look.
+    Where `schemas` were read with `seen`, none has."""
+    # Digests first: what is altered after that shows a window another one.
+    copies = [_with_its_copy(context, t, seen[t.oid]) for t in tables if t.state != "captured"]
+    digests = copy_digests(context.target, copies)
+    physical = _copies_physical(context, copies)
+    found = evaluate(context.pipeline, context.source, context.target, tables, (), seen=schemas)
+    lost = lost_tracks(context.logs, tables)
+    looks = []
+    for table in tables:
+        now, evaluated = seen[table.oid], found[table.schema, table.name]
+        if evaluated.source is not None and is_as_described(evaluated.source, now):
+            fresh = _fresh(context, table, now, evaluated, digests.get(table.id, ""), physical.get(table.id, {}))
+            looks.append((table, Look(now, evaluated, fresh, table.id in lost)))
+    return looks
+
+
+def _with_its_copy(context: Context, table: TableRow, now: Table) -> TableRow:
+    """With the name that its copy has where it follows the source: tables may have traded names."""
+    schema = copy_schema(now.schema) if context.in_place else now.schema
+    return replace(table, plan=replace(table.plan, copy_schema=schema, copy_name=now.name))
+
+
+def _copies_physical(context: Context, tables: Sequence[TableRow]) -> dict[int, dict[str, list[Any]]]:
+    """Files and attribute versions of the copies, by table."""
+    names = {(t.plan.copy_schema, t.plan.copy_name): t.id for t in tables}
+    oids = {oid: names[name] for name, oid in catalog.oids_of(context.target, names).items()}
+    return {oids[oid]: copy.physical() for oid, copy in catalog.describe(context.target, oids).items()}
+
+
+def _fresh(
+    context: Context, table: TableRow, now: Table, evaluated: Evaluated, digest: str, physical: dict[str, list[Any]]
+) -> TableRow:
+    verdict, copy = evaluated.verdict, evaluated.target
+    if (now.key is None and not table.keyless) or verdict.mismatches:
+        plan = table.plan  # nothing to plan with
+    elif copy is None:
+        plan = first_plan(context.pipeline, now, table.plan.left_out)
+    else:
+        plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
+    plan = replace(plan, keepers=table.plan.keepers)
+    return replace(
+        table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
+        fingerprint=tables.fingerprint(now.structure()), physical=now.physical(),
+        log_table=change_log.log_name(context.name, now.oid), copy_physical=physical,
+        # What the copy has lost as well, and gets again, is somebody's own column.
+        removed_columns=tuple(c for c in removed_columns(table, evaluated.source) if copy is None or copy.column(c)),
+    )  # fmt: skip
+
+
+def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+    """What is to be recorded as the verdict; None where that is done, together with the plan."""
+    if context.in_place and (look.now.schema, look.now.name) != (table.schema, table.name):
+        why = f"was renamed to {look.now.qualified}, which a rewrite cannot follow: rename it back"
+        return recorded(look.evaluated, stopped(why))
+    if look.now.key is None and not table.keyless:
+        at_swap = context.pipeline.tables.keyless == "copy_at_swap"
+        return recorded(look.evaluated, stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
+    if look.verdict.mismatches:
+        return recorded(look.evaluated)
+    if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
+        return recorded(look.evaluated, *missing)
+    if look.now.key is None:
+        return _settle_keyless(context, table, look, again=again)
+    if drift(table.version, table.physical, look.now) or look.lost_track:
+        _follow_source(context, table, look)
+        return None
+    if (reason := _why_again(context, table, look)) is not None:
+        _replan(context, table, look, Change("reload", reason))
+        return None
+    if _concerns_rows(table, look.fresh):
+        _replan(context, table, look, Change("plan", "what is copied of it changed"))
+        return None
+    if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
+        with context.fenced(table):
+            context.journal.set_copy(look.fresh)
+    return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
+
+
+def _settle_keyless(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+    """Its copy holds no row before the swap, so whatever became of either side asks for a new plan at most."""
+    known = (table.plan, table.version, table.physical, table.copy_physical)
+    if known != (look.fresh.plan, look.fresh.version, look.fresh.physical, look.fresh.copy_physical):
+        with context.fenced(table):
+            _record(context.target, context.name, table, look, table.state)
+        return None
+    return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
+
+
+def _concerns_rows(table: TableRow, fresh: TableRow) -> bool:
+    same = replace(table.plan, copy_attributes="") == replace(fresh.plan, copy_attributes="")
+    return not same or table.removed_columns != fresh.removed_columns
+
+
+def _was_stopped(context: Context, table: TableRow) -> bool:
+    """Whether it stopped for something that comparing schemas does not show: it goes on when it is tried again."""
+    row = context.journal.schema.statuses().get((table.schema, table.name))
+    return row is not None and row.status == "mismatch" and all(f.kind == "stopped" for f in row.findings)
+
+
+def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
+    """Why rows that the copy has cannot be what the source has, although nothing happened there."""
+    if table.state == "captured" or not table.plan.pairs:
+        return None
+    gone = len(table.physical.keys() - look.fresh.physical.keys())
+    if was_rewritten(table.copy_physical, look.fresh.copy_physical, gone):
+        return "its copy was rewritten by ALTER TABLE, or replaced"
+    known = table.version.get("attnums", {}).values()
+    if values_missing(table.plan, look.fresh.plan, known, ()) is None:
+        return None
+    applied = brought(context.journal.captured_statements(context.journal.run, table.oid), table.oid)
+    return values_missing(table.plan, look.fresh.plan, known, applied)
+
+
+def _forget_dropped(context: Context, table: TableRow) -> None:
+    """Dropped on the source, and by an applied event on the target: there is nothing left to follow."""
+    there = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
+    # What stands there then was made by a later event, which is another table's.
+    if there and not context.journal.was_dropped(context.journal.run, table.oid):
+        context.block({table.id: ["was dropped on the source, and its copy is still there"]})
+        return
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    with context.fenced(table):
+        forget_keys(context.target, table)
+        context.journal.forget_table(table)
+    context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
+
+
+def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
+    """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    with context.fenced(table):
+        forget_keys(context.target, table)
+        context.journal.forget_table(table)
+    context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
+
+
+def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
+    """The partitions among tables, and partitioned tables that are partitions themselves, each with its root."""
+    rows = context.source.execute(queries("catalog")["partition_roots"], [list(seen)]).fetchall()
+    nested = {oid: seen[root] for oid, root in rows if root in seen and _leaves(seen[oid]) <= _leaves(seen[root])}
+    roots = [table for table in seen.values() if table.kind == "p" and table.oid not in nested]
+    return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
+
+
+def _leaves(table: Table) -> set[int]:
+    return {leaf.oid for leaf in table.leaves}
+
+
+def _comes_later(context: Context, root: Table) -> bool:
+    """Whether a table came after the snapshot and has not been taken in yet."""
+    if context.in_place or not context.journal.stage_done(context.journal.run, "snapshot"):
+        return False
+    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables(context.journal.run))
+
+
+def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Table) -> None:
+    """A table that has become a partition of one that nobody follows yet, and whose name that one may have. It stays
+    known, by the name that it has now, until its root is read: its rows in the root's copy are nobody else's."""
+    name = (now.schema, now.name)
+    plan = replace(table.plan, schema=now.schema, name=now.name, copy_schema=now.schema, copy_name=now.name)
+    why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
+    with context.fenced(table):
+        context.journal.schema.forget((table.schema, table.name))
+        context.journal.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
+        context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})
+
+
+def _follow_source(context: Context, table: TableRow, look: Look) -> None:
+    """The source's table is another than its version says."""
+    change = change_of(
+        table.version, table.physical, table.plan.key, table.plan.key_types, look.now,
+        lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
+    )  # fmt: skip
+    if change.what == "capture":
+        try:
+            again = _look_again(context, table, _capture_again(context, table))
+        except PreflightRefused as error:
+            context.block({table.id: [f"{change.why}, and it {error.what}"]})
+            return
+        if again is None:
+            return  # changed once more just now
+        look = again
+    elif change.what != "reload" and (reason := _why_again(context, table, look)) is not None:
+        change = Change("reload", reason)
+    for leaf in {int(oid) for oid in table.physical} - {leaf.oid for leaf in look.now.leaves}:
+        release_leaf(context, leaf)
+    _replan(context, table, look, change)
+
+
+def _look_again(context: Context, table: TableRow, now: Table) -> Look | None:
+    looks = look_at(context, [table], {table.oid: now})
+    if not looks or now.key is None or looks[0][1].verdict.mismatches:
+        return None
+    return looks[0][1]
+
+
+def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
+    new = [leaf.oid for leaf in now.leaves if str(leaf.oid) not in table.physical]
+    return context.journal.born_as_partitions(context.journal.run, new) if new else set()
+
+
+def _capture_again(context: Context, table: TableRow) -> Table:
+    """A new log and new triggers. Until the plan that goes with them is recorded, the table differs from its version,
+    so no window reads it, and a run that dies here does all of it again."""
+    context.receive()  # what is of its old key belongs to its old log
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    now, _ = capture(context, table.oid)
+    return now
+
+
+def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None:
+    """The plan, in one transaction with what it asks for and with the verdict."""
+    fresh = look.fresh
+    context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
+    take_back(context, [was])
+    if was.state == "captured" or change.what == "plan":
+        with context.fenced(was):
+            _record(context.target, context.name, was, look, was.state)
+    elif was.state != "indexed":
+        start_over(context, was, look)
+    else:
+        leaves = change.leaves if change.what == "leaves" else ()
+        read_again(context, was, look, leaves)
+
+
+def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
+    Journal(conn, pipeline).schema.record_many(_record_plan(conn, pipeline, was, look, state))
+
+
+def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
+    """Records all but the verdict, which is returned."""
+    journal = Journal(conn, pipeline)
+    kept.rekey(conn, was, look.fresh)
+    journal.replan(replace(look.fresh, state=state))
+    kept.fit(conn, look.fresh)
+    journal.rename_chunks(look.fresh, look.now.leaves)
+    names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
+    if names[0] != names[1]:
+        journal.schema.forget(names[0])
+    return {names[1]: recorded(look.evaluated)}
+
+
+def note_made(context: Context, was: TableRow, look: Look) -> None:
+    """A copy that came late, complete, for a table without a key."""
+    with context.fenced(was):
+        _record(context.target, context.name, was, look, "indexed")
+
+
+def start_over(context: Context, was: TableRow, look: Look) -> None:
+    """Without indexes it is read by blocks, as from the start."""
+
+    def attempt() -> None:
+        with context.fenced(was):
+            kept.rekey(context.target, was, look.fresh)
+            empty_again(context.target, look.fresh)
+            context.journal.unplan(was.id)
+            drop_pending(context.target, look.fresh)
+            create_pending(context.target, look.fresh)
+            _record(context.target, context.name, was, look, "created")
+
+    patiently(context, attempt)
+
+
+def read_again(
+    context: Context, was: TableRow, look: Look, leaves: Sequence[int] = (), within: Sequence[TableRow] = ()
+) -> None:
+    """All its rows become pending, or those of these leaves. What has come to be `within` it is no table of its
+    own any more."""
+
+    def record(conn: Session) -> None:
+        for table in within:
+            forget_keys(conn, table)
+            Journal(conn, context.name).forget_table(table)
+        _record(conn, context.name, was, look, "indexed")
+
+    try:
+        rows = insistently(context, lambda effort: reload(context.replica, look.fresh, record, leaves, effort))
+    except ChangedAgain as again:
+        context.changed_again.add(was.id)
+        context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
+    except Tied as why:
+        context.block({was.id: [str(why)]})
+    else:
+        context.say(f"{look.fresh.qualified}: {rows} rows are pending")

@@ -1,0 +1,175 @@
+"""Sequences across databases: ahead of the source's while rows are followed, and where they stand at the cut-over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.ddl.sequences import rebounded
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
+from airflow_provider_pgddl.engine.job.context import Context, patiently
+from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("sequences")
+# More than a busy server draws from one sequence in the minute between two runs. What is left out after a failover
+# costs nothing: a cut-over sets the sequence back to where the source's stands.
+DRAWS_AHEAD = 1_000_000
+# At most this part of the values that are left: whoever outruns it between two runs has no values left soon anyway.
+PART_AHEAD = 100
+SEQUENCES_A_QUERY = 100
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A sequence and what it may hand out."""
+
+    oid: int
+    increment: int
+    low: int
+    high: int
+    cycle: bool
+
+    @property
+    def length(self) -> int:
+        """How many values a cycle has."""
+        return (self.high - self.low) // abs(self.increment) + 1
+
+    def left(self, last: int) -> int:
+        """How many values come behind this one before the end is reached."""
+        return ((self.high - last) if self.increment > 0 else (last - self.low)) // abs(self.increment)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`last` is the last value that was handed out, or the first that will be (not `called`)."""
+
+    last: int
+    called: bool
+
+
+def ahead(sequence: Sequence, source: Position, target: Position) -> Position | None:
+    """Where the target's sequence has to go so that it hands out nothing that the source's did, or will soon.
+
+    None while it may stay: it is far enough ahead, and it is never set back, but where values come round again. Nothing
+    outside of what it may hand out, which DDL will have widened by the time that a row needs it."""
+    if not sequence.low <= source.last <= sequence.high:
+        return None
+    left, first = sequence.left(source.last), sequence.low if sequence.increment > 0 else sequence.high
+    margin = min(DRAWS_AHEAD, (sequence.length if sequence.cycle else left) // PART_AHEAD)
+    lead = (target.last - source.last) // sequence.increment
+    if sequence.cycle and lead < 0:  # round the end, from where values may be others than before
+        lead = left + 1 + (target.last - first) // sequence.increment
+    enough = 2 * lead >= margin and (lead > 0 or target.called or not source.called)
+    if enough and not (sequence.cycle and lead > margin):
+        return None
+    if margin <= left:
+        last = source.last + margin * sequence.increment
+    else:
+        last = first + (margin - left - 1) * sequence.increment
+    return Position(last, source.called or margin > 0)
+
+
+def keep_ahead(context: Context) -> None:
+    """Before rows are brought: what they have drawn, the target's sequences have passed. In a transaction of its own;
+    nothing is written while they are far enough ahead."""
+
+    def attempt() -> None:
+        here = _sequences(context.target)
+        now = _on_source(context, here)
+        stand = positions(context.target, {name: here[name].oid for name in now})
+        wanted = {here[name].oid: ahead(here[name], now[name], stand[name]) for name in now}
+        moved = {oid: position for oid, position in wanted.items() if position is not None}
+        if moved:
+            with context.fenced():
+                _set(context.target, moved)
+
+    patiently(context, attempt)
+
+
+@contextmanager
+def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
+    """While DDL may give sequences other bounds, they stand where the source's do, which these were meant for; behind
+    it they are ahead again as far as they were, if that is within the bounds."""
+    names = rebounded(statements) if context.moves_rows and not context.in_place else set[Name]()
+    if not names:
+        yield
+        return
+    here = _of(context, names)
+    now, before = _on_source(context, here), positions(context.target, {name: one.oid for name, one in here.items()})
+    _go(context, here, now)
+    try:
+        yield
+    except BaseException:
+        with suppress(psycopg.Error, PgddlError):  # what has ended it is what is told
+            _go(context, _of(context, names), before)
+        raise
+    _go(context, _of(context, names), before)
+
+
+def _of(context: Context, names: Collection[Name]) -> dict[Name, Sequence]:
+    """The target's sequences of these names, and those of the columns of tables of these names."""
+    oids = {oid for (oid,) in context.target.execute(_Q["of"], [[s for s, _ in names], [n for _, n in names]])}
+    return {name: one for name, one in _sequences(context.target).items() if one.oid in oids} if oids else {}
+
+
+def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, Position]) -> None:
+    within = {one.oid: to[n] for n, one in sequences.items() if n in to and one.low <= to[n].last <= one.high}
+    if within:
+        with context.fenced():
+            _set(context.target, within)
+
+
+def set_exactly(context: Context) -> int:
+    """Every sequence of the source that the target has too stands where the source's stands; returns how many. In the
+    caller's transaction, though a sequence does not go back with it."""
+    here = _sequences(context.target)
+    now = _on_source(context, here)
+    _set(context.target, {here[name].oid: position for name, position in now.items()})
+    return len(now)
+
+
+def _on_source(context: Context, here: Collection[Name]) -> dict[Name, Position]:
+    """Where the source's sequences stand that the target has too."""
+    there = {name: sequence.oid for name, sequence in _sequences(context.source).items() if name in here}
+    return positions(context.source, there)
+
+
+def _sequences(conn: Session) -> dict[Name, Sequence]:
+    return {(schema, name): Sequence(*rest) for schema, name, *rest in conn.execute(_Q["sequences"])}
+
+
+def positions(conn: Session, sequences: Mapping[Name, int]) -> dict[Name, Position]:
+    """Where these stand, given their oids; read by the names that they have once they are locked, for a view that has
+    taken the name of one would run as us (C28)."""
+    found: dict[Name, Position] = {}
+    listed = sorted(sequences)
+    for start in range(0, len(listed), SEQUENCES_A_QUERY):
+        batch = listed[start : start + SEQUENCES_A_QUERY]
+        oids = [sequences[name] for name in batch]
+        try:
+            with conn.transaction():
+                conn.execute(_Q["hold"], [oids])
+                keeping.hold_schemas(conn, oids)
+                names = dict(conn.execute(_Q["names"], [oids]).fetchall())
+                query = sql.SQL(" UNION ALL ").join(
+                    sql.SQL(_Q["position"]).format(number=sql.Literal(i), sequence=sql.SQL(names[oid]))
+                    for i, oid in enumerate(oids)
+                )
+                found |= {batch[i]: Position(last, called) for i, last, called in conn.execute(query)}
+        except (pg.UndefinedTable, pg.InternalError_) as error:  # the latter: an oid that is nobody's by now
+            raise GaveWay("a sequence was dropped or renamed just now") from error
+    return found
+
+
+def _set(target: Session, positions: Mapping[int, Position]) -> None:
+    last, called = [p.last for p in positions.values()], [p.called for p in positions.values()]
+    target.execute(_Q["set_positions"], [list(positions), last, called])

@@ -1,0 +1,67 @@
+"""What of the source's schema the target has: by a dump of its own, statement by statement (C30)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.schema.definitions import statement_tree
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
+from airflow_provider_pgddl.engine.sql import queries
+
+
+class Arrived:
+    """The target is dumped when it is first asked about: most swaps need not know."""
+
+    def __init__(self, context: Context):
+        self._context = context
+
+    def without(self, added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
+        """Of what came to the source's dump and went from it, what the target has not taken over.
+
+        What the end of a swap is to make is there only once it has: whether that is gone, the target cannot tell."""
+        if self._context.in_place or not (added or gone):
+            return list(added), list(gone)
+        here = Counter(self._there)
+        missing = []
+        for event in added:
+            tree = self._tree(event)
+            if here[tree]:
+                here[tree] -= 1
+            else:
+                missing.append(event)
+        return missing, [e for e in gone if e.phase in _WAIT or self._there[self._tree(e)]]
+
+    def tables(self) -> list[DdlEvent]:
+        """What makes the target's tables."""
+        return [] if self._context.in_place else [e for e in self._dumped if e.tag == "CREATE TABLE"]
+
+    @cached_property
+    def _there(self) -> Counter[bytes]:
+        return Counter(self._tree(e) for e in self.events)
+
+    @cached_property
+    def events(self) -> list[DdlEvent]:
+        """All that the target's dump says."""
+        return [e for e in self._dumped if e.phase != "noise"]
+
+    def _tree(self, event: DdlEvent) -> bytes:
+        known = self._context.source.info.server_version >= 180_000
+        return statement_tree(event.statement, names_not_null=known)
+
+    @cached_property
+    def _dumped(self) -> list[DdlEvent]:
+        target = self._context.target
+        unread = target.execute(queries("dump")["unreadable"]).fetchall()
+        major = target.info.server_version // 10_000
+        pre, post = (
+            dump_schema(self._context.target_dsn, major, section=section, exclude=unread)
+            for section in ("pre-data", "post-data")
+        )
+        return events_from_dump(pre, post)
+
+
+_WAIT = ("foreign_key", "finish")

@@ -1,0 +1,117 @@
+"""Statements that wait for their stage, taken anew from a dump once DDL has changed what they are about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.phases import Phase
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.following.source_dump import Step, in_place_steps, steps_across
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.pipelines import REPLACED, TableRow
+from airflow_provider_pgddl.engine.schema.definitions import statement_tree
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+Name = tuple[str, str]
+
+
+def replace_pending(
+    context: Context, dumped: Sequence[DdlEvent], phases: Collection[Phase], *, but_not: Collection[Name] = ()
+) -> int:
+    """Puts the dump's statements of these phases in the place of those that wait, `but_not` those of some tables.
+
+    Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
+    """
+    run_no = context.journal.run
+    built = {
+        event["statement"]
+        for _, _, event, status, _ in context.journal.all_events(run_no)
+        if event.get("index") and status == "applied"
+    }
+    steps = [
+        _unless_there(context, s, built)
+        for s in _steps(context, dumped)
+        if s.event.phase in phases and s.event.table not in but_not
+    ]
+    ids = {(t.schema, t.name): t.id for t in context.tables()}
+    ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
+    kept = {ids[name] for name in but_not if name in ids}
+    waiting = [
+        (event_id, statement)
+        for event_id, table_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
+        # By its table, whose name may be another one's by now.
+        if (table_id not in kept if table_id is not None else DdlEvent.from_json(event).table not in but_not)
+    ]
+    before = Counter(statement for _, statement in waiting)
+    now = Counter(s.statement for s in steps if s.status == "pending")
+    if before == now:
+        return 0
+    first = context.journal.next_seq(run_no)
+    with context.fenced(), context.target.cursor() as cursor:
+        for event_id, _ in waiting:
+            context.journal.event_status(event_id, "skipped", REPLACED)
+        cursor.executemany(
+            queries("journal")["insert_event"],
+            [
+                [context.name, run_no, n, s.event.phase, ids.get(s.event.table) if s.event.table else None,
+                 Jsonb(s.event.to_json()), s.statement, s.status, s.note]
+                for n, s in enumerate(steps, first)
+            ],
+        )  # fmt: skip
+    return (now - before).total()
+
+
+def _steps(context: Context, dumped: Sequence[DdlEvent]) -> list[Step]:
+    return list(in_place_steps(context, dumped) if context.in_place else steps_across(context, dumped))
+
+
+def _unless_there(context: Context, step: Step, built: Collection[str]) -> Step:
+    """An index that came with its table, by a captured event, or that was `built` by this statement, is not built
+    again; but one that bears its name only has to go."""
+    index = step.event.index
+    if index is None or step.status != "pending":
+        return step
+    name = (copy_schema(index[0]), index[1]) if context.in_place else index
+    there = definition(context.target, "index", name)
+    if there is None:
+        return step
+    same = step.event.statement in built or there == definition(context.source, "index", index)
+    if not same and not _of_constraint(context.target, name):
+        with context.fenced():
+            context.target.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(*name)))
+        return step
+    return replace(step, status="skipped", note="the copy has it already")
+
+
+def _of_constraint(conn: Session, index: Name) -> bool:
+    row = conn.execute(queries("catalog")["is_of_constraint"], index).fetchone()
+    return bool(row and row[0])
+
+
+def definition(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
+    """What it is, whatever its table is called: what it says beside its statement, and what that says (C31). None where
+    there is none."""
+    row = conn.execute(queries("catalog")[f"{kind}_definition"], name).fetchone()
+    return (row[0], statement_tree(row[1])) if row else None
+
+
+def parts_of(context: Context, tables: Iterable[TableRow]) -> set[Name]:
+    """The partitions of these tables, at every level."""
+    return {part for _, part in _parts(context, tables)}
+
+
+def _parts(context: Context, tables: Iterable[TableRow]) -> list[tuple[Name, Name]]:
+    """(root, part) of every partition: a part's statements belong to its root."""
+    return [
+        ((t.schema, t.name), (part[0], part[1]))
+        for t in tables
+        if t.plan.partitioned
+        for part in context.source.execute(queries("swap")["partitions_of"], [t.oid]).fetchall()
+    ]

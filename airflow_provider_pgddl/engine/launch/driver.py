@@ -1,0 +1,178 @@
+"""An application's life: it runs the job of a file, can be stopped, and leaves its outcome."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_RETRY, PgddlError, Retry, UsageError, from_postgres
+from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, write_private
+
+# Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
+LAST_WORDS = 3.0
+
+
+class Stopped(Retry):
+    """The run was told to stop; what it had committed stays, the next run goes on from there."""
+
+
+def main(stage: str, argv: Sequence[str]) -> int:
+    """Run the job of the file that `argv` names; the exit code is that of `engine.errors`.
+
+    A user's mistake or a server's error is a message; only a bug of ours shows a stack trace.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        # Behind spark-submit stdout is a pipe: without this, progress arrives when everything is over.
+        reconfigure(line_buffering=True)
+    if len(argv) != 1:
+        print(f"usage: spark-submit {stage}.py JOBFILE", file=sys.stderr)
+        return UsageError.exit_code
+    try:
+        job = read(argv[0])
+        if job.stage != stage:
+            raise UsageError(f"the job file is for the stage {job.stage}, not for {stage}")
+    except PgddlError as error:
+        print(f"pgddl: {error}", file=sys.stderr)
+        return error.exit_code
+    try:
+        with _stoppable(), _watching(job.watch):
+            outcome = _run(job)
+    except KeyboardInterrupt:
+        outcome = _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
+    if job.result_path is not None and Path(job.result_path).parent.is_dir():
+        write_private(Path(job.result_path), outcome.to_json())
+    return outcome.exit_code
+
+
+def _run(job: Job) -> Outcome:
+    from airflow_provider_pgddl.engine import stages
+
+    began = time.monotonic()
+    try:
+        result = stages.run(job)
+        content = result.to_json()
+        _say(closing_line(content, time.monotonic() - began), sys.stdout)
+        return Outcome(result.exit_code, content, None)
+    except PgddlError as error:
+        return _failed(job, error)
+    except psycopg.Error as error:
+        return _failed(job, from_postgres(error, doing=f"running {job.stage} of {job.pipeline.pipeline}"))
+    except Exception as error:  # noqa: BLE001 - a bug: shown with its trace, and recorded like any other end
+        _say(redact(traceback.format_exc(), job))
+        what = redact(f"{type(error).__name__}: {error}", job)
+        details = {"error": "Bug", "what": what, "exit_code": EXIT_FAILED, "retryable": True}
+        return Outcome(EXIT_FAILED, None, {**details, "todo": "this is a defect of pgddl; the trace is in the log"})
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    # Whoever read our output may be gone already; that must not replace the error being reported.
+    with suppress(OSError):
+        print(text, file=stream or sys.stderr, flush=True)
+
+
+def _failed(job: Job, error: PgddlError) -> Outcome:
+    from airflow_provider_pgddl.engine.launch.disk_full import NO_SPACE, located
+
+    if NO_SPACE in error.what:
+        error = located(job, error)
+    _say(redact(f"pgddl: {job.stage} of {job.pipeline.pipeline}: {error}", job))
+    details = {key: redact(v, job) if isinstance(v, str) else v for key, v in error.to_json().items()}
+    return Outcome(error.exit_code, None, details)
+
+
+def closing_line(result: Mapping[str, Any], seconds: float) -> str:
+    """One line of what the stage did, and one line for each table that it had to leave."""
+    state = "nothing to do" if result["state"] == "nothing_to_do" else str(result["state"])
+    figures = [f"{number(value)} {name.replace('_', ' ')}" for name, value in result.get("figures", {}).items()]
+    tables = len(result.get("tables", {}))
+    said = [f"{tables} table{'' if tables == 1 else 's'}", *figures] if tables else figures
+    lines = [f"pgddl: {result['stage']} of {result['pipeline']}: {state} ({seconds:.1f} s)" + ", ".join(["", *said])]
+    lines += [f"pgddl: blocked: {entry['table']}: {entry['reason']}" for entry in result.get("blocked", ())]
+    return "\n".join(lines)
+
+
+def number(value: float | str) -> str:
+    """A figure with its thousands apart; a word as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def redact(text: str, job: Job) -> str:
+    """`text` without the passwords of this job; the last guard, nothing above should print one."""
+    for name in job.secrets.values():
+        try:
+            password = conninfo_to_dict(os.environ.get(name, "")).get("password")
+        except psycopg.Error:
+            password = os.environ.get(name)
+        if password:
+            text = text.replace(str(password), "***")
+    return text
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM, SIGHUP and SIGINT end the stage the way ^C does: psycopg cancels what the server is doing for it."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for again in signals:
+            signal.signal(again, signal.SIG_IGN)
+        _say(f"pgddl: stopping ({signal.Signals(number).name})")
+        logging.disable()  # Py4J has a stack trace for the call that this cuts short
+        raise KeyboardInterrupt
+
+    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = {one: signal.signal(one, stop) for one in signals}
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _watching(watched: Watched | None) -> Iterator[None]:
+    """End this process soon after the one it works for has ended, or after spark-submit's JVM has.
+
+    kill -9 of an Airflow task leaves JVM and driver alive while the retry starts. The fencing token keeps the two
+    apart; this keeps the first one from working on for nothing. The parent is the JVM, which outlives the task, so
+    the task itself is watched.
+    """
+    over = threading.Event()
+    parent = os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else None
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            if parent is not None and os.getppid() != parent:
+                break
+            if watched is not None and not watched.alive():
+                break
+        else:
+            return
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not over.wait(LAST_WORDS):
+            os._exit(EXIT_RETRY)
+
+    if watched is None and parent is None:
+        yield
+        return
+    threading.Thread(target=watch, name="pgddl-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

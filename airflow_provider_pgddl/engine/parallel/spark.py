@@ -1,0 +1,317 @@
+"""The one place that talks to Spark: spreading work over its workers, and starting an application.
+
+pyspark is imported when work is spread and not before: a session takes seconds to start, and most stages of a small
+pipeline have nothing to spread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from airflow_provider_pgddl.engine.errors import Busy, Retry, StageFailed
+from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
+from airflow_provider_pgddl.engine.parallel.parts import Done, Failed, attempt, results
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Local mode gives a lost worker up unless the master names a number of failures (`local[2]` never tries again).
+LOCAL_FAILURES = 4
+
+# A JVM that waits for Postgres needs neither the optimizing compiler nor a parallel collector; without them the first
+# job of a session is through after 4.6 s instead of 5.1 s on two cores.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+# Seconds after which a window gives its snapshot up where none of its parts has found a free core.
+BEGIN_WITHIN = 5.0
+
+
+def spread(
+    work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str, begin_within: float | None = None
+) -> list[R]:
+    """`work` of each part, on Spark's workers; results in the order of `parts`.
+
+    `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
+    Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
+    else is a bug: Spark tries that part again, then it comes back as Spark reports it. Busy where Spark has begun
+    none of them after so many seconds (`begin_within`): none of them runs then.
+
+    The parts travel with the function's pickle, in memory: data that is parallelized goes through a file, and parts
+    may hold a connection string.
+    """
+    context = _context(app, workers)
+    guarded = partial(_attempt, work, tuple(parts))
+    beginning = _Beginning(context, begin_within)
+    try:
+        with beginning:
+            ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
+    except KeyboardInterrupt:
+        with suppress(Exception):  # the JVM may have been told to stop as well
+            context.cancelAllJobs()
+        raise
+    except Exception as error:
+        if _stopped(error):
+            raise KeyboardInterrupt from None
+        if _jvm_ended(error):
+            raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
+        if beginning.given_up:
+            what = f"Spark had no core free within {begin_within:.0f} s"
+            raise Busy(what, todo="give the application cores of its own, or wait: this is tried again") from None
+        raise
+    return results(ended, f"running {app}")
+
+
+class _Beginning:
+    """Cancels the job that is started in the block where none of its parts has begun within so many seconds (None: it
+    may wait for ever)."""
+
+    def __init__(self, context: SparkContext, seconds: float | None):
+        self._context, self._seconds = context, seconds
+        self._group = f"pgddl-{uuid4()}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="pgddl-beginning", daemon=True)
+        self.given_up = False
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            self._context.setJobGroup(self._group, "")
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds is not None:
+            self._over.set()
+            self._thread.join()
+            with suppress(Exception):  # the JVM may be gone
+                self._context.setLocalProperty("spark.jobGroup.id", None)
+
+    def _look(self) -> None:
+        if self._over.wait(self._seconds):
+            return
+        with suppress(Exception):  # whatever becomes of the job, its own call says it
+            if not self._begun():
+                self.given_up = True
+                self._context.cancelJobGroup(self._group)
+
+    def _begun(self) -> bool:
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return any(s.numActiveTasks + s.numCompletedTasks + s.numFailedTasks > 0 for s in stages if s)
+
+
+def _stopped(error: BaseException | None) -> bool:
+    """Whether KeyboardInterrupt was on its way when it came up: PySpark talks to the JVM on its way out, over a
+    connection whose call was cut short."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _jvm_ended(error: Exception) -> bool:
+    """What Py4J says of a call that got no answer; an error in the JVM, or in a worker, has a Java exception to it."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    unanswered = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return unanswered or isinstance(error, (EOFError, ConnectionError))
+
+
+def start(app: str, *, workers: int) -> None:
+    """Starts the session and its workers now, so that what is spread later need not wait for them while it holds
+    something, or counts how long it is kept waiting."""
+    spread(_begin, [None] * workers, workers=workers, app=app)
+
+
+def _begin(_: None) -> None:
+    """What a worker does that is only to be there."""
+
+
+def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> Done[R] | Failed:
+    return attempt(work, parts[index])
+
+
+def _context(app: str, workers: int) -> SparkContext:
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # PySpark asks for pandas when it first talks to the JVM: more than a second, and a warning, for nothing here.
+        sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+        SparkContext._ensure_initialized()
+        conf = SparkConf()  # what spark-submit was given
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = SparkConf(loadDefaults=False)
+    master = retrying(conf.get("spark.master", None) or f"local[{workers}]")
+    conf.setMaster(master)
+    conf.setIfMissing("spark.app.name", app)
+    # Above this size a function's pickle, with the connection strings in its parts, would travel through a file.
+    conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
+    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Beginning`.
+    conf.setIfMissing("spark.ui.liveUpdate.period", "0ms")
+    for key, value in local_conf(master).items():
+        conf.setIfMissing(key, value)
+    told_to_stop = signal.getsignal(signal.SIGINT)
+    context = SparkContext.getOrCreate(conf)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, told_to_stop)  # it has put its own in the place
+    context.setLogLevel("ERROR")
+    return context
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and workers share this machine and one JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def retrying(master: str) -> str:
+    """The same master, with a lost worker's task tried again in local mode: `local[2]` → `local[2,4]`."""
+    if master == "local":
+        return f"local[1,{LOCAL_FAILURES}]"
+    if found := re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master):
+        return f"local[{found[1]},{LOCAL_FAILURES}]"
+    return master
+
+
+def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, str]:
+    """Spark settings that make an application in local mode quick, quiet and closed; none elsewhere."""
+    if not is_local(master):
+        return {}
+    log4j = application_folder() / "log4j2.properties"
+    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {JAVA_OPTIONS}"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # A worker imports all of pyspark, whose own warnings say nothing about this application.
+        "spark.executorEnv.PYTHONWARNINGS": "ignore::FutureWarning",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # defaultJavaOptions, so that what a user gives as extraJavaOptions is added to these and wins.
+        "spark.driver.defaultJavaOptions": f"{java} {archive.java_options}" if archive else java,
+    }
+
+
+def application_folder() -> Path:
+    """Where the Spark applications are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
+        if folder.is_dir():
+            return folder
+    raise StageFailed(
+        f"the Spark applications are missing: neither {package / 'spark_jobs'} nor a folder beside the package",
+        todo="install airflow-provider-pgddl again",
+    )
+
+
+def application(stage: str) -> Path:
+    """The Spark application of a stage."""
+    return application_folder() / f"{stage}.py"
+
+
+def engine_archive(folder: Path) -> Path:
+    """The engine as a zip for workers on other machines, which need Python, psycopg and nothing else of ours.
+
+    Not for local masters: workers there find the installed package, and the zip would shadow it in the driver.
+    """
+    package = Path(__file__).resolve().parents[1]
+    archive = folder / "pgddl_engine.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
+        # Folders too: without an entry of its own a folder that has no __init__.py is no package in a zip.
+        for file in (package / "__init__.py", package / "engine", *sorted((package / "engine").rglob("*"))):
+            if file.suffix in (".py", ".sql") or (file.is_dir() and file.name != "__pycache__"):
+                bundle.write(file, Path(package.name) / file.relative_to(package))
+    return archive
+
+
+def launch_env(env: Mapping[str, str], *, local: bool, binary: str = "spark-submit") -> dict[str, str]:
+    """What spark-submit (or what else `binary` is) needs beside `env`: only what is missing or has to be changed.
+
+    A virtual environment need not be on PATH: spark-submit is looked for beside this interpreter too, and driver and
+    workers run on this interpreter unless told otherwise.
+    """
+    added = {"PYSPARK_PYTHON": env.get("PYSPARK_PYTHON") or sys.executable}
+    added["PYSPARK_DRIVER_PYTHON"] = env.get("PYSPARK_DRIVER_PYTHON") or added["PYSPARK_PYTHON"]
+    path = env.get("PATH", os.defpath)
+    if shutil.which("spark-submit", path=path) is None:
+        path = os.pathsep.join([path, *map(str, _folders_of_spark_submit())])
+    added["PATH"] = path
+    if local:
+        # Otherwise Spark looks its own host name up, which fails or takes long on many machines.
+        added["SPARK_LOCAL_IP"] = env.get("SPARK_LOCAL_IP") or "127.0.0.1"
+        # For the JVM that only puts the command of the real one together.
+        added["SPARK_LAUNCHER_OPTS"] = env.get("SPARK_LAUNCHER_OPTS") or JAVA_OPTIONS
+    home = _home_of(shutil.which(binary, path=path)) if added["PYSPARK_DRIVER_PYTHON"] == sys.executable else None
+    if home is not None and "SPARK_HOME" not in env:
+        # What the script of a pip installation starts a Python of its own for, to find out.
+        added["SPARK_HOME"] = str(home)
+    return added
+
+
+def _folders_of_spark_submit() -> list[Path]:
+    home = _installed()
+    return [Path(sys.executable).parent, *([home / "bin"] if home else [])]
+
+
+def _installed() -> Path | None:
+    """The folder of this interpreter's pyspark, which is not imported."""
+    spec = importlib.util.find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def _home_of(script: str | None) -> Path | None:
+    """The home of the spark-submit that pip has installed with this interpreter's pyspark; None for any other."""
+    home = _installed()
+    if script is None or home is None or Path(script).parent not in _folders_of_spark_submit():
+        return None
+    return home if (home / "jars").is_dir() and not (home / "spark-distribution").exists() else None
+
+
+def why_no_launch(env: Mapping[str, str], binary: str = "spark-submit") -> StageFailed | None:
+    """What is missing on this machine to start `binary`; None where nothing is."""
+    path = env.get("PATH", os.defpath)
+    if shutil.which(binary, path=path) is None:
+        return StageFailed(
+            f"{binary} is not found on PATH nor beside {sys.executable}",
+            todo="install it: pip install 'apache-airflow-providers-apache-spark[pyspark]'",
+        )
+    home = env.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else None
+    if java is not None and not java.is_file():
+        return StageFailed(f"JAVA_HOME is {home}, but there is no bin/java in it", todo="correct or unset JAVA_HOME")
+    if java is None and shutil.which("java", path=path) is None:
+        return StageFailed(
+            "Java is not found, and Spark needs Java 17 or newer",
+            todo="install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
+        )
+    return None
+
+
+def command(
+    binary: str,
+    master: str,
+    app: Path,
+    job_file: Path,
+    *,
+    name: str,
+    conf: Mapping[str, Any],
+    py_files: Path | None = None,
+) -> list[str]:
+    """The spark-submit call of the command line; operators leave this to Airflow's hook."""
+    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    carried = ["--py-files", str(py_files)] if py_files is not None else []
+    return [binary, "--master", master, "--name", name, *settings, *carried, str(app), str(job_file)]

@@ -1,0 +1,181 @@
+"""What keeps a plain table from becoming a partitioned one, found before anything is touched. Read-only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions, dropped_columns
+from airflow_provider_pgddl.engine.ddl.partitioned import new_type
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.pipeline.model import PERIODS, PartitionBy, Rewrite
+from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, written
+from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.rows.split import LIST_TYPES, PERIOD_TYPES, WIDTH_TYPES, partition_name
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("partition_by")
+CODE = "partition_by"
+
+
+def partition_findings(
+    conn: Session, table: Table, oid: int, rewrite: Rewrite, quote: Callable[..., str], free: Callable[[str, str], str]
+) -> Iterator[Finding]:
+    """`quote` writes names for SQL; `free` makes of a name one that nothing in the schema has."""
+    by = rewrite.partition_by
+    if by is None:
+        return
+    check = _Check(conn, table, oid, rewrite, by, quote, free)
+    yield from check.findings()
+
+
+class _Check:
+    def __init__(
+        self, conn: Session, table: Table, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str],
+        free: Callable[[str, str], str],
+    ):  # fmt: skip
+        self.conn, self.table, self.oid, self.by, self.quote, self.free = conn, table, oid, by, quote, free
+        self.column = column_name(by.column)
+        self.alter = f"ALTER TABLE {quote(*table)}"
+        try:
+            self.actions: list[AlterAction] = alter_actions(rewrite.alter)
+            self.dropped = dropped_columns(rewrite.alter)
+        except PgddlError:  # told by the check of rewrite.alter
+            self.actions, self.dropped = [], []
+
+    def rows(self, query: str, **args: Any) -> list[tuple[Any, ...]]:
+        return self.conn.execute(_Q[query], {"oid": self.oid, "column": self.column, **args}).fetchall()
+
+    def error(self, what: str, fix: str | None = None) -> Finding:
+        return Finding("error", CODE, "source", written(*self.table), f"cannot be partitioned: {what}", fix)
+
+    def warning(self, what: str, fix: str | None = None) -> Finding:
+        return Finding("warning", CODE, "source", written(*self.table), what, fix)
+
+    def findings(self) -> Iterator[Finding]:
+        found = self.rows("column")
+        shown = written(self.column)
+        if not found or self.column in self.dropped:
+            where = "rewrite.alter drops" if found else "it has no"
+            yield self.error(f"{where} column {shown}", "choose another partition_by.column")
+            return
+        attnum, type_, not_null, generated, is_enum, unlogged, typed = found[0]
+        if generated:
+            yield self.error(f"column {shown} is generated", "choose another partition_by.column")
+        if typed:
+            yield self.error("it is a table OF a type", f"{self.alter} NOT OF;")
+        if unlogged:
+            yield self.error("it is UNLOGGED", f"{self.alter} SET LOGGED;")
+        if not not_null:
+            yield self.error(
+                f"column {shown} may be NULL, and every partitioned table's key takes the partition key in",
+                f"{self.alter} ALTER COLUMN {self.quote(self.column)} SET NOT NULL;",
+            )
+        yield from self.type(type_, is_enum)
+        yield from self.keys(attnum)
+        yield from self.rest()
+        yield from self.names()
+        if self.by.hash is None and not self.by.default_partition:
+            beyond = f"beyond `ahead` ({self.by.ahead})" if self.by.range is not None else "of another value"
+            yield self.warning(
+                f"after the swap a row {beyond} is refused until somebody makes its partition",
+                "make partitions in time, or set default_partition: true",
+            )
+
+    def type(self, type_: str, is_enum: bool) -> Iterator[Finding]:
+        for action in self.actions:
+            if action.kind == "TYPE" and action.column == self.column:
+                row = self.conn.execute(_Q["named_type"], [new_type(action)]).fetchone()
+                type_, is_enum = (row[0] if row and row[0] else type_), False
+        by = self.by
+        if by.range is not None:
+            dates = by.range in PERIODS
+            if type_ not in (PERIOD_TYPES if dates else WIDTH_TYPES):
+                wanted = "a date or a timestamp" if dates else "an integer or numeric"
+                yield self.error(f"range: {by.range} needs {wanted}, and column {written(self.column)} is {type_}")
+        elif by.list is not None and not (is_enum or type_ in LIST_TYPES):
+            yield self.error(f"list takes no column of type {type_}: {written(self.column)}")
+
+    def keys(self, attnum: int) -> Iterator[Finding]:
+        shown, column = written(self.column), self.quote(self.column)
+        for index, kind, columns in self.rows("unique", attnum=attnum):
+            if kind == "p":
+                yield self.warning(
+                    f"its primary key ({columns}) becomes ({columns}, {shown}): after the swap ON CONFLICT ({columns}) "
+                    "and new foreign keys to it are refused, and the same key may stand in two partitions"
+                )
+                continue
+            drop = f"{self.alter} DROP CONSTRAINT {self.quote(index)};"
+            if not kind:
+                drop = f"DROP INDEX {self.quote(self.table[0], index)};"
+            yield self.error(
+                f"its unique {'constraint' if kind else 'index'} {written(index)} ({columns or 'an expression'}) is "
+                f"without the partition key {shown}, so it cannot hold over all partitions",
+                f"{drop}\n-- or one with {column} in it, or partition by a column of it",
+            )
+        server = self.conn.info.server_version
+        for name, equal in self.rows("exclusions", attnum=attnum):
+            if server < 170_000 or not equal:
+                why = "before Postgres 17" if server < 170_000 else f"without {shown} WITH ="
+                yield self.error(
+                    f"its exclusion constraint {written(name)} cannot be kept {why}",
+                    f"{self.alter} DROP CONSTRAINT {self.quote(name)};",
+                )
+        for name, referring, definition in self.rows("referring", attnum=attnum):
+            yield self.error(
+                f"{referring} refers to it by {definition} ({written(name)}), and its key alone is unique no more",
+                f"ALTER TABLE {referring} DROP CONSTRAINT {self.quote(name)};",
+            )
+        if server < 180_000:
+            for (name,) in self.rows("not_valid"):
+                yield self.error(
+                    f"its foreign key {written(name)} is NOT VALID, which a partitioned table cannot have before "
+                    "Postgres 18",
+                    f"{self.alter} VALIDATE CONSTRAINT {self.quote(name)};",
+                )
+
+    def rest(self) -> Iterator[Finding]:
+        for (index,) in self.rows("clustered"):
+            yield self.error(
+                f"it is marked for CLUSTER ON {written(index)}, which a partitioned table cannot be",
+                f"{self.alter} SET WITHOUT CLUSTER;",
+            )
+        for name, transition in self.rows("triggers"):
+            if transition:
+                yield self.error(
+                    f"its row trigger {written(name)} has transition tables",
+                    f"DROP TRIGGER {self.quote(name)} ON {self.quote(*self.table)};  -- or make it FOR EACH STATEMENT",
+                )
+            else:
+                yield self.warning(
+                    f"its trigger {written(name)} fires before a row is written: if it changes "
+                    f"{written(self.column)} so that the row belongs to another partition, the write fails"
+                )
+        for (publication,) in self.rows("publications"):
+            yield self.error(
+                f"publication {written(publication)} would publish its partitions under their own names",
+                f"ALTER PUBLICATION {self.quote(publication)} SET (publish_via_partition_root = true);",
+            )
+
+    def names(self) -> Iterator[Finding]:
+        taken = self.rows("taken", pattern=self._pattern())
+        if taken:
+            schema, named = self.table[0], ", ".join(written(name) for name, _ in taken[:3])
+            yield self.error(
+                f"{named} has a name that one of its partitions could get",
+                "\n".join(
+                    f"ALTER {kind} {self.quote(schema, name)} RENAME TO {self.quote(self.free(schema, f'old_{name}'))};"
+                    for name, kind in taken
+                ),
+            )
+
+    def _pattern(self) -> str:
+        """Of the names that partitions get, cut or not."""
+        endings = r"p_.*" if self.by.list is not None else r"pm?\d.*"
+        stems = {
+            self.table[1],
+            *(partition_name(self.table[1], "x" * n).removesuffix("_" + "x" * n) for n in range(4, 32)),
+        }
+        return f"^({'|'.join(map(re.escape, sorted(stems)))})_({endings}|default.*)$"

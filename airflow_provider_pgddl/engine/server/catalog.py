@@ -1,0 +1,139 @@
+"""Reads schemas from a server, in bulk: one query a kind of object, however many tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.model.tables import Column, Key, Leaf, Server, Table
+from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("catalog")
+
+
+def server(conn: Session) -> Server:
+    row = conn.execute(_Q["server"]).fetchone()
+    assert row is not None
+    return Server(*row)
+
+
+def table_names(conn: Session) -> list[tuple[str, str]]:
+    """(schema, table) of every table that a pattern can match."""
+    return [(schema, name) for _, schema, name, _ in conn.execute(_Q["tables"])]
+
+
+def partitions(conn: Session) -> dict[tuple[str, str], tuple[str, str]]:
+    """Every partition, and the table that it is of."""
+    return {(schema, name): (root_schema, root) for schema, name, root_schema, root in conn.execute(_Q["partitions"])}
+
+
+def table_oids(conn: Session) -> dict[tuple[str, str], int]:
+    """The same, with their oids."""
+    return {(schema, name): oid for oid, schema, name, _ in conn.execute(_Q["tables"])}
+
+
+def oid_of(conn: Session, schema: str, name: str) -> int | None:
+    row = conn.execute(_Q["oid_of"], [schema, name]).fetchone()
+    return int(row[0]) if row else None
+
+
+def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """The same of many; a name that no relation has is left out."""
+    listed = list(names)
+    args = {"schemas": [schema for schema, _ in listed], "names": [name for _, name in listed]}
+    return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
+
+
+def user_oids(conn: Session) -> set[int]:
+    """The oids of all relations, functions and triggers that users made."""
+    return {oid for (oid,) in conn.execute(_Q["user_oids"])}
+
+
+def all_relations(conn: Session) -> list[int]:
+    """The oids of all that has columns, extensions' tables included: tables, partitions, views, foreign tables."""
+    return [row[0] for row in conn.execute(_Q["all_relations"])]
+
+
+def current_snapshot(conn: Session) -> str:
+    """What the next query of a transaction sees, or all of them where it keeps one snapshot."""
+    row = conn.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def describe_all(conn: Session, triggers: Sequence[str] = ()) -> dict[tuple[str, str], Table]:
+    """Every table by (schema, name)."""
+    oids = [row[0] for row in conn.execute(_Q["tables"])]
+    return {(t.schema, t.name): t for t in describe(conn, oids, triggers).values()}
+
+
+def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -> dict[int, Table]:
+    """The tables with these oids, as this transaction sees them; one that is gone is left out.
+
+    `triggers` are the names of the capture's own, whose state goes into `Leaf.triggers`.
+    """
+    with plans_kept(conn):
+        return _describe(conn, {"oids": list(oids), "triggers": list(triggers)})
+
+
+def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
+    columns: dict[int, list[Column]] = {}
+    for (relid, attnum, name, type_, type_oid, base, base_oid, typtype, builtin, _, elem_kind, elem_builtin,
+         not_null, default, generated, identity, collation) in conn.execute(_Q["columns"], args):  # fmt: skip
+        binary = _binary_safe(base, base_oid, typtype, builtin, elem_kind, elem_builtin)
+        columns.setdefault(relid, []).append(
+            Column(
+                attnum,
+                name,
+                type_,
+                type_oid,
+                base,
+                type_oid != base_oid,
+                binary,
+                not_null,
+                default,
+                generated,
+                identity,
+                collation,
+            )
+        )
+    names = {(relid, c.attnum): c.name for relid, cs in columns.items() for c in cs}
+    keys = {}
+    for relid, index, attnums, operators in conn.execute(_Q["keys"], args):
+        if any((relid, n) not in names for n in attnums):
+            raise Retry("a table was altered while it was looked at", todo="run it again")
+        keys[relid] = Key(index, tuple(names[relid, n] for n in attnums), tuple(operators))
+    leaves: dict[int, list[Leaf]] = {}
+    for root, *leaf in conn.execute(_Q["leaves"], args):
+        leaves.setdefault(root, []).append(Leaf(*leaf))
+    return {
+        oid: Table(
+            oid, schema, name, kind, persistence, tuple(columns.get(oid, ())), keys.get(oid),
+            tuple(leaves.get(oid, ())), partition_key,
+        )
+        for oid, schema, name, kind, persistence, partition_key in conn.execute(_Q["relations_partitioned_by"], args)
+    }  # fmt: skip
+
+
+_OID_TYPES = frozenset({"regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig",
+                        "regdictionary", "regnamespace", "regrole", "regcollation", "oid", "aclitem"})  # fmt: skip
+# Postgres does not read back what it writes for an empty one.
+_TEXT_ONLY = _OID_TYPES | {"tsquery"}
+
+
+def _binary_safe(base: str, base_oid: int, typtype: str, builtin: bool, elem_kind: str, elem_builtin: bool) -> bool:
+    """Whether COPY's binary form of a type means the same on another cluster.
+
+    It does not where it carries oids of the cluster that wrote it: reg* types, and arrays, composites and ranges of
+    types that are not built in. Enums travel as their labels."""
+    if base.removesuffix("[]").strip('"') in _TEXT_ONLY:
+        return False
+    if typtype == "e":
+        return True
+    if not builtin or base_oid >= 10_000:
+        return False
+    if elem_kind:
+        return elem_builtin and elem_kind == "b"
+    return typtype in ("b", "r", "m")

@@ -1,0 +1,263 @@
+"""The one way to open a connection: every setting that could change the meaning of a value or a name is pinned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection, conninfo
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.server.pooler import shares_sessions
+
+CONNECT_TIMEOUT = 10  # seconds
+OLDEST_MAJOR = 14
+GRANTS_PARAMETERS = 150_000
+
+# What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
+# noticed.
+PINNED = {
+    "search_path": "",
+    "row_security": "off",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+    "lc_numeric": "C",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "synchronous_commit": "on",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_connection_check_interval": "1s",
+    "check_function_bodies": "off",
+    "default_table_access_method": "heap",
+    "default_tablespace": "",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "xmloption": "content",
+    "idle_session_timeout": "0",
+    "jit": "off",
+    "constraint_exclusion": "off",  # else planning a query evaluates the CHECKs of partitions, whosever code they call
+    "pgddl.skip": "on",
+}
+
+_PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
+
+Session = Connection[Any]
+AsyncSession = AsyncConnection[Any]
+
+# Such a session knows only simple queries, into which the client writes the parameters; and it waits for the server
+# rather than asking it, so the network has to tell when that is gone.
+_REPLICATION: dict[str, Any] = {
+    "replication": "database",
+    "cursor_factory": psycopg.ClientCursor,
+    "keepalives_idle": 10,  # seconds
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+# Only in the session that greeted us, where its number is given.
+_PIN = """SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)
+    WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())"""
+
+
+def application_name(pipeline: str, token: int, purpose: str) -> str:
+    """How our backends are known in pg_stat_activity, and found again by a run that takes over (63 bytes at most)."""
+    return f"pgddl:{pipeline}:{token}:{purpose}"[:63]
+
+
+def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Session:
+    """A pinned autocommit session.
+
+    Unreachable where no server answers, StageFailed where it refuses us.
+    """
+    try:
+        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
+    try:
+        _refuse_old(conn.info, dsn)
+        if not conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid)).fetchall():
+            _refuse_shared(conn, dsn)
+            conn.execute(_PIN, _pins(conn.info))
+    except psycopg.Error as error:
+        conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Session:
+    """A session that speaks the replication protocol beside SQL, with the same pins, for values are printed by its
+    settings; the errors of `connect`.
+
+    No pooler is looked for: one that takes such a connection gives it a session of the server's own.
+    """
+    try:
+        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)), **_REPLICATION)
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
+    try:
+        _refuse_old(conn.info, dsn)
+        conn.execute(_PIN, _pins(conn.info))
+    except psycopg.Error as error:
+        conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> AsyncSession:
+    """`connect` for an event loop, which it never blocks: the same pins, the same errors."""
+    try:
+        conn = await AsyncConnection.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+    except psycopg.Error as error:
+        raise _not_opened(error, dsn) from None
+    try:
+        _refuse_old(conn.info, dsn)
+        if not await (await conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid))).fetchall():
+            # A pooler; to find out whether it shares sessions takes connections, and blocks.
+            await asyncio.to_thread(_open_and_close, dsn, purpose, pipeline, token)
+            await conn.execute(_PIN, _pins(conn.info))
+    except psycopg.Error as error:
+        await conn.close()
+        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+    except BaseException:
+        await conn.close()
+        raise
+    return conn
+
+
+def pin(conn: Session) -> None:
+    """Every setting as it was when the session was opened."""
+    conn.execute(_PIN, _pins(conn.info))
+
+
+def may_set(conn: Session, parameter: str) -> bool:
+    """Whether the session may set a parameter of superusers; from 15 on the right to one can be granted."""
+    if conn.info.server_version >= GRANTS_PARAMETERS:
+        query = "SELECT pg_catalog.has_parameter_privilege(%s, 'SET')"
+        return bool(conn.execute(query, [parameter]).fetchone() == (True,))
+    query = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user"
+    return bool(conn.execute(query).fetchone() == (True,))
+
+
+@contextmanager
+def plans_kept(conn: Session) -> Iterator[None]:
+    """Questions to the catalogs in this block are planned once a session, for the next such block to ask again:
+    planning them takes longer than the answer, also while others wait for locks of ours."""
+    threshold = conn.prepare_threshold
+    if threshold == 0:  # inside of another such block, which goes on behind this one
+        yield
+        return
+    conn.prepare_threshold = 0
+    try:
+        conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
+        yield
+    finally:
+        conn.prepare_threshold = threshold
+        if conn.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.INTRANS):
+            try:  # a failed transaction takes the setting along
+                conn.execute(_PLAN_EACH)
+            except pg.QueryCanceled:
+                if conn.info.transaction_status == TransactionStatus.IDLE:
+                    conn.execute(_PLAN_EACH)
+                raise
+
+
+def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:
+    connect(dsn, purpose=purpose, pipeline=pipeline, token=token).close()
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {
+        "autocommit": True,
+        "application_name": name,
+        "fallback_application_name": None,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "tcp_user_timeout": 30_000,
+        "prepare_threshold": None,
+    }
+
+
+def _pins(info: psycopg.ConnectionInfo, backend: int | None = None) -> list[Any]:
+    pins = PINNED | ({"transaction_timeout": "0"} if info.server_version >= 170_000 else {})
+    return [list(pins), list(pins.values()), backend]
+
+
+def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
+    """Before anything is set: an old server does not know our settings."""
+    major = info.server_version // 10_000
+    if major < OLDEST_MAJOR:
+        raise PreflightRefused(
+            f"{describe(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed", todo="upgrade this server first"
+        )
+
+
+def _refuse_shared(conn: Session, dsn: str) -> None:
+    """Before anything is set: through such a pooler our settings, and our locks, would end up with somebody else."""
+    if shares_sessions(conn):
+        raise PreflightRefused(
+            f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
+            todo="connect to the server itself, or to a pooler in session mode",
+        )
+
+
+def describe(dsn: str) -> str:
+    """Host, port and database of a connection string: for messages; never its password."""
+    try:
+        parts = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return "(unreadable connection string)"
+    return f"{parts.get('host') or 'local socket'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
+
+
+def _redact(text: str, dsn: str) -> str:
+    """An error's text without the password: libpq quotes parts of what it could not read."""
+    try:
+        password = conninfo.conninfo_to_dict(dsn).get("password")
+    except psycopg.ProgrammingError:
+        return "(the text would show parts of it)"
+    return text.replace(str(password), "***") if password else text
+
+
+def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
+    """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead
+    server."""
+    if isinstance(error, psycopg.ProgrammingError):
+        return PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}")
+    text = " ".join(_redact(str(error), dsn).split())
+    where = describe(dsn)
+    final = {
+        "password authentication failed": "correct the password of this connection",
+        "no password supplied": "give this connection a password",
+        "no pg_hba.conf entry": "allow this user and host in pg_hba.conf",
+        "does not exist": "correct user or database of this connection",
+        "is not permitted to log in": "give the role LOGIN",
+        "to start WAL sender": "give the role REPLICATION: ALTER ROLE … REPLICATION",
+        "to start walsender": "give the role REPLICATION: ALTER ROLE … REPLICATION",  # 15 and older
+    }
+    for words, todo in final.items():
+        if words in text:
+            return PgddlError(f"{where} refuses the connection: {text}", todo=todo)
+    return Unreachable(
+        f"{where} does not answer: {text}", todo="check that the server is up and reachable, then run again"
+    )

@@ -1,0 +1,310 @@
+"""The swap across clusters: fence if asked, drain, sequences, foreign keys and all else that writers meet, done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine.apply.events import apply_together
+from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.ddl.foreign_key import (
+    constraint_name,
+    is_not_valid,
+    names_on_partition,
+    not_valid,
+    on_partition,
+    validated,
+)
+from airflow_provider_pgddl.engine.ddl.partitioned import constraint_of_comment
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.following.catch_up import catch_up
+from airflow_provider_pgddl.engine.following.comparison import sides_of
+from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
+from airflow_provider_pgddl.engine.following.sequences import set_exactly
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.selection import matches
+from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
+from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
+from airflow_provider_pgddl.engine.server.strong_locks import lock_all, with_tries, writers_wait
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
+from airflow_provider_pgddl.engine.swapping.in_place import validation
+from airflow_provider_pgddl.engine.swapping.readiness import not_compared, refuse_blocked, refuse_unready
+from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
+
+_Q = queries("swap")
+Name = tuple[str, str]
+Key = tuple[Name, str]  # a table, and the name of a constraint on it
+COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Returns the figures: how long the fence stood until the target was ready, keys drained behind it, sequences set.
+
+    All that writers will meet on the target comes with the note of the cut-over in one transaction: until it commits,
+    the copies are as bare as windows need them, and applications belong on the source.
+    """
+    guard = SchemaGuard(context)
+
+    def attempt() -> dict[str, Any]:
+        with guard.trying():
+            return try_once()
+
+    def try_once() -> dict[str, Any]:
+        guard.refuse_changed()
+        catch_up(context)
+        refuse_unready(context)
+        tables = context.tables()
+        _refuse_left_behind(context, tables)
+        started = time.monotonic()
+        with _fence(context, tables) as held:
+            windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
+            if {t.id for t in context.tables()} != {t.id for t in tables}:
+                raise _NotYet("a table came or went just now")
+            refuse_blocked(context)
+            if not_compared(context, context.tables()):
+                raise _NotYet("a table changed just now")
+            _refuse_left_behind(context, tables)
+            if not guard.unchanged(context.source):
+                raise _NotYet("the source's schema changed just now")
+            figures = _make_ready(context, tables, held)
+            figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
+        return figures | {"drained": sum(w.keys for w in windows)}
+
+    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=(_NotYet, ChangedJustNow))
+    context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
+    return figures
+
+
+class _NotYet(Exception):
+    """Why this try must not go on."""
+
+
+def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | None) -> dict[str, Any]:
+    """`held` keeps writers from the tables without a key."""
+    run_no = context.journal.run
+    keyless = [t for t in tables if t.keyless]
+    with rehearsed(context, context.target, context.fenced()):
+        figures = _copy_keyless(context, held, keyless) if held and keyless else {}
+        sequences = set_exactly(context)
+        keys, later = _add_foreign_keys(context)
+        events = context.journal.events(run_no, ["finish"])
+        # A view that takes long to fill must not keep applications waiting.
+        trusted = context.pipeline.trusted_roles
+        after = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW" or _is_about(e, later)]
+        apply_together(context.target, context.name, [e for e in events if e not in after], trusted)
+        for statement in [*(e.statement for e in after), *unfilled(context)]:
+            context.journal.add_follow_up(run_no, statement)
+        for event in after:
+            context.journal.event_status(event.id, "applied", "after the cut-over")
+        context.journal.set_state("swapped", [t.id for t in tables])
+        context.journal.set_cut_over()
+    return {"sequences": sequences, "foreign_keys": keys, **figures}
+
+
+def _is_about(event: EventRow, keys: set[Key]) -> bool:
+    """Whether it is a comment on one of these foreign keys."""
+    return bool(keys and event.event.get("table") and (_table(event), constraint_of_comment(event.statement)) in keys)
+
+
+def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -> dict[str, Any]:
+    """In the transaction that notes the cut-over: it is undone with it, and a retry copies again."""
+    _, stopped = stopped_by_drift(held, context.journal, tables)
+    if stopped:
+        raise _NotYet("a table without a key changed just now")
+    sides = sides_of(context.target, tables, in_place=False)
+    figures = copy_all(held, context.target, [(t, sides[t.id]) for t in tables])
+    lsn = insert_lsn(held)
+    with context.brief_session("source", "flush") as session:
+        flush(session, lsn)
+    for table in tables:
+        context.journal.add_follow_up(context.journal.run, analyze(context.target, table.plan.copy))
+    return figures
+
+
+def _refuse_left_behind(context: Context, tables: Sequence[TableRow]) -> None:
+    """All tables together or none: new ones may have come."""
+    mine = {(t.schema, t.name) for t in tables}
+    selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
+    new = [name for name in selection.rows if name not in mine]
+    if new:
+        raise PreflightRefused(
+            "matches tables.include, came after setup, and would be left behind",
+            table=".".join(new[0]),
+            todo="run again from setup, which takes it along",
+        )
+
+
+@contextmanager
+def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[Session | None]:
+    """`read_only`: writes fail from here on, and go on failing once we have cut over. `lock`: writes wait until the
+    target is ready; what then still arrives on the source is counted. `none`: writes go on, and are counted.
+
+    Tables without a key are closed for good by `lock` as well, as no log would tell what arrives there; their writers
+    wait while they are copied, which the session that comes of this sees to. Where the cut-over fails, applications
+    get the source back. A rehearsal does without."""
+    kind = context.pipeline.swap.fence
+    keyless = [t for t in tables if t.keyless]
+    with ExitStack() as stack:
+        if context.job.dry_run:
+            yield None
+            return
+        if closed := list(tables) if kind == "read_only" else keyless:
+            stack.enter_context(_closed(context, closed))
+        if kind == "lock":
+            yield stack.enter_context(_held(context, tables, "EXCLUSIVE"))
+        elif keyless:
+            yield stack.enter_context(_held(context, keyless, "SHARE"))
+        else:
+            yield None
+
+
+@contextmanager
+def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
+    with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
+    try:
+        yield
+    except BaseException:
+        if _certainly_not_cut_over(context):
+            with context.brief_session("source", "fence") as session:
+                lower_fence(session, context.pipeline, tables)
+            context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
+        raise
+
+
+@contextmanager
+def _held(context: Context, tables: Sequence[TableRow], mode: LiteralString) -> Iterator[Session]:
+    with context.brief_session("source", "fence") as session:
+        with_tries(context.pipeline.swap, "fence", lambda: _hold(context, session, tables, mode))
+        try:
+            with writers_wait():
+                yield session
+        finally:
+            session.rollback()
+
+
+def _certainly_not_cut_over(context: Context) -> bool:
+    """Asked anew: a commit whose answer was lost may have happened, or may still be under way; then it holds the row
+    that is waited for here. While nobody can tell, the fence stays up."""
+    try:
+        with context.brief_session("target", "look") as look, look.transaction():
+            limit_lock_wait(look, COMMIT_WAIT)
+            return not Journal(look, context.name).has_cut_over_for_certain()
+    except (PgddlError, psycopg.Error):
+        context.say("whether the cut-over happened is not known: the fence stays up, run stage swap again")
+        return False
+
+
+def lower_fence(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]) -> None:
+    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none."""
+    name = pipeline.pipeline
+    fenced = [r for r in fenced_relations(source, tables) if change_log.is_fenced(source, name, r)]
+    if not fenced:
+        return
+
+    def attempt() -> None:
+        with writers_wait(), source.transaction():
+            lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
+            for schema, table in fenced:
+                change_log.lower_fence(source, name, schema, table)
+
+    with_tries(pipeline.swap, "lowering the fence", attempt)
+
+
+def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
+    """All tables in one transaction: no application sees some of them closed and others open."""
+    relations = fenced_relations(context.source, tables)
+    with writers_wait(), context.source.transaction():
+        lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        passing = what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
+        refuse(passing, under_way=True)
+        for schema, name in relations:
+            change_log.raise_fence(context.source, context.name, schema, name)
+        context.check_fence()
+
+
+def fenced_relations(source: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
+    """The tables and, of partitioned ones, every part: a statement on a leaf does not fire its root's trigger."""
+    found = []
+    for table in tables:
+        tree = source.execute(_Q["partitions_of"], [table.oid]).fetchall()
+        found += tree or [(table.schema, table.name)]
+    return [(schema, name) for schema, name in found]
+
+
+def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: LiteralString) -> None:
+    """EXCLUSIVE and SHARE let readers, and our own windows, go on."""
+    session.execute("BEGIN")
+    try:
+        names = [(t.schema, t.name) for t in tables]
+        lock_all(session, names, mode, context.pipeline.swap.lock_timeout)
+    except pg.Error:
+        session.rollback()
+        raise
+
+
+def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
+    """NOT VALID, which takes no time; they are validated once applications run. Returns how many, and those that come
+    only then."""
+    run_no = context.journal.run
+    events = context.journal.events(run_no, ["foreign_key"])
+    before_18 = catalog.server(context.target).major < 18
+    partitioned = _partitioned(context.target, events) if before_18 else set()
+    changed, of_partitions, later = list[EventRow](), list[EventRow](), set[Key]()
+    taken = {(_table(event), constraint_name(event.statement)) for event in events}
+    for event in events:
+        table, name = _table(event), constraint_name(event.statement)
+        parts = _key_of_partitions(context, event, taken) if table in partitioned else []
+        if parts:
+            of_partitions += [replace(event, statement=statement) for _, _, statement in parts]
+            for partition, key, _ in parts:
+                context.journal.add_follow_up(run_no, validation(context.target, *partition, key))
+            context.journal.add_follow_up(run_no, validated(event.statement))
+            later.add((table, name))
+        elif table in partitioned:  # without a partition there is no row to be checked
+            changed.append(replace(event, statement=validated(event.statement)))
+        else:
+            if not is_not_valid(event.statement):
+                context.journal.add_follow_up(run_no, validation(context.target, *table, name))
+            changed.append(replace(event, statement=not_valid(event.statement)))
+    apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
+    for to_be_validated in to_validate(context):
+        context.journal.add_follow_up(run_no, validation(context.target, *to_be_validated))
+    return len(events), later
+
+
+def _key_of_partitions(context: Context, event: EventRow, taken: set[Key]) -> list[tuple[Name, str, str]]:
+    """Before 18 a partitioned table takes no foreign key that is NOT VALID (C23): its partitions do, and once theirs
+    are validated the table adopts them without a look at a row. (partition, name there, statement) of each."""
+    found = list[tuple[Name, str, str]]()
+    for schema, name, constraints in context.target.execute(_Q["key_partitions"], event.event["table"]).fetchall():
+        partition = (schema, name)
+        own = {*constraints, *(of_key for table, of_key in taken if table == partition)}
+        key = next(free for free in names_on_partition(event.statement, name) if free not in own)
+        taken.add((partition, key))
+        found.append((partition, key, on_partition(event.statement, partition, key)))
+    return found
+
+
+def _partitioned(target: Session, events: Sequence[EventRow]) -> set[Name]:
+    tables = {name: t.kind for name, t in catalog.describe_all(target).items()}
+    return {table for table in map(_table, events) if tables.get(table) == "p"}
+
+
+def _table(event: EventRow) -> Name:
+    schema, name = event.event["table"]
+    return schema, name

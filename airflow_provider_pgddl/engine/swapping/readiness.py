@@ -1,0 +1,52 @@
+"""What keeps a swap from happening: asked before it begins, and again in each of its tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.following.comparison import compare, unverified
+from airflow_provider_pgddl.engine.following.failover import note_lost_windows
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+
+
+def refuse_unready(context: Context) -> None:
+    """All tables together or none: what is blocked, unfinished or not verified keeps the swap from happening. Tables
+    that were changed or read again since they were compared are compared once more."""
+    refuse_blocked(context)
+    tables = context.tables()
+    late = [t for t in tables if t.state != "indexed"]
+    if late or not tables:
+        raise UsageError(
+            f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
+        )
+    note_lost_windows(context)
+    needed = context.row().verify_needed
+    if needed:
+        raise PreflightRefused(needed, todo="run stage verify first")
+    changed = not_compared(context, tables)
+    if changed and context.journal.stage_done(context.journal.run, "verify"):
+        context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
+        compare(context, changed)
+        refuse_blocked(context)
+    for table in not_compared(context, context.tables()):
+        reason = unverified(context, [table])[table.qualified]
+        todo = "run stage verify first, or set verify.before_swap: false"
+        raise PreflightRefused(reason, table=table.qualified, todo=todo)
+
+
+def refuse_blocked(context: Context) -> None:
+    for name, findings in context.journal.mismatches().items():
+        raise PreflightRefused(
+            f"is blocked: {'; '.join(findings)}", table=name,
+            todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",
+        )  # fmt: skip
+
+
+def not_compared(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+    """Those that the swap must not take, as they are not known to be equal; none where nobody asks for that."""
+    if not context.pipeline.verify.before_swap:
+        return []
+    missing = unverified(context, tables)
+    return [t for t in tables if t.qualified in missing]
