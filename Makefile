@@ -34,6 +34,7 @@ check: lint
 lint: $(STAMP)
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
 
 bench: $(STAMP)
 	@.venv/bin/python -m benchmarks --small $(BENCH)

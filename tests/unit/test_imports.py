@@ -1,0 +1,43 @@
+"""No module imports itself by way of others, not even inside a function."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+PACKAGE = "airflow_provider_pgddl"
+
+
+def _modules() -> dict[str, Path]:
+    files = (REPOSITORY / PACKAGE).rglob("*.py")
+    named = {".".join(file.relative_to(REPOSITORY).with_suffix("").parts): file for file in files}
+    return {name.removesuffix(".__init__"): file for name, file in named.items()}
+
+
+def _imports(file: Path, modules: dict[str, Path]) -> set[str]:
+    """The modules that it names; what is for type checkers alone is none."""
+    found = set[str]()
+
+    def look(node: ast.AST) -> None:
+        for each in ast.iter_child_nodes(node):
+            if isinstance(each, ast.If) and "TYPE_CHECKING" in ast.unparse(each.test):
+                continue
+            if isinstance(each, ast.ImportFrom) and each.module:
+                wanted = [f"{each.module}.{alias.name}" for alias in each.names]
+                found.update(name if name in modules else each.module for name in wanted)
+            elif isinstance(each, ast.Import):
+                found.update(alias.name for alias in each.names)
+            look(each)
+
+    look(ast.parse(file.read_text(encoding="utf-8")))
+    return found & modules.keys()
+
+
+def test_there_is_no_circle() -> None:
+    modules = _modules()
+    graph = {name: _imports(file, modules) for name, file in modules.items()}
+    assert len(graph) > 200 and sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()
