@@ -291,6 +291,26 @@ def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
     all_through(pipeline, after="schema_sync")
 
 
+def test_a_late_table_gets_its_index_though_it_is_only_captured(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no swap comes, nobody else would build it."""
+    from airflow_provider_pgddl.engine.following import new_tables
+
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.late (id int PRIMARY KEY, x int)
+        INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(new_tables, "_take_in", lambda *_: None)  # it was altered in that moment
+        pipeline.run("replay")
+    execute(pipeline.source, "CREATE UNIQUE INDEX by_x ON public.late (x)")
+    execute(pipeline.source, "INSERT INTO public.late VALUES (100, 100)")
+    pipeline.run("replay")
+    assert one(pipeline.target, "SELECT count(*) FROM pg_indexes WHERE indexname = 'by_x'") == 1
+    assert differences(pipeline.source, pipeline.target) == []
+    all_through(pipeline, after="schema_sync")
+
+
 @pytest.mark.parametrize(
     "statement",
     ["CREATE INDEX by_note ON public.orders (note)", "ALTER TABLE public.orders ADD CONSTRAINT named UNIQUE (note)"],

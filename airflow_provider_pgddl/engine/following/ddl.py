@@ -308,7 +308,7 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
         return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
-    if any(t.state in ("captured", "created", "backfilled") for t in touched):
+    if any(_comes_by_blocks(context, t) for t in touched):
         waiting.add("index")
     brought = context.pipeline.follow.finish
     cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
@@ -331,6 +331,15 @@ def _drop_statistics(decision: Decision) -> Decision:
         for schema, name in names
     ]
     return replace(decision, verdict="apply", statements=tuple(statements))
+
+
+def _comes_by_blocks(context: Context, table: TableRow) -> bool:
+    """Whether the copy gets its rows by blocks, and its indexes behind them. A table whose copy an event has made, key
+    and all, gets its rows by windows from the start: no later stage would build its indexes."""
+    if table.state != "captured" or table.id in context.journal.tables_with_events(context.journal.run):
+        return table.state in ("captured", "created", "backfilled")
+    copy = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name)
+    return copy is None or catalog.describe(context.target, [copy])[copy].key is None
 
 
 def _has_copy(context: Context, table: TableRow) -> bool:
