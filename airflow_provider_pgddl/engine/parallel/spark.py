@@ -208,7 +208,7 @@ def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, st
 
 def application_folder() -> Path:
     """Where the Spark applications are: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
         if folder.is_dir():
             return folder
@@ -228,7 +228,7 @@ def engine_archive(folder: Path) -> Path:
 
     Not for local masters: workers there find the installed package, and the zip would shadow it in the driver.
     """
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     archive = folder / "pgddl_engine.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         # Folders too: without an entry of its own a folder that has no __init__.py is no package in a zip.
