@@ -425,6 +425,7 @@ def test_what_to_do_about_a_mismatch_is_one_of_two_words() -> None:
 
 
 def test_a_failover_that_lost_commits_is_seen_and_closes_the_gate(here: Gated) -> None:
+    assert gate(here, on_mismatch="fail").poke(context())  # its verdicts are there
     before = seen(here)
     execute(here.target, "UPDATE pgddl.pipelines SET verify_needed = 'the source was failed over'")
     try:
