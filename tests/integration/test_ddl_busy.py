@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,13 @@ def make(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str) 
 
 @contextmanager
 def busy(dsn: str, statements: str, pause: float) -> Iterator[Sequence[int]]:
-    """Somebody runs these, each in a transaction of its own, over and over; how many rounds are over."""
+    """Somebody runs these, each in a transaction of its own, round after round to its end; how many are over."""
     stop, rounds, failed = threading.Event(), [0], list[psycopg.Error]()
 
     def load() -> None:
         with psycopg.connect(dsn, autocommit=True) as conn:
-            for n in count(1):
+            for n in takewhile(lambda _: not stop.is_set(), count(1)):
                 for statement in statements.format(n=n).strip().splitlines():
-                    if stop.is_set():
-                        return
                     try:
                         conn.execute(statement.encode())
                     except psycopg.Error as error:

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.ddl.finish import ORDER, group_of, to_run, tr
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.errors import StageFailed, remedy_for
 from airflow_provider_pgddl.engine.following.missing_definitions import Difference, difference, unfilled
-from airflow_provider_pgddl.engine.following.source_dump import settled_dump, steps_across
+from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump, steps_across
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow
@@ -60,8 +60,8 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
 
 def _digest(context: Context) -> str:
     """Of the source's schema, and of the tables that have to wait."""
-    row = context.source.execute(queries("catalog")["schema_digest"], {"oids": None}).fetchone()
-    return " ".join([str(row[0] if row else ""), *sorted(".".join(name) for name in _not_ready(context))])
+    digest = schema_digest(context, context.source)
+    return " ".join([digest, *sorted(".".join(name) for name in _not_ready(context))])
 
 
 def _not_ready(context: Context) -> set[Name]:

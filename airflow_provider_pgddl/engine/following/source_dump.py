@@ -196,6 +196,21 @@ def _fingerprints(context: Context, late: Sequence[TableRow] | None) -> dict[Nam
     return {name: known for name, known in found.items() if name not in out}
 
 
+def schema_digest(context: Context, conn: Session, oids: Sequence[int] | None = None) -> str:
+    """Of all that a dump of the source shows: tables that the pipeline leaves out come and go as they like. Or of these
+    relations, in whatever transaction is open."""
+    if oids is not None:
+        return _digest_of(conn, oids, [])
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _digest_of(conn, None, [*catalog.oids_of(conn, left_out(context, conn)).values()])
+
+
+def _digest_of(conn: Session, oids: Sequence[int] | None, out: Sequence[int]) -> str:
+    row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids, "out": out}).fetchone()
+    return str(row[0]) if row else ""
+
+
 def left_out(context: Context, source: Session) -> list[Name]:
     """Tables that the pipeline neither copies nor takes the structure of."""
     names = catalog.table_names(source)

@@ -15,14 +15,13 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.following.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_held
 from airflow_provider_pgddl.engine.following.missing_definitions import without_finished
-from airflow_provider_pgddl.engine.following.source_dump import left_out, settled_dump
+from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
 from airflow_provider_pgddl.engine.schema.model import Name, TableModel
-from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.indexes import carry_indexes, carry_marks, name_as_on_source
@@ -134,17 +133,8 @@ class SchemaGuard:
         self._came_too_fast |= not same
         return same
 
-    def _digest_by(self, conn: Session) -> str | None:
-        """Across, of all that a dump shows: tables that the pipeline leaves out come and go as they like."""
-        if self._oids is not None:
-            return self._digest_of(conn, [])
-        with conn.transaction():
-            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            return self._digest_of(conn, [*catalog.oids_of(conn, left_out(self._context, conn)).values()])
-
-    def _digest_of(self, conn: Session, out: Sequence[int]) -> str | None:
-        row = conn.execute(queries("catalog")["schema_digest"], {"oids": self._oids, "out": out}).fetchone()
-        return str(row[0]) if row else None
+    def _digest_by(self, conn: Session) -> str:
+        return schema_digest(self._context, conn, self._oids)
 
 
 def _equal_now(context: Context) -> tuple[set[Name], set[Name]]:
