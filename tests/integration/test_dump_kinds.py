@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import psycopg
 import pytest
 
@@ -13,6 +16,7 @@ from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
 from tests.conftest import Database, database_name
 from tests.integration.ddl_source import Source
+from tests.integration.lifecycle import wait_until
 from tests.integration.sessions import do
 
 SCHEMA = """
@@ -176,6 +180,21 @@ def test_what_of_a_dump_is_printed_as_of_now(request: pytest.FixtureRequest, dat
             assert not reason or kind.startswith(TAKEN_FOR_REASONS), kind
 
 
+def waits(client: psycopg.Connection[Any], watch: psycopg.Connection[Any], statement: str) -> bool:
+    """Whether it waits for the quiet to end, and is cancelled then; else it has run."""
+    waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted AND relation = 'pgddl.ddl_hold'::regclass"
+    with ThreadPoolExecutor(1) as running:
+        ran = running.submit(client.execute, statement.encode())
+        wait_until(lambda: ran.done() or watch.execute(waiting, [client.info.backend_pid]).fetchone() is not None)
+        if not ran.done():
+            client.cancel_safe()
+        try:
+            ran.result()
+        except psycopg.errors.QueryCanceled:
+            return True
+        return False
+
+
 def test_what_may_change_a_dump_waits_while_one_asks_for_quiet(pg16: Cluster, database: Database) -> None:
     """It has locked nothing by then; whoever has another lock_timeout, and what no dump shows, goes on."""
     template = database(pg16)
@@ -186,18 +205,16 @@ def test_what_may_change_a_dump_waits_while_one_asks_for_quiet(pg16: Cluster, da
         source.events()
         with source.session() as reader, reader.transaction():
             there = catalog.user_oids(reader)
-        with source.session() as session, psycopg.connect(source.dsn, autocommit=True) as client:
-            client.execute("SET statement_timeout = '100ms'")
+        with (
+            source.session() as session,
+            psycopg.connect(source.dsn, autocommit=True) as client,
+            psycopg.connect(source.dsn, autocommit=True) as watch,
+        ):
             with ddl_log.held(session):
-                waited = False
-                try:
-                    client.execute(kind.encode())
-                except psycopg.errors.QueryCanceled:
-                    waited = True
+                waited = waits(client, watch, kind)
                 events = source.events()
             if waited:
                 assert events == [], kind
-                client.execute("SET statement_timeout = 0")
                 client.execute(kind.encode())
                 assert len(source.events()) == 1 or kind.startswith("CLUSTER"), kind
             else:
