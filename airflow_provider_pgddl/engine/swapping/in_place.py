@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from psycopg import sql
@@ -34,6 +35,7 @@ from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.blockers import Watched, blockers_signalled
@@ -96,10 +98,17 @@ class NotYet(Exception):
     """Why this try must not go on: what to do first is in the loop around it."""
 
 
+def _what_new_types_break(context: Context, tables: Sequence[TableRow]) -> list[Finding]:
+    """Told by the server under locks on what it prints, which an ALTER TABLE in the queue may keep from us."""
+    with context.source.transaction():
+        limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
+        return what_new_types_break(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
+
+
 def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
-    names = [(t.schema, t.name) for t in tables]
-    refuse(what_new_types_break(context.pipeline, context.source, names), under_way=True)
+    look = partial(_what_new_types_break, context, tables)
+    refuse(with_tries(context.pipeline.swap, "looking at the new types", look), under_way=True)
     _create_old_schemas(context, tables)
     partitioning.prepare(context, tables)
     conn = context.session("source", "swap")
