@@ -32,10 +32,10 @@ def test_c29_a_worker_killed_behind_its_first_commit_is_made_good(
     killed = Killed(spread.purpose, spread.progress, target_dsn, str(mark))
     really = spark.spread
 
-    def killing(work: Callable[[Any], Any], parts: Sequence[Any], *, workers: int, app: str) -> list[Any]:
+    def killing(work: Callable[[Any], Any], parts: Sequence[Any], **how: Any) -> list[Any]:
         if work is spread.work:
-            return really(partial(killed_after_commit, work, killed), parts, workers=workers, app=app)
-        return really(work, parts, workers=workers, app=app)  # what starts the workers
+            return really(partial(killed_after_commit, work, killed), parts, **how)
+        return really(work, parts, **how)  # what starts the workers
 
     with monkeypatch.context() as patch:
         patch.setattr(spark, "spread", killing)
