@@ -231,7 +231,7 @@ class Context:
         return Patience(self.pipeline.ddl.retry_for, let_wait=self.pipeline.swap.lock_timeout)
 
     def receive(self) -> None:
-        """See `receiving.receive`."""
+        """See `slot.receive`."""
         receive(self)
 
     @property

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
-    """See `plan_command.plan`; what it imports is nearly every stage, which a run of one need not read."""
+    """See `commands.plan.plan`; what it imports is nearly every stage, which a run of one need not read."""
     from airflow_provider_pgddl.engine.commands.plan import plan
 
     return plan(pipeline, source_dsn, target_dsn)
