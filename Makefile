@@ -1,8 +1,9 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
 #   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
-#   make test    lint, types and tests: every scenario        make test ARGS="tests/unit -k ddl"
+#   make test    lint, types, docs and tests: every scenario        make test ARGS="tests/unit -k ddl"
 #   make check   lint, types and unit tests, for the loop at the desk: less than a minute
 #   make test-all    the same with every scenario in each of its combinations of server version and way to capture
+#   make docs    the documentation as a site, into site/; a warning or a link that leads nowhere is an error
 #   make bench   ours beside its peers in small: ratios, in a few minutes
 #   make bench-full    the same in full, by which the goals are judged, into benchmarks/results; some hours.
 #               Installs what Debian has of the peers where it may. make bench-full BENCH="rewrite catch_up"
@@ -16,13 +17,13 @@ WORKERS ?= 2
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
 
-.PHONY: demo test test-all check lint bench bench-full venv prerequisites lock
+.PHONY: demo test test-all check lint docs bench bench-full venv prerequisites lock
 .DEFAULT_GOAL := test
 
 demo: $(STAMP)
 	@.venv/bin/pgddl demo
 
-test: lint
+test: lint docs
 	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(COMBINATIONS) $(ARGS)
 
 test-all: COMBINATIONS := --all-combinations
@@ -35,6 +36,9 @@ lint: $(STAMP)
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	@.venv/bin/python -m benchmarks --small $(BENCH)
@@ -57,4 +61,4 @@ prerequisites:
 # For a change of dependencies; needs uv. Universal: one lock for 3.11-3.13 and for every platform.
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
-		--custom-compile-command "make lock" --extra demo --extra dev pyproject.toml --output-file requirements.lock
+		--custom-compile-command "make lock" --extra demo --extra dev --extra docs pyproject.toml --output-file requirements.lock

@@ -33,11 +33,15 @@ from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"
-PIPELINE_FILE = REPOSITORY / "docs" / "pipeline-file.md"
-ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
-DDL = REPOSITORY / "docs" / "ddl.md"
-SCHEMA = REPOSITORY / "docs" / "schema.md"
-PAGES = [README, PIPELINE_FILE, ARCHITECTURE, DDL, SCHEMA]
+DOCS = REPOSITORY / "docs"
+PIPELINE_FILE = DOCS / "reference" / "pipeline-file.md"
+DDL = DOCS / "reference" / "ddl.md"
+SCHEMA = DOCS / "reference" / "schema-gate.md"
+EXIT_CODES = DOCS / "reference" / "exit-codes.md"
+RUN_STAGES = DOCS / "how-to" / "run-stages.md"
+DECIDE_ON_DDL = DOCS / "how-to" / "ddl-that-waits.md"
+ARCHITECTURE = DOCS / "explanation" / "architecture.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -57,13 +61,13 @@ def blocks(page: Path, language: str) -> list[str]:
 # What is shown works
 
 
-@pytest.mark.parametrize("text", blocks(README, "yaml"))
+@pytest.mark.parametrize("text", [text for page in PAGES for text in blocks(page, "yaml")])
 def test_the_pipeline_files_load_and_use_only_what_is_built(text: str) -> None:
     assert unsupported(load_pipeline(text)) == []
 
 
-def test_the_readme_shows_every_key_that_works() -> None:
-    shown = {key for text in blocks(README, "yaml") for key in keys_of(yaml.safe_load(text))}
+def test_the_example_shows_every_key_that_works() -> None:
+    shown = {key for text in blocks(PIPELINE_FILE, "yaml") for key in keys_of(yaml.safe_load(text))}
     works = {row.key for row in TABLE.values() if row.today != "not yet"}
     assert works - shown == {"source.dsn", "target.dsn"}  # a file has one of the two
     assert shown <= works
@@ -93,12 +97,12 @@ def test_the_dag_is_one_of_ten_lines_that_airflow_takes(tmp_path: Path) -> None:
 
 
 def test_the_job_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (text,) = blocks(README, "json")
+    (text,) = blocks(RUN_STAGES, "json")
     monkeypatch.chdir(tmp_path)
     Path("shop.yaml").write_text(blocks(README, "yaml")[0])
     Path("job.json").write_text(text)
     assert file.read("job.json").stage == "setup"
-    (secrets,) = re.findall(r'`(\{"source": .*?\})`', README.read_text())
+    (secrets,) = re.findall(r'`(\{"source": .*?\})`', RUN_STAGES.read_text())
     Path("job.json").write_text(json.dumps({**json.loads(text), "secrets": json.loads(secrets)}))
     monkeypatch.setenv("SHOP_SOURCE", "host=db")
     assert file.read("job.json").conninfo("source") == "host=db"
@@ -133,18 +137,18 @@ def test_a_task_is_tried_with_a_date_and_commands_side_by_side_are_about_one_fil
     """Without one Airflow takes hold of somebody's run that has no logical date."""
     tried = [
         line
-        for page in [README, *(REPOSITORY / "docs").glob("*.md")]
+        for page in PAGES
         for line in page.read_text().splitlines()
         if re.match(r"\s*(\$ )?airflow (tasks|dags) test ", line)
     ]
     assert tried
     assert [line for line in tried if not re.search(r" \d{4}-\d\d-\d\d$", line)] == []
-    (together,) = [block for block in blocks(README, "") if "airflow tasks test" in block]
+    (together,) = [block for block in blocks(RUN_STAGES, "") if "airflow tasks test" in block]
     files_named = re.findall(r" -p (\S+)", together)
     assert len(files_named) == 2 and len(set(files_named)) == 1
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         assert "://" in target or (page.parent / target.partition("#")[0]).exists(), target
@@ -154,14 +158,33 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_stage_operator_and_exit_code_is_named() -> None:
-    text = README.read_text()
     (picture,) = blocks(README, "mermaid")
     for stage in ALL_STAGES:
-        assert f"| `{stage}` |" in text
+        assert f"| `{stage}` |" in README.read_text()
         assert stage in picture
-        assert f"Pgddl{stage.title().replace('_', '')}Operator`" in text
+        assert f"Pgddl{stage.title().replace('_', '')}Operator`" in RUN_STAGES.read_text()
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    assert set(map(int, re.findall(r"^\| (\d) \|", text, re.MULTILINE))) == codes
+    assert set(map(int, re.findall(r"^\| (\d) \|", EXIT_CODES.read_text(), re.MULTILINE))) == codes
+
+
+def test_the_readme_is_short_and_quotes_the_last_benchmarks() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 250
+    measured = json.loads((REPOSITORY / "benchmarks" / "results" / "latest.json").read_text())
+    rewrite = "rewrite of 5,000,000 rows with three indexes"
+    for measure, peer, line in (
+        ("copy, everything", "pgcopydb, 2 jobs", "copy 5,000,000 rows with three indexes"),
+        ("catch-up of 1,000,000 changes of 200,000 keys, change_log", "native logical apply", "catch up with"),
+        (rewrite, "repack", "rewrite 5,000,000 rows in place"),
+        (f"longest stall of a writer, {rewrite}", "repack", "longest stall of a writer"),
+        (f"longest stall of a writer, {rewrite}", "by hand", "longest stall of a writer"),
+    ):
+        (found,) = [m for m in measured if (m["measure"], m["peer_name"]) == (measure, peer)]
+        (row,) = [row for row in text.splitlines() if row.startswith(f"| {line}")]
+        for value in (found["ours"], found["peer"]):
+            assert (f"{value:.0f} ms" if found["unit"] == "ms" else f"{value:.1f} s") in row
+        for tool in ("pgcopydb", "pg_repack"):
+            assert tool not in row or f"{tool} {found['machine'][tool]}" in row
 
 
 def test_every_status_of_ddl_is_explained() -> None:
@@ -169,7 +192,7 @@ def test_every_status_of_ddl_is_explained() -> None:
     for status in STATUSES:
         assert f"\n| `{status}` |" in text
     for status in HELD:
-        assert f"\n**{status}.** " in text
+        assert f"\n**{status}.** " in DECIDE_ON_DDL.read_text()
 
 
 def test_every_option_of_the_policy_is_explained() -> None:
@@ -428,8 +451,8 @@ def test_what_may_change_after_setup_is_said(key: str) -> None:
     assert TABLE[key].later == ("fixed" if changed else "free")
 
 
-def test_the_readme_names_all_that_is_not_built() -> None:
-    text = README.read_text().partition('"not built yet"')[2].partition("\n\n")[0]
+def test_the_example_names_all_that_is_not_built() -> None:
+    text = PIPELINE_FILE.read_text().partition('"not built yet"')[2].partition("\n\n")[0]
     for row in TABLE.values():
         if row.today != "yes":
             name = row.key.replace("<table>.", "").split(".")[1]

@@ -1,4 +1,4 @@
-"""docs/monitoring against the code: dashboard, alerts and their page name only metrics and labels that exist."""
+"""Monitoring against the code: dashboard, alerts and their pages name only metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Kind, Reason
 from tests.conftest import REPOSITORY
 
-FOLDER = REPOSITORY / "docs" / "monitoring"
+FOLDER = REPOSITORY / "docs" / "how-to" / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
 ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
-PAGE = (FOLDER / "README.md").read_text()
+PAGE = (FOLDER / "index.md").read_text() + (REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
 USERS = ("public", "users")
 
 # A selector, a range, a function or a word between operators: what our expressions are made of.
