@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_pgddl.cli_ddl import Answer, Asked
-from airflow_provider_pgddl.engine.apply.altering import TablePlan
+from airflow_provider_pgddl.engine.apply.target_alterations import TablePlan
 from airflow_provider_pgddl.engine.commands import schema
 from airflow_provider_pgddl.engine.commands.schema import Synced
 from airflow_provider_pgddl.engine.errors import UsageError

@@ -34,7 +34,7 @@ from airflow_provider_pgddl.engine.following.reconcile import look_at
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows.shape import hold_copies
+from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.server import catalog
 from benchmarks.report import Measure, Report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.capture.ddl_log import Read, Transport
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.integration.sessions import do

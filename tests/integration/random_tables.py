@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.captured import TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import TableMeta
 
 # Types and, for each, what can be its default: a constant, and something that has to be evaluated.
 TYPES = {

@@ -14,8 +14,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, StageFailed
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
-from airflow_provider_pgddl.engine.rights import keeping, wall
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights import foreign_code, wall
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
@@ -184,11 +184,11 @@ CODE = {
 def test_code_is_found(dsn: str, conn: Session, kind: str) -> None:
     oid = catalog.oid_of(conn, "m", "t")
     assert oid is not None
-    assert keeping.foreign_code(conn, [oid], []) == {}
+    assert foreign_code.foreign_code(conn, [oid], []) == {}
     as_owner(dsn, CODE[kind])
-    assert {code.kind for code in keeping.foreign_code(conn, [oid], [])[oid]} == {kind}
-    assert {code.author for code in keeping.foreign_code(conn, [oid], [])[oid]} == {"c28_owner"}
-    assert keeping.foreign_code(conn, [oid], ["c28_owner"]) == {}
+    assert {code.kind for code in foreign_code.foreign_code(conn, [oid], [])[oid]} == {kind}
+    assert {code.author for code in foreign_code.foreign_code(conn, [oid], [])[oid]} == {"c28_owner"}
+    assert foreign_code.foreign_code(conn, [oid], ["c28_owner"]) == {}
 
 
 def test_a_composite_counts_as_code_for_what_may_become_of_it(dsn: str, conn: Session) -> None:
@@ -196,9 +196,9 @@ def test_a_composite_counts_as_code_for_what_may_become_of_it(dsn: str, conn: Se
     oid = catalog.oid_of(conn, "m", "t")
     assert oid is not None
     as_owner(dsn, "CREATE TYPE m.pair AS (a int, b text); ALTER TABLE m.t ADD COLUMN p m.pair[]")
-    (found,) = keeping.foreign_code(conn, [oid], [])[oid]
+    (found,) = foreign_code.foreign_code(conn, [oid], [])[oid]
     assert (found.kind, found.code, found.nested) == ("column", "type m.pair", False)
-    assert not keeping.survey(conn, [oid], [])[oid].refused
+    assert not foreign_code.survey(conn, [oid], [])[oid].refused
 
 
 CODED = """
@@ -315,9 +315,9 @@ def test_whoever_may_make_one_table_makes_no_other(dsn: str, conn: Session) -> N
     do(dsn, "CREATE SCHEMA fresh")
     for more in ("CREATE TABLE fresh.other (a int)", "CREATE TYPE fresh.other AS ENUM ('a')"):
         with pytest.raises(LeftBehindTheWall, match="other"), conn.transaction():
-            with keeping.may_make(conn, "c28_owner", "fresh", "t"):
+            with foreign_code.may_make(conn, "c28_owner", "fresh", "t"):
                 wall.run(conn, "c28_owner", "CREATE TABLE fresh.t (a int PRIMARY KEY)", more)
-    with conn.transaction(), keeping.may_make(conn, "c28_owner", "fresh", "t"):
+    with conn.transaction(), foreign_code.may_make(conn, "c28_owner", "fresh", "t"):
         wall.run(conn, "c28_owner", "CREATE TABLE fresh.t (a int PRIMARY KEY)")
 
 
@@ -340,9 +340,9 @@ def test_what_no_wall_helps_against_is_refused(dsn: str, conn: Session, what: st
     oid = catalog.oid_of(conn, "m", "t")
     assert oid is not None
     as_owner(dsn, REFUSED[what])
-    found = keeping.survey(conn, [oid], [])[oid]
+    found = foreign_code.survey(conn, [oid], [])[oid]
     assert found.refused and "trusted_roles" in found.refused[0]
-    assert not any(s.refused for s in keeping.survey(conn, [oid], ["c28_owner", "c28_other"]).values())
+    assert not any(s.refused for s in foreign_code.survey(conn, [oid], ["c28_owner", "c28_other"]).values())
 
 
 def test_superusers_and_members_of_our_role_are_trusted(server: Cluster, dsn: str, conn: Session) -> None:
@@ -426,15 +426,15 @@ def test_code_that_comes_after_the_look_waits_for_us(dsn: str, conn: Session, la
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'CREATE INDEX%%'"
     known = plan(conn)
     conn.execute("BEGIN")
-    keeping.lock(conn, [(known.copy, known)], "reader")
-    assert keeping.code_of_live(conn, {1: known}) == (set(), {})
+    foreign_code.lock(conn, [(known.copy, known)], "reader")
+    assert foreign_code.code_of_live(conn, {1: known}) == (set(), {})
     with Underway(lambda: attempt(dsn, statement)) as coming:
         if mode is None:
             wait_for(lambda: one(dsn, waiting) == 1, coming)
-            assert keeping.code_of_live(conn, {1: known})[0] == {1}  # its entry is there, and is not used yet
+            assert foreign_code.code_of_live(conn, {1: known})[0] == {1}  # its entry is there, and is not used yet
         else:
             wait_for(lambda: waits(dsn, mode, relation), coming)
-            assert keeping.code_of_live(conn, {1: known}) == (set(), {})
+            assert foreign_code.code_of_live(conn, {1: known}) == (set(), {})
         conn.execute("COMMIT")
         coming.finish()
 
@@ -445,11 +445,11 @@ def test_who_is_at_the_table_is_given_way(dsn: str, conn: Session) -> None:
         other.execute("CREATE STATISTICS m.s ON id, a FROM m.t")
         other.execute("LOCK pg_catalog.pg_statistic_ext IN ROW EXCLUSIVE MODE")
         with pytest.raises(GaveWay), conn.transaction():
-            keeping.lock(conn, [(known.copy, known)], "reader")
+            foreign_code.lock(conn, [(known.copy, known)], "reader")
 
 
 def test_another_owner_ends_the_stage(dsn: str, conn: Session) -> None:
     known = plan(conn)
     do(dsn, "ALTER TABLE m.t OWNER TO c28_other")
-    with pytest.raises(keeping.OwnerChanged), conn.transaction():
-        keeping.code_of_live(conn, {1: known})
+    with pytest.raises(foreign_code.OwnerChanged), conn.transaction():
+        foreign_code.code_of_live(conn, {1: known})

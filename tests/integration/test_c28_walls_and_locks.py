@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Pgd
 from airflow_provider_pgddl.engine.following import sequences
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rights import keeping, wall
+from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rows import checksums
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.integration.lifecycle import Lifecycle, execute
@@ -267,8 +267,8 @@ def test_the_schema_of_a_locked_table_keeps_its_name(dsn: str, conn: Session) ->
     plan = plan_of("s", "t", "id", "integer")
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        keeping.lock(conn, [(plan.source, plan)], "reader")
-        assert keeping.reader_of(conn, plan) == ""
+        foreign_code.lock(conn, [(plan.source, plan)], "reader")
+        assert foreign_code.reader_of(conn, plan) == ""
         with pytest.raises(psycopg.errors.QueryCanceled):
             as_mallory(
                 dsn,
@@ -307,8 +307,8 @@ def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(d
     )
     plan = plan_of("m", "e", "k", "m.color")
     with conn.transaction():
-        keeping.lock(conn, [(plan.source, plan)], "reader")
-        role = keeping.reader_of(conn, plan)
+        foreign_code.lock(conn, [(plan.source, plan)], "reader")
+        role = foreign_code.reader_of(conn, plan)
         as_mallory(dsn, "CREATE CAST (m.color AS text) WITH FUNCTION m.printed(m.color)")
         reading = checksums._Reading(conn, conn, checksums.Sides(plan), Range(0), None, (role, role))
         reading.rows_of_buckets(list(range(4096)))

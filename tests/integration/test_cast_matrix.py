@@ -14,7 +14,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.schema.casts import Cast, cast_sql, judge_cast
-from airflow_provider_pgddl.engine.schema.model import TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.schema_reading import read
 from tests.conftest import Database

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.following.comparison import sides_of
+from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows.checksums import compare

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.server import catalog
 from tests.conftest import Database
 from tests.integration.ddl_source import Source

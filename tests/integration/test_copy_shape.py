@@ -19,9 +19,9 @@ from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, copy_digests, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, copy_digests, hold_copies
 from airflow_provider_pgddl.engine.rows.throttle import Limits
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
 from airflow_provider_pgddl.engine.server import catalog

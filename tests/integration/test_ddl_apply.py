@@ -18,7 +18,6 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
-from airflow_provider_pgddl.engine.apply.build import Build, build
 from airflow_provider_pgddl.engine.apply.events import (
     Outcome,
     apply_captured,
@@ -26,8 +25,9 @@ from airflow_provider_pgddl.engine.apply.events import (
     apply_in_groups,
     apply_together,
 )
+from airflow_provider_pgddl.engine.apply.index_build import Build, build
+from airflow_provider_pgddl.engine.ddl.decide import Decision
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
@@ -250,14 +250,14 @@ def test_a_partition_leaves_while_earlier_ddl_waits(make: Make) -> None:
 
 
 def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_pgddl.engine.following import capturing, new_tables
+    from airflow_provider_pgddl.engine.following import new_tables, table_capture
 
     pipeline = make()
     pipeline.run_all(until="replay")
     each(pipeline.source, """
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
-    capture = capturing.capture
+    capture = table_capture.capture
     done = []
 
     def captured(*args: Any) -> Any:
@@ -667,7 +667,7 @@ def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: p
     pipeline = make()
     pipeline.run_all(until="replay")
     execute(pipeline.source, "INSERT INTO public.orders VALUES (1000, 'before')")
-    lock, renamed = keeping.lock, list[str]()
+    lock, renamed = foreign_code.lock, list[str]()
 
     def late(*args: Any) -> None:
         if not renamed:
@@ -675,7 +675,7 @@ def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: p
             execute(pipeline.source, "ALTER TABLE public.orders RENAME TO orders_then")
         lock(*args)
 
-    monkeypatch.setattr(keeping, "lock", late)
+    monkeypatch.setattr(foreign_code, "lock", late)
     assert not pipeline.run("replay").blocked
     all_through(pipeline, after="schema_sync")
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from airflow_provider_pgddl.engine.ddl.decide import Decision
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.scope import Decision
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlJournal

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server import catalog

@@ -13,10 +13,10 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_catalogs, differences
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, ObjectMeta, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, ObjectMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.journal import migrations
-from airflow_provider_pgddl.engine.schema.versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import diff
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
 from tests.integration.random_tables import RandomDdl

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.capture import direct
-from airflow_provider_pgddl.engine.capture.direct import MOST_ROWS
+from airflow_provider_pgddl.engine.capture import direct_function
+from airflow_provider_pgddl.engine.capture.direct_function import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -337,9 +337,9 @@ def test_a_server_that_crashes_at_the_hand_over_has_lost_nothing(
         return crash
 
     module, name = {
-        "before its commit": (direct, "hand_over"),
+        "before its commit": (direct_function, "hand_over"),
         "behind its commit": (direct_trigger, "_hand_over"),
-        "taken back": (direct, "take_back"),
+        "taken back": (direct_function, "take_back"),
     }[moment]
     monkeypatch.setattr(module, name, crashing(getattr(module, name)))
     writers = TableWriters([source_dsn], [("public", "items")], truncate=[("public", "items")], rate=60, threads=2,

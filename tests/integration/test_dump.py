@@ -13,8 +13,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.ddl.constraint_nodes import not_valid
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_from_dump, without
-from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.server import pg_dump

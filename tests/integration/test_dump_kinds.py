@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.ddl.captured import changes_a_dump
+from airflow_provider_pgddl.engine.ddl.captured_events import changes_a_dump
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import Fenced
-from airflow_provider_pgddl.engine.following.gate import gate, validating
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
+from airflow_provider_pgddl.engine.following.schema_gate import gate, validating
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.server import catalog

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.apply import altering as aligning
 from airflow_provider_pgddl.engine.apply import as_client, dependents, events
+from airflow_provider_pgddl.engine.apply import target_alterations as aligning
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
 from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.preflight import rewriting
-from airflow_provider_pgddl.engine.rights import altering, keeping, wall
+from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.swapping import follow_ups
 from tests.integration.lifecycle import Lifecycle
@@ -49,7 +49,7 @@ def _by_set_role(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_found(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keeping, "foreign_code", lambda *_: {})
+    patch.setattr(foreign_code, "foreign_code", lambda *_: {})
 
 
 def _forgotten(*without: str) -> Out:
@@ -78,15 +78,15 @@ def _handed_over(patch: pytest.MonkeyPatch) -> None:
         return [replace(t, plan=replace(t.plan, keepers=Keepers())) for t in of_the_log(context)]
 
     patch.setattr(direct_trigger, "_of_the_log", ours)
-    patch.setattr(keeping, "code_of_live", lambda *_: (set(), {}))
-    patch.setattr(keeping, "hold_code_of_copies", lambda *_: (set(), {}))
+    patch.setattr(foreign_code, "code_of_live", lambda *_: (set(), {}))
+    patch.setattr(foreign_code, "hold_code_of_copies", lambda *_: (set(), {}))
 
 
 def _altered_by_us(patch: pytest.MonkeyPatch) -> None:
     def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
         conn.execute(statement)
 
-    for module in (altering, events, aligning, dependents, follow_ups):
+    for module in (alter_as_owner, events, aligning, dependents, follow_ups):
         patch.setattr(module, "alter", alter)
 
 
@@ -100,16 +100,18 @@ def _probed_by_us(patch: pytest.MonkeyPatch) -> None:
 def _trusted_clients(patch: pytest.MonkeyPatch) -> None:
     """Nor is looked whose code is on the table, as it is for clients that are trusted."""
     patch.setattr(as_client, "untrusted", lambda *_: set())
-    patch.setattr(as_client, "keeper_of", lambda *_: altering.Keeper("", False))
+    patch.setattr(as_client, "keeper_of", lambda *_: alter_as_owner.Keeper("", False))
 
 
 def _made_by_us(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(altering, "_author", lambda *_: "")
+    patch.setattr(alter_as_owner, "_author", lambda *_: "")
 
 
 def _planned_by_us(patch: pytest.MonkeyPatch) -> None:
     """As if nothing but what an ALTER TABLE brings was ever computed."""
-    patch.setattr(altering, "_evaluates", lambda command: altering.action_name(command) in altering._BRING)
+    patch.setattr(
+        alter_as_owner, "_evaluates", lambda command: alter_as_owner.action_name(command) in alter_as_owner._BRING
+    )
 
 
 @dataclass(frozen=True)

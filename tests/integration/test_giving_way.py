@@ -15,11 +15,11 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
-from airflow_provider_pgddl.engine.following import catch_up, comparison
+from airflow_provider_pgddl.engine.following import catch_up, row_comparison
 from airflow_provider_pgddl.engine.job import context
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.rows import windows
-from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.server import giving_way, strong_locks
 from airflow_provider_pgddl.engine.stages import backfill
 from tests.combinations import matrix
@@ -229,7 +229,7 @@ def test_c36_what_comes_into_free_space_of_a_log_is_not_forgotten(
             move.run("replay")
     do(side, f"VACUUM {log}")
     places: list[str] = []
-    from airflow_provider_pgddl.engine.rows import drain
+    from airflow_provider_pgddl.engine.rows import windows_in_place
 
     def look(n: int) -> None:
         if n < 4:
@@ -237,7 +237,7 @@ def test_c36_what_comes_into_free_space_of_a_log_is_not_forgotten(
             if way != "wal":  # whose log has it once the next window reads the slot
                 places.extend(place for (place,) in move.on_source(f"SELECT ctid::text FROM {log}"))
 
-    before_each(monkeypatch, drain if way == "in place" else windows, "stage_keys", look)
+    before_each(monkeypatch, windows_in_place if way == "in place" else windows, "stage_keys", look)
     move.run("replay")
     assert way == "wal" or any(place.startswith("(0,") for place in places)
     move.run("replay")
@@ -447,7 +447,7 @@ def test_c32_workers_are_there_before_each_window_that_needs_them(
 
     monkeypatch.setattr(spark, "start", start)
     monkeypatch.setattr(spark, "spread", spread)
-    monkeypatch.setattr(comparison, "_worth_spreading", lambda *_: True)
+    monkeypatch.setattr(row_comparison, "_worth_spreading", lambda *_: True)
     move.run("replay")
     assert steps.count("spread") > 10  # 300 keys, ten a window
     assert steps == ["replay", "spread"] * steps.count("spread")

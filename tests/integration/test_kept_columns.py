@@ -18,10 +18,10 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
-from airflow_provider_pgddl.engine.rows import kept
+from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.chunks import TableToCopy, Work, copy_chunks, plan_chunks
-from airflow_provider_pgddl.engine.rows.clearing import clear_changed
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.ingest_for_ddl import clear_changed
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
 from airflow_provider_pgddl.engine.rows.reload import reload
 from airflow_provider_pgddl.engine.rows.throttle import Limits
@@ -231,7 +231,7 @@ def test_c05_a_table_that_starts_over_keeps_them(people: Lifecycle, changed: boo
         do(people.target, NOTED)
         table, target = hand.table("people"), hand.replica.target
         with target.transaction():
-            kept.save_all(target, table)
+            copy_only_columns.save_all(target, table)
             target.execute("TRUNCATE public.people")
             hand.journal.unplan(table.id)
         if changed:
@@ -332,8 +332,8 @@ def test_c05_the_kept_columns_change_while_rows_are_away(noted: ByHand) -> None:
     settled(noted)
     assert noted.pipeline.journal("SELECT DISTINCT score FROM people") == [(5,)]
     with noted.replica.target.transaction():
-        kept.fit(noted.replica.target, noted.table("people"))
-        kept.fit(noted.replica.target, replace(table, plan=replace(table.plan, keep=(), keep_types=())))
+        copy_only_columns.fit(noted.replica.target, noted.table("people"))
+        copy_only_columns.fit(noted.replica.target, replace(table, plan=replace(table.plan, keep=(), keep_types=())))
     assert noted.pipeline.journal("SELECT relname FROM pg_class WHERE relname LIKE 'kept%' AND relkind = 'r'") == []
 
 
@@ -488,7 +488,7 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
         with target.transaction():
             wait_for_kept(target, hand.table("people"))
             hand.journal.set_state("backfilled", [table.id])
-        while hand.window().pending or kept.unfollowed(target, hand.table("people")):
+        while hand.window().pending or copy_only_columns.unfollowed(target, hand.table("people")):
             pass
         found = people.journal("SELECT id, who, body, legacy FROM people ORDER BY id")
         assert [row[:3] for row in found] == people.on_source("SELECT id, who, body FROM people ORDER BY id")

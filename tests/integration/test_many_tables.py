@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.apply.build import Build, build
+from airflow_provider_pgddl.engine.apply.index_build import Build, build
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.rows.chunks import Done, Work, copy_chunks

@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import preflight, too_old
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
-from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions

@@ -13,10 +13,10 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.following import comparison
+from airflow_provider_pgddl.engine.following import row_comparison
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows import checksums, comparing, ranges
+from airflow_provider_pgddl.engine.rows import checksums, range_comparison, ranges
 from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.conftest import Database, database_name
@@ -197,20 +197,20 @@ SLOW = "SELECT count(*), coalesce(sum({hash}), 0), count(pg_catalog.pg_sleep(0.0
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row takes a while, and no window's snapshot may be used for long."""
     monkeypatch.setitem(checksums._Q, "sum", SLOW)
-    monkeypatch.setattr(comparison, "WINDOW_SECONDS", 0.2)
+    monkeypatch.setattr(row_comparison, "WINDOW_SECONDS", 0.2)
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of which range each comparison was, or of which first."""
-    compare, tried = comparing.compare, list[int]()
+    compare, tried = range_comparison.compare, list[int]()
 
     def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> Compared:
         assert latest is not None
         tried.append(within.id)
         return compare(source, copy, sides, within, latest)
 
-    monkeypatch.setattr(comparing, "compare", counting)
+    monkeypatch.setattr(range_comparison, "compare", counting)
     return tried
 
 
@@ -337,17 +337,17 @@ def test_a_table_may_change_behind_a_range_that_took_too_long(
     first = list[int]()
 
     def too_long(
-        source: Session, copy: Session, todo: Todo, seconds: float, compared: list[comparing.Result], apart: bool
+        source: Session, copy: Session, todo: Todo, seconds: float, compared: list[range_comparison.Result], apart: bool
     ) -> None:
         if first:
-            comparing.compare_ranges(source, copy, todo, seconds, compared, apart)
+            range_comparison.compare_ranges(source, copy, todo, seconds, compared, apart)
             return
         first.append(todo[0][0].id)
         compared.append((first[0], 0, None))
         client.__enter__()
         source.execute("SELECT pg_catalog.pg_sleep(60)")  # until it is cancelled, for the client waits
 
-    monkeypatch.setattr(comparison, "compare_ranges", too_long)
+    monkeypatch.setattr(row_comparison, "compare_ranges", too_long)
     assert move.run("verify").tables["public.t"] == {"rows": ROWS, "differ": 0}
     client.finish()
     assert differences(source_dsn, target_dsn) == []
@@ -367,9 +367,9 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
             (None, ("2",)), (("2",), ("3",)), (("3",), None)]  # fmt: skip
         (single,) = ranges.parts(source, target, of.plan, Range(1, ("2",), ("3",)))
         assert not single.limited and Range(1, ("2",), ("3",)).limited
-        (sides,) = comparison.sides_of(target, [of], in_place=False).values()
+        (sides,) = row_comparison.sides_of(target, [of], in_place=False).values()
         late = 0.000_01  # seconds
-        results = list[comparing.Result]()
-        comparing.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
-        comparing.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
+        results = list[range_comparison.Result]()
+        range_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
+        range_comparison.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
     assert results == [(1, 0, None), (1, 1, ())]

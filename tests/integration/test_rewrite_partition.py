@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows.split import partition_name
+from airflow_provider_pgddl.engine.rows.partition_cells import partition_name
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.test_faults import Faults, until_done

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.following import comparison
+from airflow_provider_pgddl.engine.following import row_comparison
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
@@ -904,7 +904,7 @@ def test_a_mismatch_during_verify_or_right_before_the_swap_keeps_it_from_happeni
         (told.on_source if side == "source" else told.on_target)(*statements(number)[0])
 
     with monkeypatch.context() as while_comparing:
-        before_each(while_comparing, comparison, "one_window", lambda n: change(1) if n == 1 else None)
+        before_each(while_comparing, row_comparison, "one_window", lambda n: change(1) if n == 1 else None)
         result = move.run("verify")
     assert result.exit_code == 3
     assert [b["table"] for b in result.blocked] == ["public.users"]

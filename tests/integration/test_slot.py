@@ -11,14 +11,14 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import slot_log
-from airflow_provider_pgddl.engine.capture.stream import SlotLost
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows.logs import count_changes
+from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
 from airflow_provider_pgddl.engine.rows.windows import logs_of
 from tests.combinations import matrix
 from tests.conftest import Database

@@ -27,8 +27,8 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     decode,
     parse_lsn,
 )
-from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
-from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.server.connect import Session, connect, connect_replication
 from tests.combinations import matrix
@@ -540,7 +540,7 @@ def test_values_are_printed_as_by_every_session_of_ours(source: str) -> None:
 
 
 def test_a_slot_in_use_says_by_whom_and_is_worth_a_retry(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_pgddl.engine.capture.stream.RELEASE_WAIT", 0.1)
+    monkeypatch.setattr("airflow_provider_pgddl.engine.capture.slot_stream.RELEASE_WAIT", 0.1)
     capture(source, "CREATE TABLE t (id int PRIMARY KEY)")
     with stream_of(source):
         pid = one(source, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", slot_name(source))

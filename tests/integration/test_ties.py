@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.rows import ties
+from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 from tests.integration.lifecycle import execute
@@ -49,7 +49,7 @@ WHOLE = ["plain", "child", "parted", "to_parted", "to_part", "both_parted", "nob
 
 
 def found(conn: Session, names: list[str]) -> list[tuple[str, str, str]]:
-    keys = ties.look(conn, {n: ("public", name) for n, name in enumerate(names)}).keys
+    keys = foreign_keys_and_triggers.look(conn, {n: ("public", name) for n, name in enumerate(names)}).keys
     return [(k.name, k.child_table[1], k.parent_table[1]) for k in keys]
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, ColumnMeta, DroppedMeta, ObjectMeta, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import (
+    CapturedEvent,
+    ColumnMeta,
+    DroppedMeta,
+    ObjectMeta,
+    TableMeta,
+)
 
 
 def column(attnum: int, name: str, kind: str = "integer", **more: Any) -> ColumnMeta:

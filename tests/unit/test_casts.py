@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast
-from airflow_provider_pgddl.engine.schema.model import TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 
 
 def base(text: str) -> TypeModel:

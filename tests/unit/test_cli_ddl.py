@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.cli_ddl import _change, _events, age, aligned, cut, first_line
-from airflow_provider_pgddl.engine.schema.versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import diff
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
-from airflow_provider_pgddl.engine.ddl.foreign_key import constraint_name, is_not_valid, not_valid
+from airflow_provider_pgddl.engine.ddl.constraint_nodes import constraint_name, is_not_valid, not_valid
 from airflow_provider_pgddl.engine.ddl.parse import deparse, parse
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 
 SUPPORTED = [

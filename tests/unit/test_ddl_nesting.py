@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
-from airflow_provider_pgddl.engine.ddl.nesting import in_order
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
 from tests.unit.hand_made import event, thing
 
 

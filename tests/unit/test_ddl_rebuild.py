@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import parse
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
-from airflow_provider_pgddl.engine.schema.versions import rest_of
+from airflow_provider_pgddl.engine.schema.table_versions import rest_of
 from tests.unit.hand_made import column, event, gone, of_table, table, thing
 
 ITEMS = table(100, "shop", "Items", [column(1, "id", not_null=True), column(2, 'n"ote', "text", type_oid=25)])

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_pgddl.engine.apply.concurrently import Work, plain, plan
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.redact import LEFT_OUT, without_secrets
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.errors import StageFailed

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide, map_roles
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide, map_roles
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.model import COMMON_ALTER_TABLE_SUBCOMMANDS, CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline

@@ -24,10 +24,10 @@ from airflow_provider_pgddl.engine.job import file
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.pipeline import model as files
 from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, model_of
-from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
 from tests.conftest import REPOSITORY

@@ -20,9 +20,9 @@ JOURNALS = {
 # Writes in the transaction of whoever calls it, who is looked at in turn.
 WITHIN = {
     "apply.events.apply_together",
-    "rows.drain.drain_into_partitions",
+    "rows.windows_in_place.drain_into_partitions",
     "rows.fill.fill_together",
-    "rows.skipped.count_partial",
+    "rows.row_counters.count_partial",
     "rows.windows._in_place",
     "rows.windows.note_window",
     "rows.windows.stopped_by_drift",
@@ -45,11 +45,11 @@ WITHIN = {
 # Nobody else is the newest run, or it is nobody's.
 ALONE = {
     "stages._finished": "of a pipeline that no run is under way of: that this one had nothing to do",
-    "rows.skipped.count_refusal": "a metric, once the transaction that met the refusal is over",
+    "rows.row_counters.count_refusal": "a metric, once the transaction that met the refusal is over",
     "commands.ddl": "what a person decides about an event, which a run meets as it would have met it before",
-    "following.gate._add_lost_commits": "what was told to whom, by whoever looks",
-    "following.gate._reports": "the same",
-    "following.gate.shown": "what was shown to a task of Airflow",
+    "following.schema_gate._add_lost_commits": "what was told to whom, by whoever looks",
+    "following.schema_gate._reports": "the same",
+    "following.schema_gate.shown": "what was shown to a task of Airflow",
     "commands.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
 }
 

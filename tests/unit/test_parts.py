@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed, Unreachable
-from airflow_provider_pgddl.engine.parallel.parts import beside_each_other
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from tests.spark import work
 
 

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.engine import pipeline
 from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import seconds, size_bytes
+from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.model import (
     ALL_CREATE_TAGS,
     ALL_DROP_TAGS,
@@ -27,7 +28,6 @@ from airflow_provider_pgddl.engine.pipeline.model import (
     Pipeline,
 )
 from airflow_provider_pgddl.engine.pipeline.names import column_name, sql_type, table_name, table_pattern, written
-from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.reading import (
     as_set_up,
     changed_keys,

@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_pgddl.engine.ddl.parse import split
 from airflow_provider_pgddl.engine.schema.compatibility import compare
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, ConstraintModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.names import written
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, ConstraintModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.verdict import OR
 
 NAME = ("public", "users")

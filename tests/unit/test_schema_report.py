@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from airflow_provider_pgddl.engine.schema import report
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.verdict import OR, Choice, Finding, TableReport, Verdict, stopped
 
 ADDED = Finding(

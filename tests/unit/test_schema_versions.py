@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_pgddl.engine.ddl.captured import ColumnMeta, TableMeta
-from airflow_provider_pgddl.engine.schema.versions import TableDiff, diff, mask
+from airflow_provider_pgddl.engine.ddl.captured_events import ColumnMeta, TableMeta
+from airflow_provider_pgddl.engine.schema.table_versions import TableDiff, diff, mask
 from tests.unit.hand_made import column, table
 
 

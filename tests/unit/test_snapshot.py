@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
+from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 
 EPOCH = 2**32
 

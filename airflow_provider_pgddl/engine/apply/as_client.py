@@ -11,12 +11,12 @@ from typing import Literal
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, statement_node
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.altering import keeper_of
+from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of
 from airflow_provider_pgddl.engine.rights.trust import powers, untrusted
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries

@@ -12,7 +12,7 @@ from typing import Literal
 from postgast import pg_query_pb2
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.parse import (
     Name,
     Node,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.apply import concurrently
 from airflow_provider_pgddl.engine.apply.as_client import Client, client_of, roles_of, run_as
 from airflow_provider_pgddl.engine.apply.blockers import PATIENCE, Blockers
 from airflow_provider_pgddl.engine.apply.concurrently import State, Work
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.parse import start_of
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
@@ -26,8 +26,8 @@ from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRo
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rights.altering import alter, keeper_of
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter, keeper_of
 from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -339,7 +339,7 @@ class _Run:
         schemas = [schema for (schema,) in self.conn.execute(_Q["closed_copies"], [guest])] if guest else []
         with ExitStack() as open_to:
             for schema in schemas:
-                open_to.enter_context(keeping.may_make(self.conn, str(guest), schema))
+                open_to.enter_context(foreign_code.may_make(self.conn, str(guest), schema))
             yield
 
     def _give_away(self, roles: Collection[str]) -> list[str]:

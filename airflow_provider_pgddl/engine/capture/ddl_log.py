@@ -20,8 +20,8 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_messages
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.nesting import in_order
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait

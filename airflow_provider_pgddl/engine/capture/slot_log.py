@@ -15,8 +15,8 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
 from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
 from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
-from airflow_provider_pgddl.engine.capture.snapshot import Snapshot
-from airflow_provider_pgddl.engine.capture.stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
-from airflow_provider_pgddl.engine.schema.versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import diff
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries

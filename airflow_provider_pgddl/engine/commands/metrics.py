@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import Result, SchemaJournal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.schema.verdict import Reason
 from airflow_provider_pgddl.engine.server.connect import connect
 

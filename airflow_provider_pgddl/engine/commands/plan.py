@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
-from airflow_provider_pgddl.engine.ddl.foreign_key import not_valid
+from airflow_provider_pgddl.engine.ddl.constraint_nodes import not_valid
 from airflow_provider_pgddl.engine.ddl.lock_modes import locks
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema

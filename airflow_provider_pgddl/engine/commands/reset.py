@@ -13,11 +13,11 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.events import run_event
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
-from airflow_provider_pgddl.engine.ddl.finish import ORDER, group_of, key_of, undone
+from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
 from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
-from airflow_provider_pgddl.engine.following.capturing import (
+from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
     forget_capture,
     refuse_late_changes,
@@ -29,9 +29,9 @@ from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, P
 from airflow_provider_pgddl.engine.journal.pipelines import exists as journal_exists
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.rows.logs import logs_now
+from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
-from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 

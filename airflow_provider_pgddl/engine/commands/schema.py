@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.altering import Alterations, Step, TablePlan
+from airflow_provider_pgddl.engine.apply.target_alterations import Alterations, Step, TablePlan
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
-from airflow_provider_pgddl.engine.following.compare import Evaluated, evaluate
-from airflow_provider_pgddl.engine.following.gate import gate
+from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate
+from airflow_provider_pgddl.engine.following.schema_gate import gate
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -22,8 +22,8 @@ from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
-from airflow_provider_pgddl.engine.schema.model import Name
 from airflow_provider_pgddl.engine.schema.report import resolution
+from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind, TableReport
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
-from airflow_provider_pgddl.engine.following.gate import STUCK
+from airflow_provider_pgddl.engine.following.schema_gate import STUCK
 from airflow_provider_pgddl.engine.journal.control import Control, shown
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes, logs_now
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.lag import behind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, Verdict
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Verdict
 from airflow_provider_pgddl.engine.ddl.parse import Name
 
 WITHIN_REBUILT = "what made its table was rebuilt from metadata, which has it"

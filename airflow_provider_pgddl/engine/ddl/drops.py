@@ -7,9 +7,9 @@ from itertools import groupby
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.captured import DroppedMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import DroppedMeta
+from airflow_provider_pgddl.engine.ddl.compose import ident, joined, raw, spell
 from airflow_provider_pgddl.engine.ddl.parse import dotted_names
-from airflow_provider_pgddl.engine.ddl.spelling import ident, joined, raw, spell
 from airflow_provider_pgddl.engine.errors import PgddlError
 
 

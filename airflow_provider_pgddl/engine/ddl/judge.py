@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from postgast import ParseResult
 
 from airflow_provider_pgddl.engine.ddl import grants
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta, Verdict
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta, Verdict
+from airflow_provider_pgddl.engine.ddl.client_string import Statement, unsafe
 from airflow_provider_pgddl.engine.ddl.coverage import Coverage
 from airflow_provider_pgddl.engine.ddl.decision import Decision, Stop
-from airflow_provider_pgddl.engine.ddl.dropping import (
+from airflow_provider_pgddl.engine.ddl.drop_statements import (
     concurrent,
     drop_statements,
     dropped_names,
@@ -19,14 +20,20 @@ from airflow_provider_pgddl.engine.ddl.dropping import (
     taken_along,
     without_members,
 )
+from airflow_provider_pgddl.engine.ddl.event_objects import (
+    Target,
+    advance,
+    dropped_schema,
+    kind,
+    rename_schema,
+    touched,
+)
+from airflow_provider_pgddl.engine.ddl.out_of_scope_references import likeness_outside
 from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
-from airflow_provider_pgddl.engine.ddl.references import likeness_outside
 from airflow_provider_pgddl.engine.ddl.rules import Rules, is_drop
-from airflow_provider_pgddl.engine.ddl.statements import Statement, unsafe
-from airflow_provider_pgddl.engine.ddl.targets import Target, advance, dropped_schema, kind, rename_schema, touched
 from airflow_provider_pgddl.engine.ddl.trim import Trim
 from airflow_provider_pgddl.engine.errors import StageFailed
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from postgast import ParseResult, pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.event_objects import Target
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, statement_node, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.targets import Target
-from airflow_provider_pgddl.engine.ddl.words import (
+from airflow_provider_pgddl.engine.ddl.search_path_names import (
     WITHIN,
     CannotQualify,
     Words,

@@ -4,7 +4,7 @@ Tables and views come from two versions of their metadata, whatever was done to 
 statement that the server prints; what was dropped from the list of what went. The rest cannot be rebuilt, and says so.
 
 What versions hold but no statement here says (`rest`: storage, row security, triggers switched off …) is refused, so
-that nothing is done by half. Known to be missing: what no version holds (see `tables`).
+that nothing is done by half. Known to be missing: what no version holds (see `create_table`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.alter import alter_table
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.dropping import taken_along
+from airflow_provider_pgddl.engine.ddl.alter_table import alter_table
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
+from airflow_provider_pgddl.engine.ddl.compose import ident, raw, spell
+from airflow_provider_pgddl.engine.ddl.constraints_and_indexes import index_statement
+from airflow_provider_pgddl.engine.ddl.create_table import World, column, create_table, create_view, replica_identity
+from airflow_provider_pgddl.engine.ddl.drop_statements import taken_along
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drops
-from airflow_provider_pgddl.engine.ddl.keys import index_statement
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.rest import refuse_changed, refuse_made
-from airflow_provider_pgddl.engine.ddl.sequences import type_of_identity
-from airflow_provider_pgddl.engine.ddl.spelling import ident, raw, spell
+from airflow_provider_pgddl.engine.ddl.rebuild_gaps import refuse_changed, refuse_made
+from airflow_provider_pgddl.engine.ddl.serial_and_identity import type_of_identity
 from airflow_provider_pgddl.engine.ddl.subject import action_name
-from airflow_provider_pgddl.engine.ddl.tables import World, column, create_table, create_view, replica_identity
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
-from airflow_provider_pgddl.engine.schema.versions import name_of
+from airflow_provider_pgddl.engine.schema.table_versions import name_of
 
 __all__ = ["CannotRebuild", "rebuild"]
 

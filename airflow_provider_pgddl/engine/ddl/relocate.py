@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from postgast import ParseResult
 
-from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import (
     Name,
@@ -25,6 +24,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     walk,
 )
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 __all__ = [

@@ -38,7 +38,7 @@ class Rules:
     tables: frozenset[Name]
     """The pipeline's tables by their names now."""
     takes: Callable[[Name], bool]
-    """Whether the pipeline takes a table of this name: `tables.include` and `exclude`."""
+    """Whether the pipeline takes a table of this name: `create_table.include` and `exclude`."""
     in_place: bool
     major: int
     """The source's version, by whose grammar clients write."""

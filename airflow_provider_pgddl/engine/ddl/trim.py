@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 from postgast import ParseResult, pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.added import pin_defaults
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.coverage import Coverage
 from airflow_provider_pgddl.engine.ddl.decision import Stop
-from airflow_provider_pgddl.engine.ddl.dropping import cascade_statements
+from airflow_provider_pgddl.engine.ddl.deparse import printed
+from airflow_provider_pgddl.engine.ddl.drop_statements import cascade_statements
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild
-from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, quoted, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.printing import printed
-from airflow_provider_pgddl.engine.ddl.references import (
+from airflow_provider_pgddl.engine.ddl.event_objects import Target
+from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
     cut_constraint_actions,
     cut_foreign_keys,
     cut_owner,
     family_outside,
 )
+from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, quoted, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.rules import Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import cut
 from airflow_provider_pgddl.engine.ddl.subject import action_name
-from airflow_provider_pgddl.engine.ddl.targets import Target
+from airflow_provider_pgddl.engine.ddl.volatile_defaults import pin_defaults
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_pgddl.engine.apply.altering import Alterations, Step, TablePlan
+from airflow_provider_pgddl.engine.apply.target_alterations import Alterations, Step, TablePlan
 from airflow_provider_pgddl.engine.errors import Fenced, PgddlError
-from airflow_provider_pgddl.engine.following.compare import Evaluated, evaluate, is_as_described
+from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate, is_as_described
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy
-from airflow_provider_pgddl.engine.schema.model import Schemas
+from airflow_provider_pgddl.engine.schema.table_model import Schemas
 
 _VERBS = {"add_column": "Adding", "safe_type_change": "Altering", "drop_column": "Dropping"}
 

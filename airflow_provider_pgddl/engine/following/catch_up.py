@@ -10,10 +10,10 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
 from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
-from airflow_provider_pgddl.engine.following.late_tables import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
+from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
-from airflow_provider_pgddl.engine.job.slot import receive_backlog
+from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part

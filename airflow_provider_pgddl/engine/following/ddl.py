@@ -12,19 +12,19 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.ddl.captured import (
+from airflow_provider_pgddl.engine.ddl.captured_events import (
     TOLD_BY_A_DUMP,
     CapturedEvent,
     TableMeta,
     changes_a_dump,
     is_about,
 )
-from airflow_provider_pgddl.engine.ddl.defer import run_now
+from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide
+from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
-from airflow_provider_pgddl.engine.ddl.scope import Decision, Rules, decide
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
@@ -37,11 +37,11 @@ from airflow_provider_pgddl.engine.journal.pipelines import SHOWN, WAITS, TableR
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
-from airflow_provider_pgddl.engine.rows.clearing import clear_changed, clear_whole
-from airflow_provider_pgddl.engine.rows.flush import flush
+from airflow_provider_pgddl.engine.rows.ingest_for_ddl import clear_changed, clear_whole
+from airflow_provider_pgddl.engine.rows.wal_flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
-from airflow_provider_pgddl.engine.schema.model import Schemas
-from airflow_provider_pgddl.engine.schema.versions import mask
+from airflow_provider_pgddl.engine.schema.table_model import Schemas
+from airflow_provider_pgddl.engine.schema.table_versions import mask
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import direct
+from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
-from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain
-from airflow_provider_pgddl.engine.rows.logs import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
+from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
-from airflow_provider_pgddl.engine.rows.split import NoPartition
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries, writers_wait
@@ -44,7 +44,7 @@ def hand_over(context: Context) -> None:
                 "in trusted_roles, with our rights"
             )
             continue
-        late = direct.late_checks(context.source, table.plan)
+        late = direct_function.late_checks(context.source, table.plan)
         if late:
             context.say(f"{table.qualified}: stays with the change log: {', '.join(late)} is checked late (DEFERRABLE)")
             continue
@@ -72,7 +72,7 @@ def take_back(context: Context, tables: Sequence[TableRow]) -> None:
         def attempt(table: TableRow = table) -> None:
             with writers_wait(), conn.transaction():
                 _keep_writers_out(context, conn, table)
-                direct.take_back(conn, context.name, table.oid)
+                direct_function.take_back(conn, context.name, table.oid)
                 lease.check(conn, context.fence(table))
 
         with_tries(context.pipeline.swap, f"taking {table.qualified} back from its direct trigger", attempt)
@@ -95,7 +95,7 @@ def for_a_window(context: Context, tables: Sequence[TableRow], *, compared: bool
 def _modes(context: Context) -> dict[int, str]:
     if context.pipeline.capture.rows != "direct_trigger":
         return {}
-    return direct.modes(context.source, context.name)
+    return direct_function.modes(context.source, context.name)
 
 
 def _of_the_log(context: Context) -> list[TableRow]:
@@ -120,7 +120,7 @@ def _hand_over(context: Context, table: TableRow) -> None:
             if waiting > most:
                 raise _Stays(f"{waiting} changes came just now")
             drain(conn, table, most)
-            direct.hand_over(conn, context.name, table)
+            direct_function.hand_over(conn, context.name, table)
             lease.check(conn, context.fence(table))
 
     with_tries(context.pipeline.swap, f"handing {table.qualified} over to its direct trigger", attempt)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
 from airflow_provider_pgddl.engine.following.ddl import alone, captures_ddl, transport
-from airflow_provider_pgddl.engine.following.gate import MEND
+from airflow_provider_pgddl.engine.following.schema_gate import MEND
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow

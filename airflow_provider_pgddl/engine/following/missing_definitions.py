@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.finish import group_of, key_of, tree_of
+from airflow_provider_pgddl.engine.ddl.finish_statements import group_of, key_of, tree_of
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.sql import queries

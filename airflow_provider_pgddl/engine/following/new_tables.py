@@ -9,15 +9,15 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.parse import Name
-from airflow_provider_pgddl.engine.following.capturing import capture, note_keyless, stop_capture_of
-from airflow_provider_pgddl.engine.following.compare import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import attached, look_at, note_made, read_again, start_over
+from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
+from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
 
@@ -98,7 +98,7 @@ def _holds_rows_of_others(context: Context, late: TableRow, within: Collection[T
         others = [sql.Identifier(*name) for name in _leaves_of_copy(context, late) if name not in ours]
         found = [sql.SQL("EXISTS (SELECT FROM ONLY {})").format(other) for other in others]
         query = sql.SQL("SELECT {}").format(sql.SQL(" OR ").join([sql.SQL("false"), *found]))
-    return keeping.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
+    return foreign_code.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
 
 
 def _leaves_of_copy(context: Context, table: TableRow) -> list[Name]:

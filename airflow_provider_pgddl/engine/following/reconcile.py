@@ -11,13 +11,15 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.ddl.brought import brought
+from airflow_provider_pgddl.engine.ddl.added_columns import brought
 from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
-from airflow_provider_pgddl.engine.following.capturing import capture, release_leaf, stop_capture_of
-from airflow_provider_pgddl.engine.following.compare import (
+from airflow_provider_pgddl.engine.following.direct_trigger import take_back
+from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
+from airflow_provider_pgddl.engine.following.plans import first_plan, plan_for, values_missing
+from airflow_provider_pgddl.engine.following.schema_comparison import (
     KEYLESS,
     LOST_KEY,
     Evaluated,
@@ -26,25 +28,23 @@ from airflow_provider_pgddl.engine.following.compare import (
     recorded,
     removed_columns,
 )
-from airflow_provider_pgddl.engine.following.direct_trigger import take_back
-from airflow_provider_pgddl.engine.following.partitions import missing_partitions
-from airflow_provider_pgddl.engine.following.plans import first_plan, plan_for, values_missing
+from airflow_provider_pgddl.engine.following.table_capture import capture, release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.rows import kept
-from airflow_provider_pgddl.engine.rows.clearing import empty_again
-from airflow_provider_pgddl.engine.rows.logs import lost_tracks
+from airflow_provider_pgddl.engine.rows import copy_only_columns
+from airflow_provider_pgddl.engine.rows.change_log_reading import lost_tracks
+from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
+from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
-from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
-from airflow_provider_pgddl.engine.schema.change import Change, change_of, was_rewritten
+from airflow_provider_pgddl.engine.schema.change_effect import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.schema.model import Schemas
+from airflow_provider_pgddl.engine.schema.table_model import Schemas
 from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -399,9 +399,9 @@ def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str)
 def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
     """Records all but the verdict, which is returned."""
     journal = Journal(conn, pipeline)
-    kept.rekey(conn, was, look.fresh)
+    copy_only_columns.rekey(conn, was, look.fresh)
     journal.replan(replace(look.fresh, state=state))
-    kept.fit(conn, look.fresh)
+    copy_only_columns.fit(conn, look.fresh)
     journal.rename_chunks(look.fresh, look.now.leaves)
     names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
     if names[0] != names[1]:
@@ -420,7 +420,7 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
 
     def attempt() -> None:
         with context.fenced(was):
-            kept.rekey(context.target, was, look.fresh)
+            copy_only_columns.rekey(context.target, was, look.fresh)
             empty_again(context.target, look.fresh)
             context.journal.unplan(was.id)
             drop_pending(context.target, look.fresh)

@@ -10,10 +10,10 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.sequences import rebounded
+from airflow_provider_pgddl.engine.ddl.serial_and_identity import rebounded
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.job.context import Context, patiently
-from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -158,7 +158,7 @@ def positions(conn: Session, sequences: Mapping[Name, int]) -> dict[Name, Positi
         try:
             with conn.transaction():
                 conn.execute(_Q["hold"], [oids])
-                keeping.hold_schemas(conn, oids)
+                foreign_code.hold_schemas(conn, oids)
                 names = dict(conn.execute(_Q["names"], [oids]).fetchall())
                 query = sql.SQL(" UNION ALL ").join(
                     sql.SQL(_Q["position"]).format(number=sql.Literal(i), sequence=sql.SQL(names[oid]))

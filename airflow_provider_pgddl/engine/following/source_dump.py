@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
-from airflow_provider_pgddl.engine.ddl.partitioned import fits_partitioned
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.following.ddl import (
     came_since,
@@ -25,13 +25,13 @@ from airflow_provider_pgddl.engine.following.ddl import (
     read_shown,
     record_shown,
 )
-from airflow_provider_pgddl.engine.following.partitioning import Shaper
+from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rights.keeping import is_superuser
+from airflow_provider_pgddl.engine.rights.foreign_code import is_superuser
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema

@@ -14,7 +14,7 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.job.slot import receive
+from airflow_provider_pgddl.engine.job.slot_receiver import receive
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
@@ -23,8 +23,8 @@ from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating, say
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows.logs import Logs, logs_now
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.schema import verdict
@@ -168,7 +168,7 @@ class Context:
 
         new = {row.id: (row.oid, row.plan) for row in rows if key(row) not in self._keepers}
         if new:
-            found = keeping.look(self.source, self.target, new, self.pipeline.trusted_roles)
+            found = foreign_code.look(self.source, self.target, new, self.pipeline.trusted_roles)
             self._keepers |= {key(row): found[row.id] for row in rows if row.id in found}
         kept = {row.id: self._keepers[key(row)] for row in rows}
         for row in rows:
@@ -231,7 +231,7 @@ class Context:
         return Patience(self.pipeline.ddl.retry_for, let_wait=self.pipeline.swap.lock_timeout)
 
     def receive(self) -> None:
-        """See `slot.receive`."""
+        """See `slot_receiver.receive`."""
         receive(self)
 
     @property
@@ -284,7 +284,7 @@ def require_same_config(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipe
     then."""
     from airflow_provider_pgddl.engine.pipeline.reading import as_set_up, changed_keys
     from airflow_provider_pgddl.engine.preflight.findings import refuse
-    from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+    from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
 
     refuse(unsupported(pipeline), under_way=True)  # a key that may change can still ask for what is not built
     pipeline = as_set_up(pipeline, recorded)

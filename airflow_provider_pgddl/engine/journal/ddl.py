@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.decision_json import event_json, kept
 from airflow_provider_pgddl.engine.ddl.parse import dotted_names
-from airflow_provider_pgddl.engine.ddl.recorded import event_json, kept
 from airflow_provider_pgddl.engine.ddl.redact import without_secrets
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.ddl_rows import (
@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
-    from airflow_provider_pgddl.engine.ddl.scope import Decision
+    from airflow_provider_pgddl.engine.ddl.decide import Decision
 
 __all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "Status"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import Name
 
 Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"]

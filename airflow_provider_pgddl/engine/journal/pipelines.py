@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.ddl.captured import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import UsageError
@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.model.ranges import Bound
 from airflow_provider_pgddl.engine.model.tables import Leaf, Server, Table
-from airflow_provider_pgddl.engine.schema.model import Name
+from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.schema.verdict import Finding, stopped
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

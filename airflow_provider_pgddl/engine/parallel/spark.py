@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from airflow_provider_pgddl.engine.errors import Busy, Retry, StageFailed
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
-from airflow_provider_pgddl.engine.parallel.parts import Done, Failed, attempt, results
+from airflow_provider_pgddl.engine.parallel.part_results import Done, Failed, attempt, results
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath
 from airflow_provider_pgddl.engine.pipeline.model import (
     REPLICATED_TABLES_TAGS,
     Overrides,
@@ -12,7 +13,6 @@ from airflow_provider_pgddl.engine.pipeline.model import (
     column_lists,
 )
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, exact_columns, fits, table_name
-from airflow_provider_pgddl.engine.pipeline.origin import KeyPath
 
 
 def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.endpoint import ConnId, Endpoint
 from airflow_provider_pgddl.engine.pipeline.fields import NULL, OFF, Bytes, Count, Flag, Seconds, Section, Text
+from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin
 from airflow_provider_pgddl.engine.pipeline.names import (
     ColumnName,
     Pattern,
@@ -24,7 +25,6 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     exact_columns,
     table_name,
 )
-from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN, KeyPath, Origin
 
 # `ddl.tags: all`: what can be carried. Not in it is what is set up by people on each side, or holds their passwords
 # (publications, subscriptions, user mappings), and what leaves no definition behind (REFRESH, REINDEX).

@@ -21,8 +21,8 @@ from airflow_provider_pgddl.engine.errors import PipelineFileError
 from airflow_provider_pgddl.engine.pipeline.contradictions import contradictions
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint, literal_secrets, without_templates
 from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin, dotted, refused
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN, KeyPath, Origin, dotted, refused
 
 if TYPE_CHECKING:
     import yaml

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath, refused
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline, column_lists
 from airflow_provider_pgddl.engine.pipeline.names import (
     Table,
@@ -17,7 +18,6 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     table_name,
     written,
 )
-from airflow_provider_pgddl.engine.pipeline.origin import KeyPath, refused
 
 # Never part of a pipeline, whatever the patterns say.
 _SYSTEM_SCHEMA = re.compile(r"pg_.*|information_schema|pgddl|pgddl_.*", re.DOTALL)

@@ -13,11 +13,11 @@ from airflow_provider_pgddl.engine.preflight import (
     rewriting,
     servers,
     source_tables,
-    target_side,
+    target_contents,
 )
 from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
 from airflow_provider_pgddl.engine.preflight.findings import Finding, Where
-from airflow_provider_pgddl.engine.preflight.unbuilt import unsupported
+from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
 from airflow_provider_pgddl.engine.server.connect import Session
 
 OLDEST = 14
@@ -88,8 +88,9 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         ]  # fmt: skip
         return [*both, *first, *in_place, *last]
     created = [
-        target_side.target_rights, target_side.firing, target_side.silenced, target_side.existing,
-        target_side.existing_objects, target_side.extensions, target_side.roles, target_side.owners,
-        target_side.encodings, target_side.event_triggers, target_side.left_behind, source_tables.subscribed,
+        target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
+        target_contents.existing_objects, target_contents.extensions, target_contents.roles, target_contents.owners,
+        target_contents.encodings, target_contents.event_triggers, target_contents.left_behind,
+        source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *both, *first, *created, *last]

@@ -9,12 +9,12 @@ from typing import Any, Literal, LiteralString, NamedTuple
 
 from psycopg.rows import dict_row
 
-from airflow_provider_pgddl.engine.ddl.actions import AlterAction, alter_actions
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import Table, table_pattern, written
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.rights.keeping import NOTHING, Survey, survey
+from airflow_provider_pgddl.engine.rights.foreign_code import NOTHING, Survey, survey
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import Facts
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.rights.keeping import Code, Survey
+from airflow_provider_pgddl.engine.rights.foreign_code import Code, Survey
 from airflow_provider_pgddl.engine.rights.trust import more
 
 NAMED = 3  # pieces of code of one table that a finding names

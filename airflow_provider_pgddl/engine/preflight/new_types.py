@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import try_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.preflight.facts import Facts, actions
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("swap_rehearsal")

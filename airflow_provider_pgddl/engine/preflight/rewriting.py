@@ -9,8 +9,8 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
-from airflow_provider_pgddl.engine.ddl.actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
 from airflow_provider_pgddl.engine.preflight.facts import (
@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
 )
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.preflight.partitioning import partition_findings
-from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
@@ -91,7 +91,7 @@ def orders(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
         try:
             with side.conn.transaction():
-                keeping.execute(side.conn, facts.surveyed[described.oid].role, probe)
+                foreign_code.execute(side.conn, facts.surveyed[described.oid].role, probe)
         except (pg.UndefinedFunction, pg.AmbiguousFunction) as error:
             place = facts.pipeline.where("rewrite", key, "order_by")
             what = f"{place}: these columns have no order: {error.diag.message_primary}"

@@ -21,7 +21,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rights import keeping
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -113,7 +113,7 @@ def _hash_text(value: sql.Composable) -> sql.Composed:
 def compare(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None = None) -> Compared:
     """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ. QueryCanceled
     where it takes until `latest`, of time.monotonic(), in a transaction of both. The live table is locked."""
-    roles = keeping.reader_of(source, sides.plan), keeping.writer_of(copy, sides.plan)
+    roles = foreign_code.reader_of(source, sides.plan), foreign_code.writer_of(copy, sides.plan)
     with _Reading(source, copy, sides, within, latest, roles) as of:
         return _compare(of)
 
@@ -134,7 +134,7 @@ def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable
     """(rows, checksum) of a whole relation as the session sees it now, read as the role or as ourselves (''); `hash_`
     is one of `Sides`."""
     query = sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=sql.SQL(""))
-    ((rows, checksum),) = keeping.fetch(conn, role, query, ["bigint", "numeric"])
+    ((rows, checksum),) = foreign_code.fetch(conn, role, query, ["bigint", "numeric"])
     return int(rows), int(checksum)
 
 
@@ -209,7 +209,7 @@ class _Reading:
                 hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
                 mask=sql.Literal(BUCKETS - 1), **parts,
             )  # fmt: skip
-            found.append(keeping.fetch(conn, role, composed, types))
+            found.append(foreign_code.fetch(conn, role, composed, types))
         return found
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:

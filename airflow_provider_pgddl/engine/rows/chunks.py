@@ -23,12 +23,11 @@ from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import split, ties
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
-from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
-from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
+from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
@@ -38,6 +37,7 @@ from airflow_provider_pgddl.engine.rows.transfer import (
     refusal,
     write_statement,
 )
+from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
@@ -150,7 +150,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
         query = sql.SQL(_ORDER["cuts"]).format(
             column=sql.Identifier(column.name), source=plan.source, sample=sql.Literal(sample), parts=sql.Literal(count)
         )
-        cuts = list(dict.fromkeys(text for (text,) in keeping.fetch_held(source, plan, "reader", query, ["text"])))
+        cuts = list(dict.fromkeys(text for (text,) in foreign_code.fetch_held(source, plan, "reader", query, ["text"])))
     ranges: list[tuple[str, str | None, str | None]] = [
         ("values", low, high) for low, high in pairwise([None, *cuts, None])
     ]
@@ -248,7 +248,7 @@ class _Worker:
                 self._pace[leaf_oid] = 2 * LONGEST / (end - first)  # a quarter of it, the next time
                 raise
             except REFUSALS as error:
-                if isinstance(error, pg.CheckViolation) and split.has_no_partition(table.plan, error):
+                if isinstance(error, pg.CheckViolation) and partition_cells.has_no_partition(table.plan, error):
                     raise _NoPartition(table, rows_of, error) from None
                 raise _Changed(table_id, [refusal(error)], error) from None
             except GaveWay as error:
@@ -276,7 +276,7 @@ class _Worker:
     def _make_partitions(self, table: TableToCopy, rows: sql.Composed, error: pg.CheckViolation) -> None:
         """Those that a chunk's rows need; without a lock on the live table while we wait for other workers' chunks."""
         cells = self._cells(table, rows)
-        if not split.are_new(self._target, table.plan, cells):
+        if not partition_cells.are_new(self._target, table.plan, cells):
             place = (table.id, rows.as_string())
             if place not in self._without_partition:
                 self._without_partition.add(place)
@@ -286,18 +286,18 @@ class _Worker:
             return
         try:
             with lease.fenced(self._target, table.fence):
-                split.make(self._target, table.plan, cells)
+                partition_cells.make(self._target, table.plan, cells)
         except StageFailed as failed:
             self._stopped[table.id] = [failed.what]
 
-    def _cells(self, table: TableToCopy, rows: sql.Composed) -> list[split.Cell]:
+    def _cells(self, table: TableToCopy, rows: sql.Composed) -> list[partition_cells.Cell]:
         """Where these rows belong, read under the lock that keeps code of others out."""
         plan, patience = table.plan, Patience(self._work.patience)
         while True:
             try:
                 with self._target.transaction():
-                    keeping.lock(self._target, [(plan.source, plan)], "reader")
-                    return split.cells_of(self._target, plan, split.values(plan, rows))
+                    foreign_code.lock(self._target, [(plan.source, plan)], "reader")
+                    return partition_cells.cells_of(self._target, plan, partition_cells.values(plan, rows))
             except GaveWay as error:
                 patience.wait(error)
 
@@ -310,19 +310,21 @@ class _Worker:
             raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
-            behind = self._code(keeping.code_of_live(self._source, plans), keeping.code_of_copies(self._target, plans))
+            behind = self._code(
+                foreign_code.code_of_live(self._source, plans), foreign_code.code_of_copies(self._target, plans)
+            )
             return self._insert_select(plan, rows_of, plan.keepers.writer if behind else ""), 0, None
-        behind = self._code(keeping.code_of_copies(self._target, plans))
+        behind = self._code(foreign_code.code_of_copies(self._target, plans))
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)
-            reader = plan.keepers.reader if self._code(keeping.code_of_live(self._source, plans)) else ""
-            with ties.quiet(self._target, {table.id: table.plan}) as tied:
-                if stops := ties.told(tied.stops((), self._target.info.user)):
+            reader = plan.keepers.reader if self._code(foreign_code.code_of_live(self._source, plans)) else ""
+            with foreign_keys_and_triggers.quiet(self._target, {table.id: table.plan}) as tied:
+                if stops := foreign_keys_and_triggers.told(tied.stops((), self._target.info.user)):
                     raise _Changed(table.id, stops[table.id])
-                types = keeping.types_read(self._source, plan) if reader else ()
-                query = _select(keeping.as_typed(plan, types) if reader else plan, rows_of)
-                with keeping.selected(self._source, reader, query, types) as rows:
+                types = foreign_code.types_read(self._source, plan) if reader else ()
+                query = _select(foreign_code.as_typed(plan, types) if reader else plan, rows_of)
+                with foreign_code.selected(self._source, reader, query, types) as rows:
                     if behind:
                         copied = Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
                     else:
@@ -343,7 +345,7 @@ class _Worker:
 
     def _lock_and_compare(self, table: TableToCopy, oid: int, leaf: sql.Identifier, filenode: int) -> None:
         """Lock first, then look (C3): under the lock the file and the structure cannot change any more."""
-        keeping.lock(self._source, [(sql.SQL("ONLY {}").format(leaf), table.plan)], "reader")
+        foreign_code.lock(self._source, [(sql.SQL("ONLY {}").format(leaf), table.plan)], "reader")
         now = catalog.describe(self._source, [table.plan.oid], table.triggers).get(table.plan.oid)
         findings = drift(table.version, table.physical, now)
         if findings:
@@ -356,7 +358,7 @@ class _Worker:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
             plan.copy, plan.column_list, _select(plan, rows_of)
         )
-        return keeping.execute(self._target, role, statement)
+        return foreign_code.execute(self._target, role, statement)
 
 
 class _NoPartition(Exception):

@@ -12,8 +12,10 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import kept, ties
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     add_pending,
     count_pending,
@@ -21,9 +23,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
     take_pending,
 )
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
-from airflow_provider_pgddl.engine.rows.skipped import count_partial, count_refusal
-from airflow_provider_pgddl.engine.rows.ties import Ties
+from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
@@ -65,21 +65,21 @@ def fill_across(
         write_statement(wanted, plan.key_list(), plan.key_binary),
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
-    reader = keeping.reader_of(source, plan)
-    types = keeping.types_read(source, plan) if reader else ()
-    query = rows_of_keys(keeping.as_typed(plan, types) if reader else plan, wanted)
+    reader = foreign_code.reader_of(source, plan)
+    types = foreign_code.types_read(source, plan) if reader else ()
+    query = rows_of_keys(foreign_code.as_typed(plan, types) if reader else plan, wanted)
     with_kept = plan.keep and into is None
-    with keeping.selected(source, reader, query, types, wanted) as rows_shown:
+    with foreign_code.selected(source, reader, query, types, wanted) as rows_shown:
         if behind:
             rows = copy_behind(source, target, plan, rows_shown, f"pgddl_bare_{table_id}")
         else:
-            arrivals = kept.create_arrivals(target, plan, table_id) if with_kept else into or plan.copy
+            arrivals = copy_only_columns.create_arrivals(target, plan, table_id) if with_kept else into or plan.copy
             rows = copy_between(
                 source, target,
                 read_statement(rows_shown, plan.binary), write_statement(arrivals, plan.column_list, plan.binary),
             ).rows  # fmt: skip
     if with_kept:
-        kept.put_back(target, plan, table_id, taken)
+        copy_only_columns.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
     return keys, rows
@@ -88,11 +88,11 @@ def fill_across(
 def copy_behind(source: Session, target: Session, plan: Plan, rows: sql.Composable, name: str) -> int:
     """The rows of a query into a copy that has code of its owner: COPY cannot run behind the wall, so they come to a
     table of ours first, which runs none."""
-    arrivals, insert, as_they_are = keeping.bare_arrivals(target, plan, name)
+    arrivals, insert, as_they_are = foreign_code.bare_arrivals(target, plan, name)
     binary = plan.binary and as_they_are
     read, write = read_statement(rows, binary), write_statement(arrivals, plan.column_list, binary)
     copied = copy_between(source, target, read, write).rows
-    keeping.execute(target, plan.keepers.writer, insert, arrivals)
+    foreign_code.execute(target, plan.keepers.writer, insert, arrivals)
     target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
     return copied
 
@@ -125,12 +125,14 @@ def fill_tables(
                     continue
                 at_wall = table_id in behind
                 if fence:
-                    coded, stops = keeping.code_of_copies(target, {table_id: plan})
+                    coded, stops = foreign_code.code_of_copies(target, {table_id: plan})
                     if stops:
                         refused |= stops
                         continue
                     at_wall = bool(coded)
-                with ties.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied:
+                with (
+                    foreign_keys_and_triggers.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied
+                ):
                     if tied.tied or tied.triggers:
                         continue  # they came just now: the next window sees to it
                     here = (staged or {}).get(table_id, 0)
@@ -156,11 +158,11 @@ def fill_together(source: Session, target: Session, pipeline: str, tables: Seque
     try:
         with source.transaction(), target.transaction():
             for table in todo:
-                arrivals = kept.create_arrivals(target, table.plan, table.id)
+                arrivals = copy_only_columns.create_arrivals(target, table.plan, table.id)
                 counts.append(fill_across(source, target, table.plan, table.id, waiting[table.id], into=arrivals)[1])
                 arrived.append((table.plan, arrivals))
             if arrived:
-                ties.insert_together(target, arrived)
+                foreign_keys_and_triggers.insert_together(target, arrived)
             for (plan, arrivals), rows in zip(arrived, counts, strict=True):
                 count_partial(target, pipeline, plan, rows)
                 target.execute(sql.SQL("DROP TABLE {}").format(arrivals))

@@ -12,9 +12,10 @@ from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import ties
-from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     add_pending,
     delete_from_copy,
@@ -23,7 +24,6 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.ranges import where
 from airflow_provider_pgddl.engine.rows.reload import copy_keys
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, read_moves, untied
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
@@ -41,18 +41,18 @@ def take_out(
     with target.transaction():
         if hold_copies(target, {table.id: plan}):
             raise GaveWay(COPY_ALTERED)
-        behind, stops = keeping.code_of_copies(target, {table.id: plan})
+        behind, stops = foreign_code.code_of_copies(target, {table.id: plan})
         if stops:
             raise StageFailed("; ".join(stops[table.id]), table=table.qualified)
-        with ties.quiet(target, ties.by_id(tables)) as firing:
+        with foreign_keys_and_triggers.quiet(target, foreign_keys_and_triggers.by_id(tables)) as firing:
             _, tied, _ = untied(target, tables, firing, Window(done.taken_at, done.lsn))
             group = [t for t in tables if t.id in tied.tied] if table.id in tied.tied else [table]
             staged = {t.id: (t.plan, staging_table(target, "ingest", t.plan, t.id)) for t in group}
             staging = staged[table.id][1]
             keys = _stage(replica, table, within, staging, plan.keepers.writer if behind else "")
             if len(group) > 1:
-                ties.stage_referring(target, tied, staged)
-                ties.delete_together(target, staged.values())
+                foreign_keys_and_triggers.stage_referring(target, tied, staged)
+                foreign_keys_and_triggers.delete_together(target, staged.values())
             elif plan.keep:
                 ingest_keeping(target, table, staging, read_moves(replica, _logs(replica), table))
             else:
@@ -79,7 +79,7 @@ def _stage(replica: Replica, table: TableRow, within: Range, staging: sql.Identi
         ),
         copy=plan.copy_only, where=limited, staging=staging, same=plan.key_join("c", "k"),
     )  # fmt: skip
-    with keeping.selected(target, role, query, plan.key_types, staging) as rows:
+    with foreign_code.selected(target, role, query, plan.key_types, staging) as rows:
         insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, plan.key_list(), rows)
         return keys + target.execute(insert).rowcount
 

@@ -9,9 +9,9 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import kept, ties
-from airflow_provider_pgddl.engine.rows.logs import Logs, batches, log_keys
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -43,7 +43,7 @@ def forget_keys(target: Session, table: TableRow) -> None:
     """All that the target keeps of a table by key: pending keys, values of columns that its copy alone has, and the
     log that a slot fills."""
     drop_pending(target, table)
-    kept.drop(target, table)
+    copy_only_columns.drop(target, table)
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
 
 
@@ -96,14 +96,14 @@ def ingest_keys(
     return int(row[0]) if row else 0
 
 
-def ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, moves: kept.Moves) -> int:
+def ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, moves: copy_only_columns.Moves) -> int:
     """With the values of columns that the copy alone has: they follow their rows, to which they wait by pending key."""
     if table.state == "indexed":
-        kept.forget_strays(target, table, staging, pending_table(table.id))
-    kept.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
-    kept.forget_truncated(target, table, moves.truncated)
+        copy_only_columns.forget_strays(target, table, staging, pending_table(table.id))
+    copy_only_columns.save_leaves(target, table, moves.leaves)  # rows that blocks have brought since
+    copy_only_columns.forget_truncated(target, table, moves.truncated)
     keys = ingest_keys(target, table, staging, moves.leaves)
-    kept.follow(target, table, moves)
+    copy_only_columns.follow(target, table, moves)
     return keys
 
 
@@ -112,10 +112,10 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
     plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
     if plan.keep:
-        kept.delete_from_copy(target, table, staging)
+        copy_only_columns.delete_from_copy(target, table, staging)
         return
     delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
-    keeping.execute(target, plan.keepers.writer if behind else "", delete, staging)
+    foreign_code.execute(target, plan.keepers.writer if behind else "", delete, staging)
 
 
 def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], *, behind: bool = False) -> None:
@@ -127,7 +127,7 @@ def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], 
         # known.
         only = sql.SQL("" if plan.split else "ONLY ")
         role = plan.keepers.writer if behind else ""
-        ties.empty(target, [only + sql.Identifier(*name) for name in there], there, role)
+        foreign_keys_and_triggers.empty(target, [only + sql.Identifier(*name) for name in there], there, role)
 
 
 def wait_for_kept(target: Session, table: TableRow) -> None:
@@ -135,7 +135,7 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
     rows to a copy that started over. Which row a value belongs to, the next window tells. In the caller's
     transaction."""
     staging = staging_table(target, "ingest", table.plan, table.id)
-    kept.stage_keys(target, table, staging)
+    copy_only_columns.stage_keys(target, table, staging)
     ingest_keys(target, table, staging, ())
     target.execute(sql.SQL("TRUNCATE {}").format(staging))
 

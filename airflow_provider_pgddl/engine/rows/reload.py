@@ -14,10 +14,11 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import kept, ties
-from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     create_pending,
     drop_pending,
@@ -25,9 +26,8 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     pending_table,
     staging_table,
 )
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
-from airflow_provider_pgddl.engine.rows.ties import Ties
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves, watched
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
@@ -69,7 +69,7 @@ def reload(
             keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
         else:
             with replica.target.transaction():
-                with ties.quiet(replica.target, {table.id: table.plan}) as tied:
+                with foreign_keys_and_triggers.quiet(replica.target, {table.id: table.plan}) as tied:
                     _refuse_tied(tied)
                     keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
                 if not leaves and logs.on_target:
@@ -101,24 +101,26 @@ def _make_pending(
 ) -> int:
     if hold_copies(replica.target, {table.id: table.plan}):
         raise ChangedAgain(COPY_ALTERED)
-    coded, stops = keeping.code_of_copies(replica.target, {table.id: table.plan})
+    coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
     if stops:
         raise ChangedAgain("; ".join(stops[table.id]))
     record(replica.target)
     if not leaves:
         if table.plan.keep:
             moves = read_moves(replica, logs, table)
-            kept.save_all(replica.target, table)
-            kept.forget_truncated(replica.target, table, moves.truncated)
-            kept.follow(replica.target, table, moves)
+            copy_only_columns.save_all(replica.target, table)
+            copy_only_columns.forget_truncated(replica.target, table, moves.truncated)
+            copy_only_columns.follow(replica.target, table, moves)
         role = table.plan.keepers.writer if coded else ""
-        ties.empty(replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], role)
+        foreign_keys_and_triggers.empty(
+            replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], role
+        )
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         return copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
     rows = sum(copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
-    kept.save_leaves(replica.target, table, leaves)
+    copy_only_columns.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
     ingest_keys(replica.target, table, staging, list(leaves), behind=bool(coded))
     return rows
@@ -128,7 +130,9 @@ def copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.
     """The keys of the source's rows in `relation`, which a condition may follow."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key))
     query = sql.SQL("SELECT {} FROM {}").format(names, relation)
-    with keeping.selected(replica.source, keeping.reader_of(replica.source, plan), query, plan.key_types) as keys:
+    with foreign_code.selected(
+        replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key_types
+    ) as keys:
         if replica.in_place:
             return _insert(replica.source, into, plan, keys)
         read = read_statement(keys, plan.key_binary)

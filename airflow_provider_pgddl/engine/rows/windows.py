@@ -23,12 +23,12 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import kept, ties
-from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain_into_partitions
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillElsewhere, fill_tables, fill_together
-from airflow_provider_pgddl.engine.rows.flush import flush
-from airflow_provider_pgddl.engine.rows.logs import Logs, summaries
+from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     add_pending,
     count_pending,
@@ -39,10 +39,10 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
     truncate_leaves,
 )
-from airflow_provider_pgddl.engine.rows.shape import COPY_ALTERED, hold_copies
-from airflow_provider_pgddl.engine.rows.skipped import count_refusal
-from airflow_provider_pgddl.engine.rows.ties import Ties
+from airflow_provider_pgddl.engine.rows.row_counters import count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
+from airflow_provider_pgddl.engine.rows.wal_flush import flush
+from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain_into_partitions
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -160,7 +160,7 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0)
         rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
         live = [(sql.Identifier(schema, name), plans[oid]) for oid, schema, name, _, _ in rows]
         try:
-            keeping.lock(replica.source, live, "reader", wait)
+            foreign_code.lock(replica.source, live, "reader", wait)
         except Busy as busy:
             front = holders(replica.watcher, replica.pipeline, ["AccessExclusiveLock"])
             raise Busy(f"{busy.what}{front}", todo=busy.todo) from None
@@ -168,7 +168,7 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0)
             raise GaveWay("a table was dropped or renamed just now", todo="nothing: this is tried again") from None
         if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
             guarded = [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer]
-            keeping.lock(replica.source, guarded, "writer")
+            foreign_code.lock(replica.source, guarded, "writer")
 
 
 def stopped_by_drift(
@@ -216,15 +216,15 @@ def _across(
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
         healthy, behind = _guarded(source, target, healthy, done)
-        with ties.quiet(target, ties.by_id(healthy)) as firing:
+        with foreign_keys_and_triggers.quiet(target, foreign_keys_and_triggers.by_id(healthy)) as firing:
             healthy, tied, waits = untied(target, healthy, firing, done)
             if both := tied.tied & behind:
-                done.stopped |= {i: [ties.NOT_TOGETHER] for i in both}
+                done.stopped |= {i: [foreign_keys_and_triggers.NOT_TOGETHER] for i in both}
                 healthy = [t for t in healthy if t.id not in tied.tied]
                 tied = Ties()
             for table in healthy:
                 if table.plan.keep:
-                    kept.fit(target, table)
+                    copy_only_columns.fit(target, table)
             changed, staged = ingest_across(replica, logs, healthy, done, tied, behind)
             left = logs.left([t for t in healthy if t.id not in done.stopped], take or 1)
             done.left = sum(left.values())
@@ -275,7 +275,7 @@ def untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window
     """The tables that can be written to with these foreign keys and triggers on them, what ties them, and how many
     others wait for one that this window has stopped: it is looked at first."""
     stopped_before = bool(done.stopped)
-    stops = ties.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
+    stops = foreign_keys_and_triggers.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
     waits = set[int]()
     if stopped_before:  # a key to such a table looks like one to a table that nobody follows
         waits = {i for i in stops if i not in tied.triggers}
@@ -314,10 +314,10 @@ def _guarded(
     source: Session, target: Session, tables: Sequence[TableRow], done: Window
 ) -> tuple[list[TableRow], set[int]]:
     """The tables whose rows may be moved, and those of them whose copies are written to behind the wall."""
-    plans = ties.by_id(tables)
-    _, stops = keeping.code_of_live(source, plans)
-    behind, refused = keeping.code_of_copies(target, plans)
-    refused |= {t.id: [kept.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.keep}
+    plans = foreign_keys_and_triggers.by_id(tables)
+    _, stops = foreign_code.code_of_live(source, plans)
+    behind, refused = foreign_code.code_of_copies(target, plans)
+    refused |= {t.id: [copy_only_columns.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.keep}
     done.stopped |= stops | refused
     return [t for t in tables if t.id not in done.stopped], behind
 
@@ -335,7 +335,7 @@ def ingest_across(
         if lost_track:
             done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
             continue
-        if count == 0 and not (table.plan.keep and kept.unfollowed(replica.target, table)):
+        if count == 0 and not (table.plan.keep and copy_only_columns.unfollowed(replica.target, table)):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         keys = stage_keys(logs, replica.target, table, staging)
@@ -380,8 +380,8 @@ def _ingest_together(
             parts = {"staging": staging, "keys": plan.key_list(), "leaf": sql.Identifier(*leaf),
                      "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key))}  # fmt: skip
             target.execute(sql.SQL(_Q["stage_leaf"]).format(**parts))
-    ties.stage_referring(target, tied, staged)
-    ties.delete_together(target, staged.values())
+    foreign_keys_and_triggers.stage_referring(target, tied, staged)
+    foreign_keys_and_triggers.delete_together(target, staged.values())
     for table in tables:
         plan, staging = staged[table.id]
         parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
@@ -390,9 +390,9 @@ def _ingest_together(
     return changed
 
 
-def read_moves(replica: Replica, logs: Logs, table: TableRow) -> kept.Moves:
+def read_moves(replica: Replica, logs: Logs, table: TableRow) -> copy_only_columns.Moves:
     shown = logs.shown or catalog.current_snapshot(replica.source)
-    return kept.read_moves(logs.session, replica.target, table, logs.of(table), shown)
+    return copy_only_columns.read_moves(logs.session, replica.target, table, logs.of(table), shown)
 
 
 def _fill_here(replica: Replica) -> FillElsewhere:

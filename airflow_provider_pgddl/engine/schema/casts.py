@@ -13,7 +13,7 @@ from typing import Literal
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.schema.definitions import same_expression
-from airflow_provider_pgddl.engine.schema.model import TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 
 Kind = Literal["same", "safe", "lossy", "impossible"]
 Expression = Literal["column", "cast", "text"]

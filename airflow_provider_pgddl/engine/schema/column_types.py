@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, TypeModel
 from airflow_provider_pgddl.engine.schema.names import listed, literal, written
-from airflow_provider_pgddl.engine.schema.pair import Pair
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_pair import Pair
 from airflow_provider_pgddl.engine.schema.verdict import Finding
 
 _STRINGS = ("text", "character varying", "character", "name")

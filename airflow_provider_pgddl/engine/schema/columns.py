@@ -8,9 +8,9 @@ from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.column_types import collation_finding, type_difference
 from airflow_provider_pgddl.engine.schema.definitions import same_expression, tree_of
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, TypeModel
 from airflow_provider_pgddl.engine.schema.names import literal, written
-from airflow_provider_pgddl.engine.schema.pair import Pair
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_pair import Pair
 from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind
 
 _IDENTITY = {"a": "ALWAYS", "d": "BY DEFAULT"}

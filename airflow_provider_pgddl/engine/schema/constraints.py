@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.engine.ddl.parse import parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.schema.definitions import flags, same_constraint, same_index, tree_of
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.model import ConstraintModel
 from airflow_provider_pgddl.engine.schema.names import listed, written
-from airflow_provider_pgddl.engine.schema.pair import Pair
+from airflow_provider_pgddl.engine.schema.table_model import ConstraintModel
+from airflow_provider_pgddl.engine.schema.table_pair import Pair
 from airflow_provider_pgddl.engine.schema.verdict import Finding
 
 

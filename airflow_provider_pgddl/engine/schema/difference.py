@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.schema.casts import Cast
-from airflow_provider_pgddl.engine.schema.model import ColumnModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel
 from airflow_provider_pgddl.engine.schema.verdict import Finding
 
 

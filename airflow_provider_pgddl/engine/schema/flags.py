@@ -70,7 +70,7 @@ def merged(content: Mapping[str, Any], args: argparse.Namespace) -> dict[str, An
     """The pipeline's tree (`Pipeline.to_json`) with the flags of OPTIONS in it, for `load_pipeline`.
 
     A flag is stronger than the file; lists are added to the file's. UsageError says which flag is wrong."""
-    from airflow_provider_pgddl.engine.pipeline.origin import ORIGIN
+    from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
 
     tree = copy.deepcopy(dict(content))
     schema = tree["schema"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_pgddl.engine.schema.model import TypeModel
 from airflow_provider_pgddl.engine.schema.names import listed, literal, written
+from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 
 
 class Types:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from rich.cells import cell_len, chop_cells
 
-from airflow_provider_pgddl.engine.schema.model import ColumnModel, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import (
     Choice,
     Finding,

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.errors import Retry, remedy_for
-from airflow_provider_pgddl.engine.schema.model import (
+from airflow_provider_pgddl.engine.schema.table_model import (
     ColumnModel,
     ConstraintModel,
     Name,

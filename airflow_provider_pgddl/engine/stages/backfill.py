@@ -9,17 +9,17 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow, stop
-from airflow_provider_pgddl.engine.following.gate import validating
+from airflow_provider_pgddl.engine.following.schema_gate import validating
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
-from airflow_provider_pgddl.engine.job.slot import receiving
+from airflow_provider_pgddl.engine.job.slot_receiver import receiving
 from airflow_provider_pgddl.engine.journal.control import Control, Told
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
-from airflow_provider_pgddl.engine.parallel.parts import beside_each_other
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
-from airflow_provider_pgddl.engine.rows.clearing import empty_again, refuse_code
+from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
+from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
-from airflow_provider_pgddl.engine.rows.shape import hold_copies
 from airflow_provider_pgddl.engine.rows.throttle import limits
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.drift import drift

@@ -10,7 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.following.capturing import (
+from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
     forget_capture,
     refuse_late_changes,
@@ -19,8 +19,8 @@ from airflow_provider_pgddl.engine.following.capturing import (
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
-from airflow_provider_pgddl.engine.rows import kept
-from airflow_provider_pgddl.engine.rows.logs import count_changes
+from airflow_provider_pgddl.engine.rows import copy_only_columns
+from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries, writers_wait
@@ -76,7 +76,7 @@ def _give_up_way_back(context: Context) -> None:
     with context.fenced():
         for way in context.journal.reverses(context.journal.run):
             drop_pending(context.target, way.row)
-            kept.drop(context.target, way.row)
+            copy_only_columns.drop(context.target, way.row)
             context.journal.forget_reverse(way)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.following.catch_up import catch_up, ready, tell_lost_commits
-from airflow_provider_pgddl.engine.following.compare import AT_SWAP
 from airflow_provider_pgddl.engine.following.ddl import follow
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
-from airflow_provider_pgddl.engine.following.finishing import finish_all
+from airflow_provider_pgddl.engine.following.finish import finish_all
+from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.rows.throttle import limits
 from airflow_provider_pgddl.engine.server.lag import behind

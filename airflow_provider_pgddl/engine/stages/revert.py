@@ -16,23 +16,23 @@ from airflow_provider_pgddl.engine.apply.dependents import Carried
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
-from airflow_provider_pgddl.engine.following.capturing import refuse_late_changes
 from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
+from airflow_provider_pgddl.engine.following.table_capture import refuse_late_changes
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, Reverse, TableRow
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
-from airflow_provider_pgddl.engine.rights import keeping
-from airflow_provider_pgddl.engine.rows import kept
-from airflow_provider_pgddl.engine.rows.drain import NAMED, LostTrack, Unproven, drain
-from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rows import copy_only_columns
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys, pending_table
-from airflow_provider_pgddl.engine.rows.shape import copy_digests
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
+from airflow_provider_pgddl.engine.rows.windows_in_place import NAMED, LostTrack, Unproven, drain
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import Effort, Watch
@@ -175,7 +175,7 @@ def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
         old = sql.Identifier(old_schema(table.schema), table.name)
         with context.fenced():
             create_pending(conn, way.row)
-            kept.fit(conn, way.row)
+            copy_only_columns.fit(conn, way.row)
             if silenced is None:
                 silenced = [list(row) for row in conn.execute(_Q["noisy"], {"oid": table.oid})]
                 for kind, name, _ in silenced:
@@ -287,7 +287,7 @@ def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error
             parts = (sql.SQL(made), plan.source, trial, plan.key_join("t", "k"), sql.Literal(number))
             try:
                 with conn.transaction():
-                    keeping.fetch(conn, keeping.reader_of(conn, plan), query.format(*parts), ["text"], trial)
+                    foreign_code.fetch(conn, foreign_code.reader_of(conn, plan), query.format(*parts), ["text"], trial)
             except psycopg.DataError:
                 columns.append(column)
     return _said(error) + (f" (column {', '.join(columns)})" if columns else "")

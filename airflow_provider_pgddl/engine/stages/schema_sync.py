@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from airflow_provider_pgddl.engine.apply.build import Build, build, is_shared
 from airflow_provider_pgddl.engine.apply.events import GROUP, apply_events
+from airflow_provider_pgddl.engine.apply.index_build import Build, build, is_shared
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
-from airflow_provider_pgddl.engine.following.late_tables import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.reconcile import settle_built
 from airflow_provider_pgddl.engine.following.source_dump import settled_dump
+from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
-from airflow_provider_pgddl.engine.job.slot import receive_backlog
+from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, TableRow
-from airflow_provider_pgddl.engine.parallel.parts import beside_each_other
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.server.giving_way import SAY_EVERY, Effort

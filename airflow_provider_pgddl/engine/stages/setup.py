@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
-from airflow_provider_pgddl.engine.following.capturing import capture, note_keyless, stop_capture_of
-from airflow_provider_pgddl.engine.following.compare import KEYLESS
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
+from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.job.slot import wait_for_older_transactions
+from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
     follow,
     follow_what_blocks,
 )
-from airflow_provider_pgddl.engine.following.partitioning import make_partitions
+from airflow_provider_pgddl.engine.following.partition_by import make_partitions
 from airflow_provider_pgddl.engine.following.reconcile import take_copies
 from airflow_provider_pgddl.engine.following.source_dump import (
     ABSENT,

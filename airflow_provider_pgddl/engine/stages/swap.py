@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow
-from airflow_provider_pgddl.engine.following.finishing import finish_all
+from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.stages.cleanup import stop_capture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from airflow_provider_pgddl.engine.following.catch_up import followed, ready
-from airflow_provider_pgddl.engine.following.compare import AT_SWAP
-from airflow_provider_pgddl.engine.following.comparison import _is_current, _verdicts, compare
 from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.row_comparison import _is_current, _verdicts, compare
+from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 
 

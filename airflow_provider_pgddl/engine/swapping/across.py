@@ -13,7 +13,7 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.events import apply_together
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.ddl.foreign_key import (
+from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     constraint_name,
     is_not_valid,
     names_on_partition,
@@ -21,11 +21,11 @@ from airflow_provider_pgddl.engine.ddl.foreign_key import (
     on_partition,
     validated,
 )
-from airflow_provider_pgddl.engine.ddl.partitioned import constraint_of_comment
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
-from airflow_provider_pgddl.engine.following.comparison import sides_of
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
+from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
@@ -33,8 +33,8 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.preflight.findings import refuse
-from airflow_provider_pgddl.engine.rows.flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session

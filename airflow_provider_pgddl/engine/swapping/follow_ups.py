@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.ddl.subject import added_constraints, describ
 from airflow_provider_pgddl.engine.errors import LeftBehindTheWall, StageFailed, remedy_for
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import with_tries
 from airflow_provider_pgddl.engine.sql import queries

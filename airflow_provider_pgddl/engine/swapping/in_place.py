@@ -13,26 +13,26 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.apply.events import run_event
-from airflow_provider_pgddl.engine.capture import direct
-from airflow_provider_pgddl.engine.ddl.actions import dropped_columns, retyped_columns
+from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import dropped_columns, retyped_columns
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
-from airflow_provider_pgddl.engine.following import partitioning
+from airflow_provider_pgddl.engine.following import partition_by
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
-from airflow_provider_pgddl.engine.following.comparison import sides_of
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
+from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
-from airflow_provider_pgddl.engine.rows.drain import LostTrack, drain, prepare_drain
-from airflow_provider_pgddl.engine.rows.logs import Logs
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
+from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
-from airflow_provider_pgddl.engine.rows.split import NoPartition
-from airflow_provider_pgddl.engine.rows.whole import analyze, copy_all
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain, prepare_drain
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
@@ -110,7 +110,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     look = partial(_what_new_types_break, context, tables)
     refuse(with_tries(context.pipeline.swap, "looking at the new types", look), under_way=True)
     _create_old_schemas(context, tables)
-    partitioning.prepare(context, tables)
+    partition_by.prepare(context, tables)
     conn = context.session("source", "swap")
     guard, way_back, watch = SchemaGuard(context), WayBack(context), blockers_signalled(context)
 
@@ -157,7 +157,7 @@ def _exchange(
     keyless = [(t, sides[t.id]) for t in without_key]
     wanted = sorted({*involved(tables, keys), *carried.tables})
     # Writers hold the table when they come to a copy that they write to themselves.
-    written = direct.modes(conn, context.name)
+    written = direct_function.modes(conn, context.name)
     unseen = [(t.plan.copy_schema, t.plan.copy_name) for t in tables if t.oid not in written]
 
     def refuse_changed() -> None:
@@ -184,8 +184,8 @@ def _exchange(
         refuse_changed()
         drained = drain_all(context, conn, [t for t in tables if not t.keyless])
         copied = copy_all(conn, conn, keyless) if keyless else {}
-        for root in direct.modes(conn, context.name):
-            direct.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
+        for root in direct_function.modes(conn, context.name):
+            direct_function.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
             conn.execute(drop_statement(key))
         carried.take_away(conn)
@@ -195,7 +195,7 @@ def _exchange(
                 add_foreign_key(context, journal, key)
         carried.put_back(conn, replaced_names(tables), context.pipeline.trusted_roles)
         _finish(context, journal, conn, tables, events)  # after the foreign keys: it may comment on one
-        partitioning.own(conn, tables)
+        partition_by.own(conn, tables)
         for table, sequences in serials:
             own_sequences(conn, table, sequences)  # after the owner: they must have the same
         for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
@@ -341,7 +341,7 @@ def _move(conn: Session, table: TableRow, parts: _Parts) -> list[Serial]:
         conn.execute(sql.SQL("ALTER STATISTICS {} SET SCHEMA {}").format(sql.Identifier(schema, name), old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(live, old))
     conn.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(copy_name, home))
-    partitioning.move(conn, table)
+    partition_by.move(conn, table)
     homes = {name: sql.Identifier(schema) for schema, name in parts.statistics}
     for schema, name in parts.copy_statistics:
         if schema == copy_schema:
@@ -408,7 +408,7 @@ def _finish(
 def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
     """NOT VALID, which reads no row; what was validated is so again once the lock is gone."""
     conn = journal.conn
-    if statements := partitioning.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
+    if statements := partition_by.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
         for statement in statements:
             journal.add_follow_up(context.journal.run, statement)
         if key.comment:

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.waiting_statements import definition, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.rights.altering import alter
+from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

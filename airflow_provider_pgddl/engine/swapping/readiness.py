@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.following.comparison import compare, unverified
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
+from airflow_provider_pgddl.engine.following.row_comparison import compare, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 

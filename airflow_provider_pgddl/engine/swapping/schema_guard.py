@@ -12,16 +12,16 @@ from airflow_provider_pgddl.engine.ddl.grants import taken_back
 from airflow_provider_pgddl.engine.ddl.quoting import bare
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.following.compare import altered_columns, evaluate
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_held
 from airflow_provider_pgddl.engine.following.missing_definitions import without_finished
+from airflow_provider_pgddl.engine.following.schema_comparison import altered_columns, evaluate
 from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
-from airflow_provider_pgddl.engine.schema.model import Name, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import Name, TableModel
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.indexes import carry_indexes, carry_marks, name_as_on_source

@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Column, Table
-from airflow_provider_pgddl.engine.rows.shape import copy_digests
+from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait

@@ -1,0 +1,298 @@
+"""Comparing tables with their copies, range by range, each at a window's snapshot."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.following.catch_up import followed, one_window
+from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.failover import TODO
+from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.ranges import Bound, Range
+from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
+from airflow_provider_pgddl.engine.rows.mend import take_out
+from airflow_provider_pgddl.engine.rows.range_comparison import Part, Result, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
+from airflow_provider_pgddl.engine.rows.windows import Window
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+
+FEW_ROWS = 1000  # of a range that differs, which are read again as they are
+ROWS_A_DIFFERENCE = 20  # from which on it is cut first
+WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
+SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
+Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
+
+
+def compare(context: Context, again: Sequence[TableRow] = ()) -> int:
+    """Compares every table, or those in `again` only; StageFailed where one differs. Where the job says to mend, what
+    differs is read again first: returns how many rows were."""
+    chosen = {t.id for t in again}
+
+    def tables_now() -> list[TableRow]:
+        return [t for t in followed(context) if not chosen or t.id in chosen]
+
+    mended = 0
+    _compare_all(context, tables_now, mend=context.job.mend)
+    if context.job.mend and (mended := _take_out(context, tables_now)):
+        context.say(f"{mended} rows are read again, and compared once more")
+        _compare_all(context, tables_now)
+    tables = followed(context)
+    verdicts = _verdicts(context, tables)
+    differing = {name: v for name, v in verdicts.items() if v["differ"]}
+    if differing:
+        _raise_difference(context, tables, differing)
+    return mended
+
+
+def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
+    """Tables that the swap must refuse, each with the reason: never compared, not to the end, or differing."""
+    found = context.journal.verification([t.id for t in tables])
+    reasons = {}
+    for table in (t for t in tables if not t.keyless):  # such are compared when they are copied
+        left, _, differ = found.get(table.id, (1, 0, 0))
+        if differ:
+            reasons[table.qualified] = f"{_counted(differ)} rows differ"
+        elif left:
+            reasons[table.qualified] = "it was not verified to the end"
+    return reasons
+
+
+def _is_current(context: Context, tables: Sequence[TableRow]) -> bool:
+    """Whether the last verification stands: complete, equal, and no window has changed a copy since."""
+    row = context.row()
+    if row.verify_needed or unverified(context, tables):
+        return False
+    last = context.journal.last_done(row.run, "verify")
+    return last is not None and last["figures"].get("window") == row.window_no
+
+
+def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
+    """Ranges for the tables that have none in this job."""
+    cut = context.journal.tables_with_ranges(context.job.id)
+    tables = [t for t in tables if t.id not in cut]
+    if not tables:
+        return
+    found = sizes(context.target, [t.plan for t in tables])
+    chunk = context.pipeline.backfill.chunk_bytes
+    cuts = [
+        boundaries(context.source, context.target, t.plan, size, size.rows_of(chunk))
+        for t, size in zip(tables, found, strict=True)
+    ]
+    ranges = [
+        (table.id, number, low, high)
+        for table, of_table in zip(tables, cuts, strict=True)
+        for number, (low, high) in enumerate(pairwise([None, *of_table, None]))
+    ]
+    with context.fenced():
+        context.journal.add_ranges(context.job.id, ranges)
+
+
+def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend: bool = False) -> None:
+    """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
+    there; of a table whose rows do not lie in its key's order, all at once if they do. A range that takes too long is
+    cut. A table that DDL changes meanwhile is compared anew.
+
+    To `mend`, one that differs is cut until there are few rows to be read again. A row that is too many on the copy may
+    keep another from coming (UNIQUE): then none comes for now, and those that wait differ like the rest."""
+    replica = context.replica
+    journal, job = context.journal, context.job.id
+    _cut_missing(context, chosen())
+    total = len(journal.ranges_left([t.id for t in chosen()], job))
+    spread = _worth_spreading(context, chosen(), total)
+    planned: dict[int, Plan] = {}
+    sides: dict[int, Sides] = {}
+    at_once = set[int]()  # tables of which all ranges are tried as one
+    uncut = set[int]()  # ranges that took too long and cannot be cut
+    border = context.border()
+    seen, fill = 0, True
+    while True:
+        border.wait()
+        follow(context)
+        tables = chosen()
+        _cut_missing(context, tables)
+        left = journal.ranges_left([t.id for t in tables], job)
+        if not left:
+            return
+        if changed := [t for t in tables if planned.get(t.id) != t.plan]:
+            sides.update(sides_of(context.target, changed, in_place=context.in_place))
+            planned.update({t.id: t.plan for t in changed})
+            several = {table for table, ranges in Counter(r[1] for r in left).items() if ranges > 1}
+            at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
+        compared: list[Result] = []
+
+        def inside(
+            done: Window, left: Sequence[Left] = left, compared: list[Result] = compared, fill: bool = fill
+        ) -> None:
+            if context.in_place:
+                compared.clear()  # a window that gave way was taken back; across databases it had committed before
+            known = {range_id for range_id, _, _ in compared}
+            if not (done.pending and fill):  # else some keys are still to be read; the next window has fewer
+                todo = [
+                    (Range(number, low, high, number not in uncut, len(left) if table in at_once else 1), sides[table])
+                    for number, table, low, high in left
+                    if table not in done.stopped and number not in known
+                ]
+                if not todo:
+                    return
+                seconds = max(SHORTEST_SECONDS, WINDOW_SECONDS / context.patience.effort.share)
+                if spread and done.snapshot:
+                    compared += _compare_over_spark(context, done.snapshot, todo, seconds, mend)
+                else:
+                    compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
+
+        # A window is over all tables, as foreign keys of the target may tie them together.
+        over = tables if context.in_place else followed(context)
+        before = partial(_start_spark, context) if spread else None
+        window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
+        if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
+            fill, context.looked = False, False
+            follow(context, look=True)
+        too_long = {range_id for range_id, _, differ in compared if differ is None}
+        if mend:
+            too_long |= {r for r, rows, differ in compared if r not in uncut and _is_worth_cutting(rows, differ)}
+        compared = [found for found in compared if found[0] not in too_long]
+        with context.fenced():
+            journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
+        not_at_once = {table for range_id, table, _, _ in left if range_id in too_long} & at_once
+        at_once.difference_update(not_at_once)
+        uncut.update(_cut_up(context, too_long, [t for t in chosen() if t.id not in not_at_once]))
+        seen += len(compared)
+        context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
+
+
+def _is_worth_cutting(rows: int, differ: Sequence[str] | None) -> bool:
+    return bool(differ) and rows > max(FEW_ROWS, ROWS_A_DIFFERENCE * len(differ or ()))
+
+
+def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
+    """The rows of every range that differs, all of them before the first comes back; returns how many will be read
+    again. These ranges are to be compared once more."""
+    replica, job, border, taken = context.replica, context.job.id, context.border(), 0
+    while True:
+        border.wait()
+        follow(context)
+        tables = {t.id: t for t in chosen()}
+        todo = context.journal.ranges_differing([*tables], job)
+        if not todo:
+            return taken
+        over = [*tables.values()] if context.in_place else followed(context)
+        rows: dict[int, int] = {}
+
+        def inside(
+            done: Window, todo: Sequence[Left] = todo, tables: Mapping[int, TableRow] = tables,
+            over: Sequence[TableRow] = over, rows: dict[int, int] = rows,
+        ) -> None:  # fmt: skip
+            if context.in_place:
+                rows.clear()  # a window that gave way was taken back
+            deadline = time.monotonic() + WINDOW_SECONDS
+            there = [t for t in over if t.id not in done.stopped]
+            journal = Journal(replica.target, context.name)
+            for number, table, low, high in todo:
+                if table in done.stopped or number in rows:
+                    continue
+                again = partial(journal.compare_again, number)
+                rows[number] = take_out(replica, done, there, tables[table], Range(number, low, high), again)
+                if time.monotonic() > deadline:
+                    return
+
+        one_window(context, replica, over, inside=inside, fill=False)
+        taken += sum(rows.values())
+
+
+def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableRow]) -> set[int]:
+    """Puts shorter ranges in the place of each that is still there; returns those that cannot be cut."""
+    if not too_long:
+        return set()
+    plans, uncut = {t.id: t.plan for t in tables}, set[int]()
+    for range_id, table, low, high in context.journal.ranges_left([*plans], context.job.id):
+        if range_id not in too_long:
+            continue
+        shorter = parts(context.source, context.target, plans[table], Range(range_id, low, high))
+        if len(shorter) == 1:
+            uncut.add(range_id)
+            continue
+        with context.fenced():
+            context.journal.cut_range(range_id, [(part.low, part.high) for part in shorter])
+    return uncut
+
+
+def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
+    """Whether to compare over Spark: across databases, where there is much."""
+    size = context.journal.chunk_progress([t.id for t in tables])[3]
+    return not context.in_place and worth_spreading(context.pipeline, ranges, size)
+
+
+def _start_spark(context: Context) -> None:
+    """Its workers are there before a window holds a snapshot (C32), whatever became of them since the last one."""
+    from airflow_provider_pgddl.engine.parallel.spark import start
+
+    start(f"pgddl verify {context.name}", workers=context.pipeline.backfill.workers)
+
+
+def _compare_over_spark(
+    context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
+) -> list[Result]:
+    from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+    workers = context.pipeline.backfill.workers
+    share = math.ceil(len(todo) / workers)  # one behind the other: a worker's ranges are neighbours
+    work = [
+        Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
+             tuple(todo[first : first + share]), seconds, apart)
+        for first in range(0, len(todo), share)
+    ]  # fmt: skip
+    app = f"pgddl verify {context.name}"
+    shares = spread(compare_part, work, workers=workers, app=app, begin_within=BEGIN_WITHIN)
+    return [result for share in shares for result in share]
+
+
+def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:
+    """By table id, how source and copy are read to be compared; StageFailed where a copy is gone."""
+    names = {t.id: (t.plan.copy_schema, t.plan.copy_name) for t in tables}
+    oids = catalog.oids_of(target, names.values())
+    copies = catalog.describe(target, oids.values())
+    sides = {}
+    for table in tables:
+        copy = copies.get(oids.get(names[table.id], 0))
+        if copy is None:
+            todo = "`pgddl reset` the pipeline and start again"
+            raise StageFailed("its copy is gone", table=table.qualified, todo=todo)
+        types = {c.name: c.type for c in copy.columns}
+        sides[table.id] = Sides.in_place(table.plan, types) if in_place else Sides.across(table.plan)
+    return sides
+
+
+def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
+    found = context.journal.verification([t.id for t in tables])
+    return {t.qualified: {"rows": found[t.id][1], "differ": found[t.id][2]} for t in tables if t.id in found}
+
+
+def _counted(differ: int) -> str:
+    """A range knows no more than so many of its keys, so from there on nobody has counted them all."""
+    return f"at least {differ:,}" if differ >= LISTED else str(differ)
+
+
+def _raise_difference(context: Context, tables: Sequence[TableRow], differing: dict[str, dict[str, Any]]) -> None:
+    by_name = {t.qualified: t for t in tables}
+    lines = []
+    for name in differing:
+        keys = context.journal.differing(by_name[name].id)
+        lines.append(f"{name}: {_counted(differing[name]['differ'])} rows differ, such as {', '.join(keys[:5])}")
+    raise StageFailed(
+        "the copy does not equal the source: " + "; ".join(lines),
+        todo=f"do not swap. Find out who else writes to the copy; then {TODO}",
+        sql="SELECT t.schema_name, t.table_name, v.differ\nFROM pgddl.verifications v\n"
+        "JOIN pgddl.tables t ON t.id = v.table_id\n"
+        "WHERE v.differ <> '[]' ORDER BY v.id DESC;",
+    )

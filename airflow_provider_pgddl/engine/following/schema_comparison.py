@@ -1,0 +1,191 @@
+"""Source and target as they are now, table by table: what differs, and what the policy makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
+from airflow_provider_pgddl.engine.following.plans import left_out
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.schema import Recorded
+from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.difference import Difference
+from airflow_provider_pgddl.engine.schema.names import written
+from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
+from airflow_provider_pgddl.engine.schema.table_model import Name, Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.verdict import Finding, Verdict
+from airflow_provider_pgddl.engine.server import schema_reading
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+KEYLESS = "has no key, so its changes cannot be followed: give it a primary key, or leave it out (tables.exclude)"
+AT_SWAP = "has no key: no change of it is followed, it is copied whole at the swap while its writers wait"
+LOST_KEY = (
+    "has lost its key, so its changes cannot be followed: give it one again, or `pgddl reset --tables` it and run again"
+    " from setup, which leaves it to be copied whole at the swap"
+)
+INDEXED = ("indexed", "swapped", "cleaned")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One table on both sides. `skipped` are the source's columns (attnum as text) that the file leaves out, each with
+    its name in the file."""
+
+    source: TableModel | None
+    target: TableModel | None
+    differences: tuple[Difference, ...]
+    verdict: Verdict
+    skipped: Mapping[str, str]
+
+
+def evaluate(
+    pipeline: Pipeline, source: Session, target: Session, rows: Sequence[TableRow] | None, names: Collection[Name],
+    *, seen: Schemas | None = None,
+) -> dict[Name, Evaluated]:  # fmt: skip
+    """The tables of the journal (`rows`, by their recorded names) and others by name, both sides read once; of the
+    source what was `seen` of it, where that is given.
+
+    A table is found on the source by its oid where it is recorded, whatever it is called now."""
+    rows = list(rows or ())
+    present = _present(source, rows) if seen is None else {t.oid: name for name, t in seen.tables.items()}
+    wanted = {**{(r.schema, r.name): present.get(r.oid) for r in rows}, **{n: n for n in names}}
+    there = seen or schema_reading.read(source, [name for name in wanted.values() if name is not None])
+    copies = {name: _copy_name(pipeline, now or name) for name, now in wanted.items()}
+    old = {(r.plan.copy_schema, r.plan.copy_name) for r in rows}
+    here = schema_reading.read(target, {*copies.values(), *old})
+    by_name = {(r.schema, r.name): r for r in rows}
+    # What has a renamed table's name on the target is its copy only where its own has not kept its old name.
+    strange = {copy for name, copy in copies.items() if wanted[name] not in (None, name) and copy not in old}
+    return {
+        name: _evaluate(pipeline, name, now, there, here, copies[name], by_name.get(name), target.info.user, strange)
+        for name, now in wanted.items()
+    }
+
+
+def _present(source: Session, rows: Sequence[TableRow]) -> dict[int, Name]:
+    found = source.execute(queries("catalog")["relations"], {"oids": [r.oid for r in rows]}) if rows else ()
+    return {oid: (schema, name) for oid, schema, name, _, _ in found}
+
+
+def _copy_name(pipeline: Pipeline, name: Name) -> Name:
+    return (copy_schema(name[0]), name[1]) if pipeline.in_place else name
+
+
+def _evaluate(
+    pipeline: Pipeline, name: Name, now: Name | None, there: Schemas, here: Schemas, copy: Name, row: TableRow | None,
+    role: str, strange: Collection[Name],
+) -> Evaluated:  # fmt: skip
+    source = there.tables.get(now) if now else None
+    if source is not None and row is not None and source.oid != row.oid:
+        source = None  # another table has its name since we asked
+    target = here.tables.get(copy)
+    if source is not None and (target is None if row is None else row.state == "captured"):
+        what = f"{written(*copy)} is not on the target yet: the snapshot makes it"
+        finding = Finding("missing_on_target", "info", what, source=written(*name))
+        return Evaluated(source, None, (), Verdict("compatible", (finding,)), {})
+    former = _former_copy(row, here)
+    if source is not None and former is not None and (target is None or copy in strange):
+        finding = _renamed(name, now or name, (former.schema, former.name), copy, taken=target is not None)
+        return Evaluated(source, former, (), Verdict("mismatch", (finding,)), {})
+    skipped = _skipped(pipeline, source, row)
+    altered = altered_columns(pipeline, name)
+    found = compare(
+        source, target, here.types,
+        removed=removed_columns(row, source), renamed=_renamed_columns(row, source), altered=altered,
+        keyed=row is None or row.state in INDEXED, names=(now or name, copy), role=role,
+    )  # fmt: skip
+    found = [d for d in found if d.finding.column is None or d.finding.column not in altered]
+    if target is not None and source is not None and row is not None and row.plan.split is not None:
+        # The partition key is part of the copy's key (C23), by whose first columns rows are found again.
+        extended = {*(source.key or ()), row.plan.split.column} == {*(target.key or ())}
+        found = [d for d in found if d.finding.kind != "key" or not extended]
+    if source is None or target is None or any(d.finding.kind == "not_a_table" for d in found):
+        return Evaluated(source, target, tuple(found), judge_missing(found, TablePolicy.of(pipeline, name)), skipped)
+    skip = [c.name for c in source.columns if str(c.attnum) in skipped]
+    verdict = judge(source, target, found, TablePolicy.of(pipeline, name, skip=skip))
+    return Evaluated(source, target, tuple(found), verdict, skipped)
+
+
+def _skipped(pipeline: Pipeline, source: TableModel | None, row: TableRow | None) -> dict[str, str]:
+    if source is None:
+        return {}
+    numbers = {c.name: c.attnum for c in source.columns}
+    return left_out(pipeline, (source.schema, source.name), numbers, row.plan.left_out if row else {})
+
+
+def altered_columns(pipeline: Pipeline, name: Name) -> set[str]:
+    """The columns that rewrite.alter gives another shape on purpose."""
+    rewrite = pipeline.rewrites.get(name) if pipeline.in_place else None
+    return {a.column for a in alter_actions(rewrite.alter) if a.column} if rewrite else set()
+
+
+def removed_columns(row: TableRow | None, source: TableModel | None) -> list[str]:
+    """Columns that the source had once, and has no more."""
+    if row is None:
+        return []
+    now = {c.name for c in source.columns} if source else set()
+    return sorted({*row.removed_columns, *row.version["columns"]} - now)
+
+
+def _renamed_columns(row: TableRow | None, source: TableModel | None) -> dict[str, str]:
+    if row is None or source is None:
+        return {}
+    names = {c.attnum: c.name for c in source.columns}
+    taken = set(names.values())
+    return {
+        was: names[number]
+        for was, number in row.version.get("attnums", {}).items()
+        if was not in taken and number in names
+    }
+
+
+def _former_copy(row: TableRow | None, here: Schemas) -> TableModel | None:
+    """What still has the copy's recorded name, if it is the copy: a view may have taken the name of a renamed table."""
+    there = here.tables.get((row.plan.copy_schema, row.plan.copy_name)) if row is not None else None
+    if row is None or there is None:
+        return None
+    known = row.copy_physical  # of a partitioned table: its leaves
+    split = row.plan.partitioned or row.plan.split
+    is_it = there.relkind == "p" if split else not known or str(there.oid) in known
+    return there if is_it else None
+
+
+def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) -> Finding:
+    """`taken`: what has the new name on the target is none of the pipeline's, so no row of it is touched."""
+    what = f"Source table {written(*name)} is called {written(*now)} now; the target still has {written(*former)}"
+    fix = []
+    if taken:
+        what += f", and another table of the name {written(*copy)}"
+        fix.append(f"ALTER TABLE {written(*copy)} RENAME TO {written(copy[1] + '_before_pgddl')};")
+    if former[0] != copy[0]:
+        fix.append(f"ALTER TABLE {written(*former)} SET SCHEMA {written(copy[0])};")
+    if former[1] != copy[1]:
+        fix.append(f"ALTER TABLE {written(copy[0], former[1])} RENAME TO {written(copy[1])};")
+    return Finding(
+        "missing_on_target", "mismatch", what, source=written(*now), target=written(*former), fix=tuple(fix),
+        reason="missing_table",
+    )  # fmt: skip
+
+
+def is_as_described(source: TableModel, table: tables.Table) -> bool:
+    """Whether two looks at a table of the source, at two moments, saw the same columns and key."""
+    seen = [(c.attnum, c.name, c.type, c.generated) for c in table.columns]
+    return seen == [(c.attnum, c.name, c.type.text, c.generated) for c in source.columns] and source.key == (
+        table.key.columns if table.key else None
+    )
+
+
+def recorded(evaluated: Evaluated, *more: Finding) -> Recorded:
+    """A verdict as the journal keeps it."""
+    from airflow_provider_pgddl.engine.schema.report import resolution  # with rich behind it
+
+    verdict = evaluated.verdict
+    findings = (*verdict.findings, *more)
+    status = "mismatch" if more else verdict.status
+    prints = [side.fingerprint() if side else None for side in (evaluated.source, evaluated.target)]
+    return status, findings, resolution(findings), (prints[0], prints[1])

@@ -1,0 +1,139 @@
+"""Capturing a table, and letting one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
+from airflow_provider_pgddl.engine.server.strong_locks import with_tries, writers_wait
+from airflow_provider_pgddl.engine.sql import queries
+
+
+def note_keyless(context: Context, table: Table) -> TableRow:
+    """Takes a table without a key in, as one that is copied whole at the swap: nothing of it is captured."""
+    run, log = context.journal.run, change_log.log_name(context.name, table.oid)
+    plan = first_plan(context.pipeline, table)
+    with context.fenced():
+        context.journal.add_table(run, table, log, plan)
+    context.say(f"{table.qualified}: {AT_SWAP}")
+    return next(t for t in context.journal.tables(run) if t.oid == table.oid)
+
+
+def capture(context: Context, oid: int) -> tuple[Table, str]:
+    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
+    swap = context.pipeline.swap
+    if context.pipeline.by_slot:
+        return _capture_by_slot(context, oid)
+    prepared, log = change_log.prepare(context.source, context.name, oid)
+    first_plan(context.pipeline, prepared)  # refuses what cannot be copied before any writer meets a trigger
+
+    def attempt() -> Table:
+        with writers_wait():
+            return change_log.start(context.source, context.name, prepared, swap.lock_timeout)
+
+    return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
+
+
+def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
+    swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
+    if oid not in described:
+        raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+    prepared = described[oid]
+    if prepared.key is None:
+        raise Retry("has lost its key just now", table=prepared.qualified, todo="run setup again")
+    first_plan(context.pipeline, prepared)
+    source, target, fence = context.source, context.target, context.fence()
+
+    def attempt() -> tuple[Table, str]:
+        with writers_wait():
+            return slot_log.capture(source, target, fence, context.name, prepared, swap.lock_timeout)
+
+    return with_tries(swap, f"capturing {prepared.qualified}", attempt)
+
+
+_Q = queries("swap")
+
+
+def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:
+    """Whoever still wrote to what was replaced after the swap (the source, or in place the old table) would lose those
+    rows without a word."""
+    logged = set(change_log.captured_roots(source, pipeline))
+    changes = count_changes(logs, [t for t in tables if t.oid in logged])
+    late = {t.qualified: changes[t.id] for t in tables if changes.get(t.id)}
+    if late:
+        listed = ", ".join(f"{name}: {n}" for name, n in late.items())
+        raise StageFailed(
+            f"the replaced tables were written to after the swap ({listed}); this would lose those changes",
+            todo="carry them over by hand (the change logs name their keys), empty the logs on the "
+            f"{'source' if logs.session is source else 'target'}, then run this again",
+            sql="\n".join(
+                sql.SQL("DELETE FROM {};").format(change_log.log_table(t.log_table)).as_string()
+                for t in tables
+                if t.qualified in late
+            ),
+        )
+
+
+def stop_capture_of(
+    source: Session,
+    pipeline: Pipeline,
+    oid: int,
+    *,
+    only_if_empty: bool = False,
+    then: Callable[[], None] | None = None,
+) -> None:
+    """One table's triggers, functions and log; `only_if_empty`: LateChanges where the log holds some by then. `then` is
+    called in the same transaction."""
+
+    def attempt() -> None:
+        with writers_wait(), source.transaction():
+            limit_lock_wait(source, pipeline.swap.lock_timeout)
+            change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
+            if then is not None:
+                then()
+
+    with_tries(pipeline.swap, "dropping the capture triggers", attempt)
+
+
+def release_leaf(context: Context, leaf: int) -> None:
+    """The triggers and the function of a partition that is its table's no longer."""
+
+    def attempt() -> None:
+        with writers_wait(), context.source.transaction():
+            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
+            change_log.release(context.source, context.name, leaf)
+
+    with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt)
+
+
+def drop_schema_if_empty(conn: Session, schema: str) -> None:
+    row = conn.execute(_Q["schema_objects"], [schema]).fetchone()
+    if row and row[0] == 0:
+        conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(schema)))
+
+
+def forget_capture(source: Session, pipeline: str) -> None:
+    """Takes the pipeline off the source; the last one takes the core set down, but for what a fence stands on."""
+    if not migrations.state(source, "core")["applied"]:
+        return
+    ddl_log.stop(source, pipeline)
+    slot_log.stop_slot(source, pipeline)
+    with source.transaction():
+        left, fenced = change_log.forget_pipeline(source, pipeline)
+    if left == 0:
+        migrations.revert(source, "core", to=change_log.FENCE_VERSION if fenced else 0)
+        migrations.revert(source, "injector")

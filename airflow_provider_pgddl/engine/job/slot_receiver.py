@@ -1,0 +1,109 @@
+"""What a slot yields, brought into the change logs: before every window, and while blocks are copied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from airflow_provider_pgddl.engine.capture import slot_log
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, from_postgres
+from airflow_provider_pgddl.engine.progress import amount, repeating
+from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+if TYPE_CHECKING:
+    from airflow_provider_pgddl.engine.job.context import Context
+
+RECEIVE_EVERY = 10.0  # seconds, while blocks are copied
+BACKLOG = 16 << 20  # bytes of WAL, which a window reads in a fraction of a second
+OLDER_TRANSACTIONS_WAIT = 60.0  # seconds; then a retryable error names who is in the way
+
+
+def receive(context: Context) -> None:
+    """All that the source has committed by now, where a slot fills the change logs. SlotLost where changes are gone,
+    but with `capture.on_slot_lost: restart_tables`, which reads the tables again; Retry where the slot keeps back too
+    much of the source's WAL."""
+    if not context.pipeline.by_slot:
+        return
+    source, target = context.session_once("source", "receive"), context.session_once("target", "receive")
+
+    def stream(slot: str) -> SlotStream:
+        return SlotStream(context.source_dsn, slot, slot, pipeline=context.name, token=context.lease.token)
+
+    try:
+        slot_log.receive(source, target, stream, context.name, context.lease.fence)
+    except SlotLost as lost:
+        if context.pipeline.capture.on_slot_lost != "restart_tables":
+            raise
+        context.say(f"{lost.what}: a new one is made, and every table is read again")
+        slot_log.begin_anew(source, target, context.name, context.pipeline.capture.failover, context.lease.fence)
+        wait_for_older_transactions(context)
+        slot_log.receive(source, target, stream, context.name, context.lease.fence)
+    _refuse_much_wal(context, source)
+
+
+def receive_backlog(context: Context) -> None:
+    """Where much has not been read, before a window keeps a snapshot and locks for it."""
+    if context.pipeline.by_slot and slot_log.backlog(context.source, context.target, context.name) > BACKLOG:
+        receive(context)
+
+
+def _refuse_much_wal(context: Context, source: Session) -> None:
+    """All has been read: what is kept back now is a transaction's that has not ended, and would fill the disk."""
+    limit = context.pipeline.capture.max_retained_wal
+    retained = slot_log.retained(source, context.name)
+    if retained > limit and source.execute(queries("slot_log")["in_progress"]).fetchone() == (True,):
+        raise Retry(
+            f"the slot keeps back {amount(retained)}B of the source's WAL, more than capture.max_retained_wal"
+            f" ({amount(limit)}B), for a transaction that has not ended",
+            todo="end the source's oldest transactions, or raise capture.max_retained_wal; then run the stage again",
+            sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity"
+            " WHERE backend_xid IS NOT NULL ORDER BY xact_start;",
+        )
+
+
+@contextmanager
+def receiving(context: Context) -> Iterator[None]:
+    """Goes on receiving while the block runs: a backfill takes hours, for which the source would keep its WAL."""
+    if not context.pipeline.by_slot:
+        yield
+        return
+
+    def again() -> None:
+        try:
+            receive(context)
+        except (PgddlError, psycopg.Error) as error:
+            failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="reading the slot")
+            context.say(f"the slot could not be read, which is tried again: {failure.what}")
+
+    with repeating("pgddl-receive", RECEIVE_EVERY, again):
+        yield
+
+
+def wait_for_older_transactions(context: Context) -> None:
+    """Until every transaction that was in progress when capture was complete has ended (C2)."""
+    source = context.source
+    snapshot = catalog.current_snapshot(source)
+    deadline, said = time.monotonic() + OLDER_TRANSACTIONS_WAIT, False
+    while True:
+        older = source.execute(queries("catalog")["transactions_before"], {"snapshot": snapshot}).fetchall()
+        if not older:
+            return
+        who = ", ".join(
+            f"prepared transaction {gid!r}" if gid else f"process {pid} of {user}" for _, pid, user, gid in older
+        )
+        if not said:
+            context.say(f"waiting for transactions that are older than capture: {who}")
+            said = True
+        if time.monotonic() > deadline:
+            raise Retry(
+                f"transactions that are older than capture did not end within {OLDER_TRANSACTIONS_WAIT:.0f} s: {who}",
+                todo="commit, roll back or end them; then run setup again (capture goes on meanwhile, nothing is lost)",
+            )
+        time.sleep(0.1)

@@ -1,0 +1,227 @@
+"""Foreign keys and triggers on copies that windows write to (C13).
+
+Ours make none before the swap, but the target may have its own. In the replica role none of them fires, as in native
+logical replication. Where our role may not take that, a row that left its copy would take others along (ON DELETE
+CASCADE), and one that comes back too early would be refused. So whatever refers to a row that leaves goes with it and
+is read again, and all of them leave in one statement and come back in one: checks and actions, which Postgres runs at
+the end of a statement, find nothing to do, in whatever order. Triggers cannot be kept from firing like that: they stop
+their table; and so do, in the replica role, those that are enabled ALWAYS or REPLICA: a row that is read again leaves
+and comes back, and they would take each for what an application does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan, equal
+from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("ties")
+Name = tuple[str, str]
+NOT_TOGETHER = (
+    "foreign keys of the target tie it to others, and it has code of its owner, as whom they cannot be written "
+    "together: drop one or the other, or name the owner in trusted_roles"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """One at an end of which, or at both, are copies: `child` refers to `parent`; None is another table. `same` are
+    (referenced column, operator, referring column)."""
+
+    name: str
+    child: int | None
+    parent: int | None
+    child_table: Name
+    child_partitioned: bool
+    parent_table: Name
+    parent_partitioned: bool
+    same: tuple[tuple[str, str, str], ...]
+
+
+# By table: each relation of its copy, with the names of its triggers.
+Triggers = Mapping[int, tuple[tuple[str, tuple[str, ...]], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What would fire on copies, by their tables' ids. `as_replica` are the triggers that do in the replica role."""
+
+    keys: tuple[ForeignKey, ...] = ()
+    triggers: Triggers = field(default_factory=dict)
+    as_replica: Triggers = field(default_factory=dict)
+    silenced: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.triggers or self.as_replica)
+
+    def in_replica_role(self) -> Ties:
+        """What is left of them for a session that has taken it."""
+        return Ties((), self.as_replica, silenced=True)
+
+    @property
+    def inner(self) -> list[ForeignKey]:
+        """Those to copies: to other tables they are checked when a row comes, and nothing else."""
+        return [key for key in self.keys if key.parent is not None]
+
+    @property
+    def tied(self) -> set[int]:
+        """The tables whose rows leave and come together."""
+        return {end for key in self.inner for end in (key.parent, key.child) if end is not None}
+
+    def stops(self, keeping: Collection[int], role: str) -> dict[int, list[tuple[str, str]]]:
+        """The tables to which nothing can be written so, each with why and the SQL that changes that; the copies of
+        those in `keeping` have values that nobody else knows."""
+        grant = f"GRANT SET ON PARAMETER session_replication_role TO {sql.Identifier(role).as_string()}"
+        found: dict[int, list[tuple[str, str]]] = {}
+        for table, fired in self.triggers.items():
+            names = ", ".join(name for _, listed in fired for name in listed)
+            disable = " ".join(
+                f"ALTER TABLE {relation} DISABLE TRIGGER {sql.Identifier(name).as_string()};"
+                for relation, listed in fired
+                for name in listed
+            )
+            what = f"triggers on the target would fire for every replayed row ({names})"
+            found.setdefault(table, []).append(
+                (f"{what}, as they are enabled ALWAYS or REPLICA", disable) if self.silenced
+                else (f"{what}, and role {role} may not keep them from it", f"{disable} -- or {grant}")
+            )  # fmt: skip
+        for key in self.inner:
+            assert key.parent is not None
+            far, here = ".".join(key.child_table), found.setdefault(key.parent, [])
+            what = f"foreign key {key.name} of {far} on the target refers to it"
+            child = sql.Identifier(*key.child_table).as_string()
+            drop = f"ALTER TABLE {child} DROP CONSTRAINT {sql.Identifier(key.name).as_string()}; -- or {grant}"
+            if key.child is None:
+                what += f", which is not followed here: a row that is replayed would take rows of {far} along"
+                here.append((f"{what}, and role {role} may not prevent it", drop))
+            elif {key.parent, key.child} & {*keeping}:
+                what += ", and one of both has columns that only the target has"
+                here.append((f"{what}: role {role} may not switch it off", drop))
+        return {table: why for table, why in found.items() if why}
+
+
+@contextmanager
+def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
+    """Around what writes rows, in the caller's transaction: foreign keys and triggers on these copies do not fire where
+    our role may see to that; else, and where they would all the same, what they are.
+
+    GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
+    names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
+    before = look(target, names)
+    silenced = bool(before) and may_silence(target)
+    if silenced:
+        target.execute("SET LOCAL session_replication_role = replica")
+    yield before.in_replica_role() if silenced else before
+    if look(target, names) != before:
+        raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
+
+
+def may_silence(target: Session) -> bool:
+    """Whether the session may take the replica role, in which none of them fires."""
+    return may_set(target, "session_replication_role")
+
+
+def look(target: Session, names: Mapping[int, Name]) -> Ties:
+    """What is there on these tables, which are known by any number."""
+    args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()]}
+    with plans_kept(target):
+        found = target.execute(_Q["foreign_keys"], args).fetchall()
+        rows = target.execute(_Q["triggers"], args).fetchall()
+    keys = tuple(
+        ForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
+        for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in found
+    )
+    return Ties(
+        keys, _by_table((t, r, names) for t, r, names, _ in rows), _by_table((t, r, names) for t, r, _, names in rows)
+    )
+
+
+def _by_table(rows: Iterable[tuple[int, str, Sequence[str]]]) -> Triggers:
+    found: dict[int, tuple[tuple[str, tuple[str, ...]], ...]] = {}
+    for table, relation, names in rows:
+        if names:
+            found[table] = (*found.get(table, ()), (relation, tuple(names)))
+    return found
+
+
+def empty(target: Session, relations: Sequence[sql.Composable], names: Iterable[Name], role: str = "") -> None:
+    """TRUNCATE, or DELETE where a foreign key would refuse that even in the replica role (C27); one statement, so that
+    none of them is checked in between. As the role where they have code of it."""
+    listed = list(names)
+    args = {"schemas": [s for s, _ in listed], "names": [n for _, n in listed]}
+    row = target.execute(_Q["is_referenced"], args).fetchone()
+    if row and row[0]:
+        parts = [sql.SQL("DELETE FROM {}").format(relation) for relation in relations]
+        foreign_code.execute(target, role, _at_once(parts))
+    else:
+        target.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(relations)))
+
+
+def stage_referring(target: Session, ties: Ties, staged: Mapping[int, tuple[Plan, sql.Identifier]]) -> None:
+    """Adds to the staged keys those of all rows of copies that refer to a staged one, and so on."""
+    grown = True
+    while grown:
+        grown = False
+        for key in ties.inner:
+            assert key.parent is not None and key.child is not None
+            (parent, parent_keys), (child, child_keys) = staged[key.parent], staged[key.child]
+            query = sql.SQL(_Q["refer_to_staged"]).format(
+                into=child_keys,
+                keys=child.key_list(),
+                columns=sql.SQL(", ").join(sql.Identifier("c", column) for column in child.key),
+                child=_relation(key.child_table, key.child_partitioned),
+                parent=_relation(key.parent_table, key.parent_partitioned),
+                same=sql.SQL(" AND ").join(
+                    equal(operator, sql.Identifier("p", p), sql.Identifier("c", c)) for p, operator, c in key.same
+                ),
+                staging=parent_keys,
+                join=parent.key_join("p", "k"),
+                known=child.key_join("c", "s"),
+            )
+            grown = target.execute(query).rowcount > 0 or grown
+
+
+def delete_together(target: Session, staged: Iterable[tuple[Plan, sql.Identifier]]) -> None:
+    parts = []
+    for plan, keys in staged:
+        target.execute(sql.SQL("ANALYZE {}").format(keys))
+        join = plan.key_join("c", "k")
+        parts.append(sql.SQL(_Q["delete"]).format(copy=plan.copy_only, staging=keys, join=join))
+    target.execute(_at_once(parts))
+
+
+def insert_together(target: Session, arrived: Iterable[tuple[Plan, sql.Identifier]]) -> None:
+    target.execute(_at_once([
+        sql.SQL(_Q["insert"]).format(copy=plan.copy, columns=plan.column_list, arrivals=arrivals)
+        for plan, arrivals in arrived
+    ]))  # fmt: skip
+
+
+def _at_once(statements: Sequence[sql.Composable]) -> sql.Composed:
+    parts = [
+        sql.SQL("{} AS ({})").format(sql.Identifier(f"part_{number}"), statement)
+        for number, statement in enumerate(statements)
+    ]
+    return sql.SQL("WITH {} SELECT").format(sql.SQL(", ").join(parts))
+
+
+def _relation(name: Name, partitioned: bool) -> sql.Composable:
+    relation = sql.Identifier(*name)
+    return relation if partitioned else sql.SQL("ONLY {}").format(relation)
+
+
+def told(stops: Mapping[int, Sequence[tuple[str, str]]]) -> dict[int, list[str]]:
+    """What `Ties.stops` says, as findings."""
+    return {table: [f"{what}: {fix}" for what, fix in why] for table, why in stops.items()}
+
+
+def by_id(tables: Iterable[TableRow]) -> dict[int, Plan]:
+    return {table.id: table.plan for table in tables}
