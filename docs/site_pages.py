@@ -1,16 +1,32 @@
 """Pages of the site that are made as it is built, so that they cannot differ from what they describe.
 
-MkDocs calls the functions `on_…`.
+MkDocs calls the functions `on_…`. A line `<!-- generated: NAME -->` of a page is replaced by what PARTS has under NAME.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from docs.generated import commands, journal, operators, pipeline_file, server_errors  # noqa: E402
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands.commands,
+    "flags of the policy": commands.policy_flags,
+    "journal": lambda: journal.tables("journal"),
+    "keys": pipeline_file.tables,
+    "operators": operators.operators,
+    "server errors": server_errors.remedies,
+    "source": lambda: journal.tables("core"),
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -20,3 +36,8 @@ def on_files(files: Files, config: Any) -> Files:
     text = (folder / "README.md").read_text(encoding="utf-8") + "\n## Results of the last full run\n\n" + results
     files.append(File.generated(config, "benchmarks.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """What is generated takes the place of its line; a name that is not there ends the build."""
+    return re.sub(r"^<!-- generated: (.+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_pgddl.demo import shop
+from airflow_provider_pgddl.demo import record, shop
 from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed
 from airflow_provider_pgddl.demo.compare import (
     Positions,
@@ -84,6 +84,9 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._start = time.monotonic()
+        self.began = time.time()
+        self.lines: list[tuple[float, str, str]] = []
+        """Seconds since the start, label and text of each line."""
         self._writers: Writers | None = None
         self._last = ("", "")
 
@@ -101,6 +104,7 @@ class Screen:
         if (label, text) == self._last:
             return  # nothing has moved
         self._last = (label, text)
+        self.lines.append((self.seconds, label, text))
         minutes, seconds = divmod(int(self.seconds), 60)
         body = f"[{style}]{escape(text)}[/]" if style else escape(text)
         self.console.print(f"[dim]{minutes}:{seconds:02}[/]  [cyan]{label:<12}[/] {body}", soft_wrap=True)
@@ -122,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, help="what the writers draw their choices from")
     parser.add_argument("--keep", action="store_true", help="at the end, leave the servers up until Ctrl-C")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what happened when to this file, as JSON")
     args = parser.parse_args(argv)
     screen = Screen(Console(stderr=args.json, highlight=False))
     if missing := spark.why_no_launch(os.environ | spark.launch_env(os.environ, local=True)):
@@ -176,6 +181,8 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         notes = writers.stop()
         ok = not notes.failures and not any(o.differences or o.rows_differing for o in outcomes)
         _report(screen, outcomes, writers)
+        if args.record:
+            record.write(args.record, screen.began, target, (MIGRATE, REWRITE), notes, screen.lines)
         if args.json:
             print(json.dumps({
                 "ok": ok, "seconds": round(screen.seconds, 1), "seed": writers.seed,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.pipeline.model import CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.tags import CREATE_TAGS, DROP_TAGS
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.test_reset import structure
 

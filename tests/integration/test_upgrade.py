@@ -14,7 +14,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.migrations import Migration
-from airflow_provider_pgddl.engine.pipeline.model import CREATE_TAGS, DROP_TAGS
+from airflow_provider_pgddl.engine.pipeline.tags import CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database
 from tests.integration.ddl_source import Source

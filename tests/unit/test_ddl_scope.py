@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide, map_roles
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
-from airflow_provider_pgddl.engine.pipeline.model import COMMON_ALTER_TABLE_SUBCOMMANDS, CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.tags import COMMON_ALTER_TABLE_SUBCOMMANDS, CREATE_TAGS, DROP_TAGS
 from tests.unit.hand_made import column, event, foreign_key, gone, of_table, table, thing
 
 T = table(1, "app", "t", ["id", "a"])

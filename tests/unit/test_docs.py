@@ -10,12 +10,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from airflow_provider_pgddl.engine.preflight.unbuilt import BUILT, unsupported
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.engine import errors
@@ -23,13 +23,13 @@ from airflow_provider_pgddl.engine.commands.ddl import HELD
 from airflow_provider_pgddl.engine.job import file
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.pipeline import model as files
-from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.pipeline import tags
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline, model_of
-from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
+from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
+from docs.generated import journal, operators, pipeline_file
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"
@@ -68,9 +68,9 @@ def test_the_pipeline_files_load_and_use_only_what_is_built(text: str) -> None:
 
 def test_the_example_shows_every_key_that_works() -> None:
     shown = {key for text in blocks(PIPELINE_FILE, "yaml") for key in keys_of(yaml.safe_load(text))}
-    works = {row.key for row in TABLE.values() if row.today != "not yet"}
+    works = {key for key in TABLE if key != "tables.existing"}  # refuse alone is built
     assert works - shown == {"source.dsn", "target.dsn"}  # a file has one of the two
-    assert shown <= works
+    assert shown <= TABLE.keys()
 
 
 def keys_of(tree: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -205,30 +205,40 @@ def test_every_option_of_the_policy_is_explained() -> None:
 
 def test_the_lists_of_tags_are_those_of_the_code() -> None:
     text = " ".join(DDL.read_text().split())
-    for name, tags in (
+    for name, listed in (
         ("create_tags", files.Ddl().create_tags),
         ("drop_tags", files.Ddl().drop_tags),
-        ("create_tags", files.CREATE_TAGS),
-        ("drop_tags", files.DROP_TAGS),
-        ("blocked_tags", files.BLOCKED_TAGS),
+        ("create_tags", tags.CREATE_TAGS),
+        ("drop_tags", tags.DROP_TAGS),
+        ("blocked_tags", tags.BLOCKED_TAGS),
     ):
-        assert f"- `{name}`: {', '.join(tags)}." in text
-    assert f"`scope: replicated_tables`: {', '.join(files.REPLICATED_TABLES_TAGS)}." in text
-    assert f"stands for: {', '.join(files.COMMON_ALTER_TABLE_SUBCOMMANDS)}." in text
+        assert f"- `{name}`: {', '.join(listed)}." in text
+    assert f"`scope: replicated_tables`: {', '.join(tags.REPLICATED_TABLES_TAGS)}." in text
+    assert f"stands for: {', '.join(tags.COMMON_ALTER_TABLE_SUBCOMMANDS)}." in text
     left_out = text.partition("Note what these leave out: ")[2].partition(". ")[0]
     for tag in re.split(", | and ", left_out):
-        assert tag not in (*files.CREATE_TAGS, *files.DROP_TAGS, *files.BLOCKED_TAGS), tag
+        assert tag not in (*tags.CREATE_TAGS, *tags.DROP_TAGS, *tags.BLOCKED_TAGS), tag
 
 
-def test_modules_and_tables_of_the_architecture_exist() -> None:
+def test_modules_that_the_explanation_names_exist() -> None:
+    engine = REPOSITORY / "airflow_provider_pgddl" / "engine"
+    packages = "|".join(path.name for path in engine.iterdir() if (path / "__init__.py").is_file())
+    sections = {key.rpartition(".")[0] for key in LEAVES}
+    named = 0
+    for page in (DOCS / "explanation").glob("*.md"):
+        for module in re.findall(rf"`(?:engine\.)?((?:{packages})\.[a-z_]+)(?:\.\w+)?`", page.read_text()):
+            path = engine / module.replace(".", "/")
+            known = path.is_dir() or path.with_suffix(".py").is_file() or module in sections | LEAVES.keys()
+            assert known, f"{page.name}: {module}"
+            named += 1
+    assert named > 15
+
+
+def test_tables_that_the_architecture_names_exist() -> None:
     text = ARCHITECTURE.read_text()
-    package = REPOSITORY / "airflow_provider_pgddl"
-    for module in set(re.findall(r"\bengine\.[a-z_]+", text)):
-        path = package / module.replace(".", "/")
-        assert path.is_dir() or path.with_suffix(".py").is_file(), module
     for name in ("journal", "core"):
         (row,) = re.findall(rf"^\|.*\(set `{name}`\)[^|]*\|([^|]*)", text, re.MULTILINE)
-        scripts = sorted((package / "engine" / "sql" / name).glob("*.up.sql"))
+        scripts = sorted((REPOSITORY / "airflow_provider_pgddl" / "engine" / "sql" / name).glob("*.up.sql"))
         tables = {t for script in scripts for t in re.findall(r"CREATE TABLE pgddl\.(\w+)", script.read_text())}
         assert set(re.findall(r"`([a-z_]+)`", row)) == tables
 
@@ -236,40 +246,8 @@ def test_modules_and_tables_of_the_architecture_exist() -> None:
 # The table of all keys
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a key and what is said of it."""
-
-    key: str
-    type: str
-    default: str
-    meaning: str
-    today: str
-    later: str
-
-
-def rows() -> Iterator[Row]:
-    for line in PIPELINE_FILE.read_text().splitlines():
-        if line.startswith("| `"):
-            key, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-            yield Row(key.strip("`"), *cells)
-
-
-TABLE = {row.key: row for row in rows()}
-
-
-def leaves_of(model: type[Section], path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, its field) of all that a file may say, `<table>` for a table's name."""
-    for name, field in model.model_fields.items():
-        key = f"{path}{field.alias or name}"
-        inner, named = model_of(field.annotation)
-        if inner is None:
-            yield key, field
-        else:
-            yield from leaves_of(inner, f"{key}.<table>." if named else f"{key}.")
-
-
-LEAVES = dict(leaves_of(Pipeline))
+LEAVES = {key: field for key, field, _ in pipeline_file.leaves()}
+TABLE = {key.key: key for key in pipeline_file.each_key()}
 
 # A value other than the default for each key, to see what becomes of it.
 OTHER: dict[str, Any] = {
@@ -401,28 +379,24 @@ def test_every_key_has_its_line_and_no_line_is_of_a_key_that_is_gone() -> None:
 
 
 def test_every_line_has_its_default() -> None:
-    tags = {name: getattr(files.Ddl(), name) for name in ("create_tags", "drop_tags", "blocked_tags")}
-    text = " ".join(PIPELINE_FILE.read_text().split())
     for key, row in TABLE.items():
         field = LEAVES[key]
-        if row.default.startswith("required"):
+        if row.default == "required":
             assert field.is_required(), key
-        elif row.default == "below":
-            name = key.removeprefix("ddl.")
-            assert f"`{name}`: {', '.join(tags[name])}" in text, key
         elif row.default == "–":
             assert field.get_default() in (None, "inherit"), key
-        else:
+        elif not row.default.startswith("[the lists]"):
             said = with_key(key, yaml.safe_load(row.default.strip("`")))
             assert changed_keys(without_key(key).to_json(), said.to_json()) == [], key
             assert said.to_json() == without_key(key).to_json() | {ORIGIN: said.to_json()[ORIGIN]}, key
 
 
-def test_every_line_has_the_words_that_its_key_takes() -> None:
+def test_every_line_says_what_the_key_takes_and_means() -> None:
     for key, row in TABLE.items():
-        if row.type != "as above":
-            missing = [word for word in words_of(LEAVES[key].annotation) if not re.search(rf"\b{word}\b", row.type)]
-            assert missing == [], key
+        assert row.type and row.meaning, key
+        said = f"{row.type} {row.meaning}"
+        missing = [word for word in words_of(LEAVES[key].annotation) if not re.search(rf"\b{word}\b", said)]
+        assert set(missing) <= {"inherit", "common"}, key
 
 
 def words_of(annotation: Any) -> Iterator[str]:
@@ -435,25 +409,36 @@ def words_of(annotation: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("key", OTHER)
 def test_what_is_built_is_said(key: str) -> None:
-    """`not yet`: any other value is refused. Words: any other than these. `yes`: none."""
-    today = TABLE[key].today
     found = {finding.what for finding in unsupported(with_key(key, OTHER[key]))}
     found -= {finding.what for finding in unsupported(without_key(key))}
-    assert (today == "yes") == (not found)
-    if today not in ("yes", "not yet"):
-        for word in today.split(", "):
-            assert unsupported(with_key(key, yaml.safe_load(word.strip("`")))) == []
+    assert bool(found) == (key in BUILT)
+    for word in BUILT.get(key, ()):
+        assert f"`{word}`" in TABLE[key].meaning.partition("Works today")[2]
 
 
 @pytest.mark.parametrize("key", OTHER)
 def test_what_may_change_after_setup_is_said(key: str) -> None:
     changed = changed_keys(without_key(key).to_json(), with_key(key, OTHER[key]).to_json())
-    assert TABLE[key].later == ("fixed" if changed else "free")
+    assert TABLE[key].fixed == bool(changed)
 
 
 def test_the_example_names_all_that_is_not_built() -> None:
     text = PIPELINE_FILE.read_text().partition('"not built yet"')[2].partition("\n\n")[0]
-    for row in TABLE.values():
-        if row.today != "yes":
-            name = row.key.replace("<table>.", "").split(".")[1]
-            assert re.search(rf"\b{name}\b", text), row.key
+    for key in BUILT:
+        assert f"`{key}: " in text
+
+
+# What the site makes of the code
+
+
+def test_every_operator_and_every_table_of_the_journal_has_its_place() -> None:
+    text = operators.operators()
+    for stage in ALL_STAGES:
+        assert f"### Pgddl{stage.title().replace('_', '')}Operator\n" in text
+    for folder in ("journal", "core"):
+        scripts = (REPOSITORY / "airflow_provider_pgddl" / "engine" / "sql" / folder).glob("*.up.sql")
+        made = {t for script in scripts for t in re.findall(r"CREATE TABLE pgddl\.(\w+)", script.read_text())}
+        described = dict(re.findall(r"^### (\w+)\n\n(.+)$", journal.tables(folder), re.MULTILINE))
+        assert described.keys() == made
+    assert "| `cut_over_at` | timestamptz | since when applications" in journal.tables("journal")
+    assert "| `slot_lsn` | pg_lsn | How far" in journal.tables("journal")

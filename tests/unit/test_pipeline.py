@@ -18,15 +18,7 @@ from airflow_provider_pgddl.engine import pipeline
 from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import seconds, size_bytes
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
-from airflow_provider_pgddl.engine.pipeline.model import (
-    ALL_CREATE_TAGS,
-    ALL_DROP_TAGS,
-    BLOCKED_TAGS,
-    COMMON_ALTER_TABLE_SUBCOMMANDS,
-    CREATE_TAGS,
-    DROP_TAGS,
-    Pipeline,
-)
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import column_name, sql_type, table_name, table_pattern, written
 from airflow_provider_pgddl.engine.pipeline.reading import (
     as_set_up,
@@ -35,6 +27,14 @@ from airflow_provider_pgddl.engine.pipeline.reading import (
     refuse_literal_secrets,
 )
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
+from airflow_provider_pgddl.engine.pipeline.tags import (
+    ALL_CREATE_TAGS,
+    ALL_DROP_TAGS,
+    BLOCKED_TAGS,
+    COMMON_ALTER_TABLE_SUBCOMMANDS,
+    CREATE_TAGS,
+    DROP_TAGS,
+)
 
 MIGRATE = """\
 pipeline: shop

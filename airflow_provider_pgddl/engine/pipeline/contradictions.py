@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath
-from airflow_provider_pgddl.engine.pipeline.model import (
-    REPLICATED_TABLES_TAGS,
-    Overrides,
-    Pipeline,
-    SchemaPolicy,
-    column_lists,
-)
+from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy, column_lists
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, exact_columns, fits, table_name
+from airflow_provider_pgddl.engine.pipeline.tags import REPLICATED_TABLES_TAGS
 
 
 def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

@@ -99,7 +99,11 @@ class Endpoint(Section):
     """A database: an Airflow connection's id, or a dsn without a literal password."""
 
     conn_id: ConnId | None = None
+    """An Airflow connection. Either this or `dsn`."""
     dsn: Annotated[str, Field(strict=True), AfterValidator(_dsn)] | None = None
+    """The server without Airflow: a conninfo string or a URI in which `${VAR}` stands for all of it, or for single
+    values. Type: conninfo or URI.
+    """
 
     def resolve(self, env: Mapping[str, str]) -> str:
         """The dsn as a conninfo with its `${VAR}` taken from `env`. UsageError where it cannot be."""

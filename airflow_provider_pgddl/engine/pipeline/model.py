@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -10,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
-from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.endpoint import ConnId, Endpoint
 from airflow_provider_pgddl.engine.pipeline.fields import NULL, OFF, Bytes, Count, Flag, Seconds, Section, Text
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin
@@ -25,66 +23,17 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     exact_columns,
     table_name,
 )
-
-# `ddl.tags: all`: what can be carried. Not in it is what is set up by people on each side, or holds their passwords
-# (publications, subscriptions, user mappings), and what leaves no definition behind (REFRESH, REINDEX).
-_MADE = (
-    "ACCESS METHOD", "AGGREGATE", "CAST", "COLLATION", "CONVERSION", "DOMAIN", "EXTENSION", "FOREIGN DATA WRAPPER",
-    "FOREIGN TABLE", "FUNCTION", "INDEX", "LANGUAGE", "MATERIALIZED VIEW", "OPERATOR", "OPERATOR CLASS",
-    "OPERATOR FAMILY", "POLICY", "PROCEDURE", "RULE", "SCHEMA", "SEQUENCE", "SERVER", "STATISTICS", "TABLE",
-    "TEXT SEARCH CONFIGURATION", "TEXT SEARCH DICTIONARY", "TEXT SEARCH PARSER", "TEXT SEARCH TEMPLATE",
-    "TRANSFORM", "TRIGGER", "TYPE", "VIEW",
-)  # fmt: skip
-_NEVER_ALTERED = {"ACCESS METHOD", "CAST", "TRANSFORM"}
-ALL_CREATE_TAGS = (
-    *(f"CREATE {kind}" for kind in _MADE), *(f"ALTER {kind}" for kind in _MADE if kind not in _NEVER_ALTERED),
-    "ALTER DEFAULT PRIVILEGES", "ALTER ROUTINE", "COMMENT", "GRANT", "REVOKE", "SECURITY LABEL",
-)  # fmt: skip
-ALL_DROP_TAGS = (*(f"DROP {kind}" for kind in _MADE), "DROP OWNED", "DROP ROUTINE")
-
-# `ddl.tags: pgl_ddl_deploy`: the installed lists of pgl_ddl_deploy 2.1/2.2
-CREATE_TAGS = (
-    "ALTER TABLE", "CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "CREATE TABLE", "CREATE FUNCTION",
-    "ALTER FUNCTION", "CREATE TYPE", "ALTER TYPE", "CREATE VIEW", "ALTER VIEW", "COMMENT", "CREATE RULE",
-    "CREATE TRIGGER", "ALTER TRIGGER",
-)  # fmt: skip
-DROP_TAGS = ("DROP SCHEMA", "DROP TABLE", "DROP FUNCTION", "DROP TYPE", "DROP VIEW", "DROP SEQUENCE")
-# With `scope: replicated_tables` nothing else can be attributed to a replicated table.
-REPLICATED_TABLES_TAGS = ("ALTER TABLE", "COMMENT")
-BLOCKED_TAGS = (
-    "INSERT", "UPDATE", "DELETE", "TRUNCATE", "ROLLBACK", "CREATE EXTENSION", "ALTER EXTENSION", "DROP EXTENSION",
-)  # fmt: skip
-# pgl_ddl_deploy.common_exclude_alter_table_subcommands(); asked for by the word `common`, nothing is cut by default.
-COMMON_ALTER_TABLE_SUBCOMMANDS = (
-    "ADD CONSTRAINT", "ADD CONSTRAINT (and recurse)", "(re) ADD CONSTRAINT", "ALTER CONSTRAINT",
-    "VALIDATE CONSTRAINT", "VALIDATE CONSTRAINT (and recurse)", "ADD (processed) CONSTRAINT",
-    "ADD CONSTRAINT (using index)", "DROP CONSTRAINT", "DROP CONSTRAINT (and recurse)", "SET LOGGED",
-    "SET UNLOGGED", "SET TABLESPACE", "SET RELOPTIONS", "RESET RELOPTIONS", "REPLACE RELOPTIONS", "ENABLE TRIGGER",
-    "ENABLE TRIGGER (always)", "ENABLE TRIGGER (replica)", "DISABLE TRIGGER", "ENABLE TRIGGER (all)",
-    "DISABLE TRIGGER (all)", "ENABLE TRIGGER (user)", "DISABLE TRIGGER (user)", "ENABLE RULE", "ENABLE RULE (always)",
-    "ENABLE RULE (replica)", "DISABLE RULE", "SET OPTIONS",
-)  # fmt: skip
-
-
-def _tag(text: str) -> str:
-    tag = " ".join(text.upper().split())
-    if not re.fullmatch(r"[A-Z]+( [A-Z]+)*", tag):
-        raise ValueError("expected a command tag, such as CREATE TABLE")
-    return tag
-
-
-def _subcommands(value: object) -> object:
-    return list(COMMON_ALTER_TABLE_SUBCOMMANDS) if value == "common" else value
-
-
-def _subcommand(text: str) -> str:
-    known = {name.upper(): name for name in KNOWN}
-    name = " ".join(text.upper().split())
-    if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {known[close[0]]}?" if close else ""
-        raise ValueError(f"{text} is no subcommand of ALTER TABLE{hint}")
-    return known[name]
+from airflow_provider_pgddl.engine.pipeline.rewrite import Rewrite
+from airflow_provider_pgddl.engine.pipeline.tags import (
+    ALL_CREATE_TAGS,
+    ALL_DROP_TAGS,
+    BLOCKED_TAGS,
+    CREATE_TAGS,
+    DROP_TAGS,
+    REPLICATED_TABLES_TAGS,
+    Subcommands,
+    Tag,
+)
 
 
 def _regex(text: str) -> str:
@@ -95,26 +44,48 @@ def _regex(text: str) -> str:
     return text
 
 
-Tag = Annotated[str, AfterValidator(_tag)]
-
-
 class Tables(Section):
     include: tuple[Pattern, ...] = ()
+    """What moves, rows and structure. In place: leave it out."""
     exclude: tuple[Pattern, ...] = ()
+    """Taken away from `include` and `schema_only`."""
     schema_only: tuple[Pattern, ...] = ()
+    """Structure moves, rows do not."""
     skip_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
+    """The columns are made on the target and left at their default; so they must take NULL or have one. None of a key.
+    """
     existing: Literal["refuse", "adopt", "replace"] = "refuse"
+    """The table is on the target already: refuse, put rows into it, or build a copy and swap."""
     keyless: Literal["refuse", "copy_at_swap"] = "refuse"
+    """A table without a key: refuse it, or copy it whole at the swap, while its writers wait. To a target
+    `copy_at_swap` needs a `swap.fence`.
+    """
 
 
 class Capture(Section):
     rows: Literal["change_log", "wal", "direct_trigger", "none"] = "change_log"
+    """How changes of rows are found: triggers that log keys, a logical slot, triggers that write to the copy once it is
+    built (in place), not at all.
+    """
     # None until the file is read: then `wal` where rows is wal, else `queue`.
     ddl: Annotated[Literal["queue", "wal", "off"] | None, OFF] = None
+    """How captured DDL travels: rows of a table, or logical messages in the WAL, which need wal_level logical and a
+    slot (default `wal` where `rows` is `wal`). Both need a superuser on the source. `off`: DDL under way stops its
+    table.
+    """
     identities: Flag = False
+    """Installs the set `injector` on the source: identities of tables and columns that survive dump and restore, which
+    captured events then carry.
+    """
     on_slot_lost: Literal["fail", "restart_tables"] = "fail"
+    """Where the slot of `rows: wal` was lost, dropped or read by somebody else: fail, or make a new one and read every
+    table again.
+    """
     max_retained_wal: Bytes = 50 << 30
+    """How much of the source's WAL the slot may keep back, once all is read, before the stage stops with exit code 5.
+    """
     failover: Flag = False
+    """With `rows: wal`: its slots are kept in step on standbys (Postgres 17 and newer)."""
 
     def model_post_init(self, _context: Any, /) -> None:
         if self.ddl is None:
@@ -123,25 +94,49 @@ class Capture(Section):
 
 class Ddl(Section):
     scope: Literal["replicated_tables", "schemas", "everything"] = "schemas"
+    """Which DDL follows: on the pipeline's own tables, in whole schemas, or all ([in scope](ddl.md#in-scope))."""
     schemas: Annotated[str, Field(strict=True), AfterValidator(_regex)] = ".*"
+    """The schemas of `scope: schemas`. It may match anywhere in the name, whatever the case. Type: regular expression.
+    """
     tags: Literal["all", "pgl_ddl_deploy"] = "all"
+    """What the two lists below are where they are not given: all that can be carried, or what pgl_ddl_deploy has
+    ([both](ddl.md#the-lists)).
+    """
     # None until the file is read: then the lists of `tags` for this scope.
     create_tags: tuple[Tag, ...] | None = None
+    """Commands that follow."""
     drop_tags: tuple[Tag, ...] | None = None
+    """Drops that follow."""
     blocked_tags: tuple[Tag, ...] = BLOCKED_TAGS
-    exclude_alter_table_subcommands: Annotated[
-        tuple[Annotated[Text, AfterValidator(_subcommand)], ...], BeforeValidator(_subcommands)
-    ] = ()
+    """Commands that never do."""
+    exclude_alter_table_subcommands: Subcommands = ()
+    """Subcommands that are cut out of an ALTER TABLE, the rest of which is applied. `common` stands for a list of
+    pgl_ddl_deploy ([the lists](ddl.md#the-lists)). Type: list, or `common`.
+    """
     multi_statements: Literal["split", "safe_only", "single_only"] = "split"
+    """A string of many statements: taken apart; only where it neither writes rows nor calls anything; or never."""
     out_of_scope_references: Literal["strip", "unhandled"] = "strip"
+    """A statement that reaches out of scope: that part is cut out, or a person decides."""
     missing_role: Literal["ignore", "fail"] | dict[Text, Text] = "ignore"
+    """A role that the target lacks: leave out what needs it (captured DDL of such a role fails, or runs as ourselves
+    where the source trusts it), or refuse, or put another in its place.
+    """
     ddl_only: Flag = False
+    """DDL follows, rows do not: a pipeline for as long as wanted, without a swap."""
     on_failure: Literal["stop", "queue"] = "stop"
+    """DDL that fails on the target: all behind it waits; or what follows a failed view or function goes on."""
     approval: Literal["auto", "required"] = "auto"
+    """Whether a person lets DDL through, by `pgddl ddl approve`."""
     lock_safe: Flag = True
+    """DDL takes its locks in short tries, so that nobody queues behind them for long."""
     lock_timeout: Seconds = 3.0
+    """One such try."""
     retry_for: Seconds = 600.0
+    """How long DDL that waits for a lock, and a chunk or a window that gives way to others, is tried again with nothing
+    done in between (of chunks and windows only the pauses and the waiting for locks count); then exit code 5.
+    """
     signal_blockers: Annotated[Literal["off", "cancel", "terminate", "cancel_then_terminate"], OFF] = "off"
+    """What becomes of sessions that have stood in the way of DDL for `lock_timeout`."""
 
     def model_post_init(self, _context: Any, /) -> None:
         narrow, everything = self.scope == "replicated_tables", self.tags == "all"
@@ -169,7 +164,7 @@ Validation = Annotated[
 
 
 class Overrides(Section):
-    """One table's own policy; None takes the pipeline's."""
+    """One table's own policy. It wins over the key of the same name under `schema`."""
 
     validation: Validation | None = None
     source_added_columns: SourceAdded | None = None
@@ -185,130 +180,166 @@ class Overrides(Section):
 
 class AutoMigrate(Section):
     types: tuple[Literal["add_column", "safe_type_change"], ...] = ()
+    """What is changed on the target: columns that only the source has are added, types widened to the source's where
+    that keeps every value.
+    """
     approval: Literal["required", "auto"] = "required"
+    """Whether it waits for `pgddl schema sync --apply`."""
 
 
 class SchemaPolicy(Section):
     validation: Validation = "strict"
+    """A mismatch stops its table; or is a warning, and rows go on with what both sides have; or is not looked for. What
+    a row cannot be written with (no table, no privilege, a NOT NULL column that gets no value, a key that differs)
+    stops the table in any case. `disabled` needs `force`.
+    """
     validation_interval: Seconds = 60.0
+    """How often schemas are compared during replay, beside what its windows see."""
     source_added_columns: SourceAdded = "stop"
+    """A column that only the source has: stop the table, leave the column out (needs `force`), or add it to the target
+    and read its values for rows copied before.
+    """
     target_added_columns: TargetAdded = "allow"
+    """A column that only the target has, and never the source. What is NOT NULL without a default stops the table in
+    any case.
+    """
     source_removed_columns: SourceRemoved = "stop"
+    """A column that the source has lost: stop the table, keep its values on the target, make them NULL as rows are
+    written (needs `force`), or drop it (needs `force`).
+    """
     target_added_constraints: TargetConstraints = "stop"
+    """CHECK, UNIQUE, exclusion and NOT NULL that only the target has. With `allow` a row that one of them refuses stops
+    the table.
+    """
     type_mismatches: TypeMismatches = "stop"
+    """Types that differ: casts that can change or refuse a value stop the table, or are made (`cast_always`, needs
+    `force`).
+    """
     safe_casts_allowed: Flag = True
+    """Whether `stop` lets casts pass that keep every value, such as integer to bigint. `cast_if_safe` always does."""
     allow_type_cast: dict[TableColumnName, SqlType] = Field(default_factory=dict)
+    """A cast that is made although it can change values, as long as the target's column has this type. Needs `force`.
+    """
     allow_schema_drift: Annotated[
         tuple[Drift, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = ()
+    """In one word: `source_added_columns: skip`; `target_added_columns: allow` and `source_removed_columns: preserve`;
+    `type_mismatches: cast_always`; all of them and `target_added_constraints: allow`. All but target_superset need
+    `force`. Type: list of source_superset, target_superset, type_casts, all; or one of them.
+    """
     preserve_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
+    """Columns of the target that the source has lost and whose values stay."""
     null_removed_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
+    """Columns of the target that the source has lost and that become NULL as rows are written. Needs `force`."""
     auto_migrate: AutoMigrate = Field(default_factory=AutoMigrate)
     overrides: dict[TableName, Overrides] = Field(default_factory=dict)
     force: Flag = False
-
-
-PERIODS = ("day", "week", "month", "quarter", "year")
-
-
-def _width(value: object) -> object:
-    """What one partition of a range holds: a word for dates, a width for numbers."""
-    if value is None or value in PERIODS or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        return value
-    raise ValueError(f"expected {', '.join(PERIODS)}, or for numbers a width such as 1000000")
-
-
-def _listed(value: object) -> object:
-    """``true``, or each partition's values: one, or a list of some."""
-    wanted = "expected true (a partition a value), or each partition's value or values, such as [eu, [us, ca]]"
-    if value is None or value is True:
-        return value
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(wanted)
-    entries = [tuple(entry) if isinstance(entry, list | tuple) else (entry,) for entry in value]
-    if not all(entry and all(isinstance(x, str | int) for x in entry) for entry in entries):
-        raise ValueError(wanted)
-    texts = [str(x).lower() if isinstance(x, bool) else str(x) for entry in entries for x in entry]
-    if len(set(texts)) < len(texts):
-        raise ValueError("a value stands in it twice")
-    return entries
-
-
-class PartitionBy(Section):
-    """How a table is partitioned from the swap on: by one of `range`, `list` and `hash`."""
-
-    column: ColumnName
-    range: Annotated[str | int | None, BeforeValidator(_width)] = None
-    list: Annotated[bool | tuple[tuple[str | int, ...], ...] | None, BeforeValidator(_listed)] = None
-    hash: Annotated[int | None, Field(strict=True, ge=2, le=1000)] = None
-    ahead: Annotated[int, Field(strict=True, ge=0, le=1000)] = 3
-    default_partition: Flag = False
-
-    @property
-    def method(self) -> str:
-        return "range" if self.range is not None else "list" if self.list is not None else "hash"
-
-
-class Rewrite(Section):
-    """What becomes of one table in place; all left out: the same table without its bloat."""
-
-    alter: tuple[Text, ...] = ()
-    partition_by: PartitionBy | None = None
-    order_by: tuple[ColumnName, ...] = ()
+    """Lets settings pass that can lose data."""
 
 
 class Throttle(Section):
     max_replica_lag: Seconds | None = None
+    """Before each chunk of backfill and each window of replay: wait while a replica of the source is further behind.
+    All that stream from it count, subscribers of logical replication too; one that is not connected cannot be seen.
+    Needs pg_read_all_stats.
+    """
     max_active_backends: Count | None = None
+    """The same, while more client sessions than this are active on the source's server, ours not counted. Needs
+    pg_read_all_stats.
+    """
     query: Text | None = None
+    """The same, while this query on the source answers true: one statement, read only, within 5 s, the first column of
+    its first row a boolean; names with their schemas. NULL or no row lets it go on.
+    """
 
 
 class Backfill(Section):
     # A chunk is at least one page; far below a megabyte the ledger costs more than the copying.
     chunk_bytes: Annotated[Bytes, Field(ge=8192)] = 64 << 20
+    """One chunk on disk, TOAST counted in. One that takes longer than 20 s is cancelled and cut, and what follows of
+    its table is cut to match. Spark is started for more than four chunks' worth of work. Type: size, 8kB or more.
+    """
     workers: Annotated[int, Field(strict=True, ge=1, le=256)] = 4
+    """Workers of backfill and schema_sync, and of replay and verify where those are spread. In place, and where there
+    is little to copy, those of backfill are sessions of the driver.
+    """
     throttle: Throttle = Field(default_factory=Throttle)
 
 
 class Replay(Section):
     window_rows: Count = 100_000
+    """Keys that one window reads again at most, and rows of each change log that it takes at most (10,000 if that is
+    more). In place also what a swap drains under its lock: with more, another window comes first.
+    """
     until_lag: Seconds = 1.0
+    """Replay ends once a window left nothing pending and took no longer, or found no change."""
 
 
 class Follow(Section):
     finish: Flag = False
+    """Foreign keys (NOT VALID), triggers, row security, grants and comments arrive where no swap comes, and as they
+    change; materialized views are filled, and REFRESH follows ([following](../how-to/follow.md)). Needs captured DDL
+    and a target role that may set session_replication_role. Not in place.
+    """
 
 
 class Verify(Section):
     before_swap: Flag = True
+    """The swap refuses tables that have not been compared, to the end and without a difference."""
 
 
 class Swap(Section):
     # Writers queue behind us for this long at each try (C15).
     lock_timeout: Annotated[Seconds, Field(ge=0.001, le=60)] = 0.05
+    """One try at a strong lock: capture's triggers, the fence, the swap. For so long writers can queue behind it; and
+    behind a window that has given way five times in a row. An autovacuum in the way is cancelled by the server, where
+    our role may set deadlock_timeout (GRANT SET ON PARAMETER, from 15 on).
+    """
     retries: Count = 200
+    """Such tries, with pauses in between; then exit code 5."""
     fence: Literal["none", "read_only", "lock"] = "none"
+    """At a cut-over to a target: `read_only` makes writes to the source fail (SQLSTATE 25006) from then on, `lock`
+    makes them wait until the target is ready, `none` lets them through. Not in place.
+    """
     keep_old: Flag = True
+    """In place, what was replaced waits in `pgddl_old_<schema>`, for a revert, until cleanup. `false`: it is dropped
+    right after the swap, each table in a short transaction of its own, and nothing can be reverted.
+    """
     # In place: what becomes of a transaction that has been in the way of the locks for a second.
     signal_blockers: Annotated[Literal["off", "cancel", "terminate", "cancel_then_terminate"], OFF] = "off"
+    """In place, at a swap and a revert: what becomes of a session whose transaction has been in the way of our tries at
+    the locks for a second. Others are never signalled, and it is not done in a dry run. Each signal is a row that
+    `pgddl ddl killed` shows. Our role has to see the session (`pg_read_all_stats`) and be allowed to signal it
+    (`pg_signal_backend`).
+    """
     # In place: dropped, made again and filled under the lock.
     recreate_materialized_views: Flag = False
+    """In place: materialized views over the table are dropped, made again and filled while it is locked, which takes as
+    long as REFRESH. Otherwise they are refused.
+    """
 
 
 class Spark(Section):
     """`conn_id` is what operators submit through; `master` is what the shell submits to."""
 
     conn_id: ConnId = "spark_default"
+    """The Spark connection of operators; an operator's own `conn_id` wins."""
     master: Text | None = None
+    """The master of `pgddl run`, else `local[2]`; `--master` wins."""
 
 
 class Pipeline(Section):
     """One pipeline file, validated, with every default filled in."""
 
     pipeline: Annotated[str, Field(strict=True, pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+    """Keys all state. `a-z`, `0-9`, `_`, at most 40 characters, a letter first. Type: name."""
     source: Endpoint
     target: Endpoint | None = None
     trusted_roles: tuple[Text, ...] = ()
+    """Roles whose code (CHECKs, generated columns, index expressions, functions of DDL …) may run with the pipeline's
+    rights. Superusers are trusted, and members of the pipeline's own role; everybody else's code runs as its table's
+    owner ([security](../explanation/security.md)).
+    """
     tables: Tables = Field(default_factory=Tables)
     capture: Capture = Field(default_factory=Capture)
     ddl: Ddl = Field(default_factory=Ddl)

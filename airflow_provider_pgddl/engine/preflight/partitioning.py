@@ -9,8 +9,8 @@ from typing import Any
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import new_type
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.pipeline.model import PERIODS, PartitionBy, Rewrite
 from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, written
+from airflow_provider_pgddl.engine.pipeline.rewrite import PERIODS, PartitionBy, Rewrite
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rows.partition_cells import LIST_TYPES, PERIOD_TYPES, WIDTH_TYPES, partition_name
 from airflow_provider_pgddl.engine.server.connect import Session

@@ -5,7 +5,8 @@ from __future__ import annotations
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 
-_LATER: dict[str, tuple[object, ...]] = {
+# The values that work, of keys of which not all do.
+BUILT: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),
     "tables.existing": ("refuse",),
 }
@@ -17,11 +18,11 @@ def unsupported(pipeline: Pipeline) -> list[Finding]:
 
     def later(path: tuple[str, ...], value: object) -> None:
         what = f"{pipeline.where(*path)}: {_as_written(value)} is not built yet"
-        built = _LATER.get(".".join(path))
+        built = BUILT.get(".".join(path))
         hint = f"use {' or '.join(map(_as_written, built))}" if built else "leave it out"
         findings.append(Finding("error", "not_built_yet", "pipeline", None, what, hint))
 
-    for key, built in _LATER.items():
+    for key, built in BUILT.items():
         section, name = key.split(".")
         value = getattr(getattr(pipeline, section), name)
         if value not in built:
