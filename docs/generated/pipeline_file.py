@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
-from airflow_provider_pgddl.engine.preflight.unbuilt import BUILT
 from pydantic.fields import FieldInfo
 
 from airflow_provider_pgddl.engine.pipeline import fields
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 from airflow_provider_pgddl.engine.pipeline.model import Capture, Overrides, Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import FREE_KEYS, model_of
+from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT
 
 # What the annotations of the model say in the file.
 _WORDS = {

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from airflow_provider_pgddl.engine.preflight.unbuilt import BUILT, unsupported
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.engine import errors
@@ -27,6 +26,7 @@ from airflow_provider_pgddl.engine.pipeline import tags
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT, unsupported
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
 from docs.generated import journal, operators, pipeline_file
