@@ -1,5 +1,5 @@
 """correctness.md, part three: structure. What a table has it keeps; what is done to it under way is followed, or, where
-DDL is not captured, seen and stops it; and what peers.md says of today's tools does not happen here."""
+DDL is not captured, seen and stops it; and what today's tools are known to lose is not lost here."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def finish(pipeline: Lifecycle, after: str | None = None) -> None:
         assert differences(pipeline.source, pipeline.target) == []
 
 
-# --- peers.md, psycopack ----------------------------------------------------------------------------------------------
+# --- what psycopack loses ---------------------------------------------------------------------------------------------
 
 # Every row's unique value goes to the row after it, by way of a value that nobody has.
 HAND_ON = """

@@ -1,4 +1,4 @@
-"""What psycopack loses, corrupts or cannot do (shared/peers.md, run on Postgres 15), each as a test that it would fail.
+"""What psycopack, run on Postgres 15, loses, corrupts or cannot do, each as a test that it would fail.
 
 Shown elsewhere, and not repeated here:
 
