@@ -39,6 +39,9 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What is generated takes the place of its line; a name that is not there ends the build."""
-    return re.sub(r"^<!-- generated: (.+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """What is generated takes the place of its line; a name that is not there ends the build. A link to the benchmarks'
+    page, which is in another folder of the repository, leads to their page of the site."""
+    markdown = re.sub(r"^<!-- generated: (.+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
+    above = "../" * page.file.src_uri.count("/")
+    return re.sub(r"\]\((\.\./)+benchmarks/README\.md", f"]({above}benchmarks.md", markdown)
