@@ -12,9 +12,10 @@ from psycopg import pq, sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import Retry
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.compatibility import compare
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, Name, Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, Schemas, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import OR
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session, connect

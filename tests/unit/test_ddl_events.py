@@ -8,9 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_from_dump, without
-from airflow_provider_pgddl.engine.ddl.parse import Name, parse
+from airflow_provider_pgddl.engine.ddl.parse import parse
 from airflow_provider_pgddl.engine.ddl.subject import describe
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 T: Name = ("shop", "orders")
 

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("dependents")
 
-Name = tuple[str, str]
 
 _MATERIALIZED = "materialized view"
 

@@ -14,8 +14,8 @@ from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import Result, SchemaJournal
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.schema.verdict import Reason
 from airflow_provider_pgddl.engine.server.connect import connect
 

@@ -27,11 +27,11 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, PipelineRow, TableRow
 from airflow_provider_pgddl.engine.journal.pipelines import exists as journal_exists
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
-from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 

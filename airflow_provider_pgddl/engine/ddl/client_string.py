@@ -17,7 +17,6 @@ from postgast import ParseResult, PgQueryError, pg_query_pb2
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.event_objects import Target, parts_within
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     kind_of,
     parse,
@@ -30,6 +29,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.ddl.subject import describe, words
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 TRANSACTION = "TRANSACTION"
 

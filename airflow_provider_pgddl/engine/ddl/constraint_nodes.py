@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from postgast import pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     deparse,
     kind_of,
@@ -20,6 +19,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 
 def not_valid(statement: str) -> str:

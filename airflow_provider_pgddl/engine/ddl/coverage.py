@@ -8,8 +8,9 @@ from functools import cached_property
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DroppedMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.event_objects import dropped_relation, dropped_schema, name_of
-from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
+from airflow_provider_pgddl.engine.ddl.parse import quoted
 from airflow_provider_pgddl.engine.ddl.rules import Rules
+from airflow_provider_pgddl.engine.model.names import Name
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Verdict
-from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.model.names import Name
 
 WITHIN_REBUILT = "what made its table was rebuilt from metadata, which has it"
 

@@ -11,7 +11,6 @@ from airflow_provider_pgddl.engine.ddl.compose import ident, spell
 from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild, drop
 from airflow_provider_pgddl.engine.ddl.event_objects import RELATIONS, dropped_relation
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     deparse,
     dotted_names,
@@ -23,6 +22,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
 )
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 Covers = Callable[[DroppedMeta], bool]
 

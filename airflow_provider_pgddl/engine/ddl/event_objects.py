@@ -6,8 +6,9 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DroppedMeta, ObjectMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.parse import Name, parse, statement_node, texts, unwrap
+from airflow_provider_pgddl.engine.ddl.parse import parse, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from postgast import pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     deparse,
     kind_of,
@@ -19,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     walk,
 )
+from airflow_provider_pgddl.engine.model.names import Name
 
 Covers = Callable[[str | None, Name | None], bool]
 

@@ -29,13 +29,14 @@ from airflow_provider_pgddl.engine.ddl.event_objects import (
     touched,
 )
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import likeness_outside
-from airflow_provider_pgddl.engine.ddl.parse import Name, kind_of, parse, quoted, statement_node
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.ddl.rules import Rules, is_drop
 from airflow_provider_pgddl.engine.ddl.trim import Trim
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, Node, kind_of, parse, relation, statement_node, unwrap, walk
+from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, relation, statement_node, unwrap, walk
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, describe
+from airflow_provider_pgddl.engine.model.names import Name
 
 MODES = (
     "ACCESS SHARE", "ROW SHARE", "ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE",

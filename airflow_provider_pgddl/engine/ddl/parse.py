@@ -19,11 +19,11 @@ from postgast import ParseResult, PgQueryError
 
 from airflow_provider_pgddl.engine.ddl.quoting import identifier
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 # protobuf messages; their fields are looked up by name all over, which no stub describes usefully
 Node = Any
 
-Name = tuple[str, str]
 """(schema, name); schema is '' where a statement does not say it."""
 
 # What can stand at the top level of a script, longest match first; strings of any length in one step.

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from airflow_provider_pgddl.engine.ddl.parse import Name, quoted
+from airflow_provider_pgddl.engine.ddl.parse import quoted
 from airflow_provider_pgddl.engine.ddl.quoting import NEWEST
 from airflow_provider_pgddl.engine.ddl.subcommands import meant
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 

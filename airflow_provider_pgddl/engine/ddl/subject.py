@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from postgast import ParseResult, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     dotted_names,
     kind_of,
@@ -20,6 +19,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     walk,
 )
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
 from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
@@ -34,6 +33,7 @@ from airflow_provider_pgddl.engine.job.context import Context, insistently, pati
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.journal.pipelines import SHOWN, WAITS, TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers

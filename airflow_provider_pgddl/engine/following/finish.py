@@ -14,13 +14,13 @@ from airflow_provider_pgddl.engine.apply.events import run_event
 from airflow_provider_pgddl.engine.ddl import finish_statements
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, to_run, trigger_of, undone
-from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.errors import StageFailed, remedy_for
 from airflow_provider_pgddl.engine.following.missing_definitions import Difference, difference, unfilled
 from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump, steps_across
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.server import catalog

@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import partition_cells
@@ -25,8 +26,6 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("split")
 # From here on a partitioned table takes a foreign key that is NOT VALID.
 NOT_VALID_KEYS = 180_000
-
-Name = tuple[str, str]
 
 
 class Shaper:

@@ -10,11 +10,12 @@ from airflow_provider_pgddl.engine.ddl.partitioned_copy import settings
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, Split, make_plan
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import column_name, written
-from airflow_provider_pgddl.engine.schema.table_model import Name, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.schema.verdict import Verdict
 
 

@@ -11,12 +11,13 @@ from airflow_provider_pgddl.engine.following.plans import left_out
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema.compatibility import compare
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.names import written
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
-from airflow_provider_pgddl.engine.schema.table_model import Name, Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import Schemas, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Verdict
 from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session

@@ -18,13 +18,13 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.journal.schema import Recorded, Result, StatusRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.schema.table_model import Name
 from airflow_provider_pgddl.engine.schema.verdict import Finding, TableReport, stopped
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect

@@ -13,6 +13,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.ddl.serial_and_identity import rebounded
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.job.context import Context, patiently
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -24,8 +25,6 @@ DRAWS_AHEAD = 1_000_000
 # At most this part of the values that are left: whoever outruns it between two runs has no values left soon anyway.
 PART_AHEAD = 100
 SEQUENCES_A_QUERY = 100
-
-Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

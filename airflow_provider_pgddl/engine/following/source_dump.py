@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.foreign_code import is_superuser
 from airflow_provider_pgddl.engine.server import catalog
@@ -42,7 +43,6 @@ FASTER = "DDL comes faster than it is followed"
 RUN_ON_SOURCE = "what an event trigger of the source runs follows by itself: here it would be run a second time"
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 _LET_OWN = queries("rights")["let_own"]
-Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.model.names import Name
 
 Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"]
 STATUSES: tuple[Status, ...] = (

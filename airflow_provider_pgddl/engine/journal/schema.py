@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.schema.table_model import Name
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.verdict import Finding, Status, stopped
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

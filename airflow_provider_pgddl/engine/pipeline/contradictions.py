@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath
 from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy, column_lists
-from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, exact_columns, fits, table_name
+from airflow_provider_pgddl.engine.pipeline.names import column_name, exact_columns, fits, table_name
 from airflow_provider_pgddl.engine.pipeline.tags import REPLICATED_TABLES_TAGS
 
 
@@ -36,7 +37,7 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         *((path, listed) for path, listed in column_lists(pipeline)),
     )
     for path, names in named:
-        seen: dict[Table, str] = {}
+        seen: dict[Name, str] = {}
         for name in names:
             if (first := seen.setdefault(table_name(name), name)) != name:
                 yield (*path, name), f"is the same table as {first}"
@@ -69,7 +70,7 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         yield ("tables", "existing"), "has no place in a rewrite in place: give a target, or leave it out"
     if pipeline.tables.include and pipeline.rewrite:
         tables = {table_name(name): name for name in pipeline.rewrite}
-        covered: set[Table] = set()
+        covered: set[Name] = set()
         for number, pattern in enumerate(pipeline.tables.include):
             matched = {table for table in tables if fits(pattern, table)}
             covered |= matched

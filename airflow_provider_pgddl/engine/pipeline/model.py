@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.endpoint import ConnId, Endpoint
 from airflow_provider_pgddl.engine.pipeline.fields import NULL, OFF, Bytes, Count, Flag, Seconds, Section, Text
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin
@@ -16,7 +17,6 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     ColumnName,
     Pattern,
     SqlType,
-    Table,
     TableColumnName,
     TableName,
     column_name,
@@ -374,12 +374,12 @@ class Pipeline(Section):
         return self.capture.rows == "wal"
 
     @cached_property
-    def rewrites(self) -> dict[Table, Rewrite]:
+    def rewrites(self) -> dict[Name, Rewrite]:
         """`rewrite` by exact (schema, table)."""
         return {table_name(name): rewrite for name, rewrite in self.rewrite.items()}
 
     @cached_property
-    def skipped_columns(self) -> dict[Table, tuple[str, ...]]:
+    def skipped_columns(self) -> dict[Name, tuple[str, ...]]:
         """`tables.skip_columns` and what `schema.overrides` adds to it, by exact (schema, table)."""
         skipped = exact_columns(self.tables.skip_columns)
         for name, overrides in self.schema_.overrides.items():

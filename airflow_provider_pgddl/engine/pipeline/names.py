@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, without_locations
 from airflow_provider_pgddl.engine.errors import PgddlError
-
-Table: TypeAlias = tuple[str, str]
+from airflow_provider_pgddl.engine.model.names import Name
 
 # Postgres cuts longer names silently (NAMEDATALEN - 1).
 MAX_NAME_BYTES = 63
@@ -71,7 +70,7 @@ def _exact(text: str, count: int, shape: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def table_name(text: str) -> Table:
+def table_name(text: str) -> Name:
     """`schema.table` as the file writes it, as exact names. ValueError says what is wrong."""
     schema, table = _exact(text, 2, "schema.table")
     return schema, table
@@ -82,13 +81,13 @@ def column_name(text: str) -> str:
     return _exact(text, 1, "a column's name")[0]
 
 
-def table_column_name(text: str) -> tuple[Table, str]:
+def table_column_name(text: str) -> tuple[Name, str]:
     """`schema.table.column` as the file writes it."""
     schema, table, column = _exact(text, 3, "schema.table.column")
     return (schema, table), column
 
 
-def exact_columns(listed: Mapping[str, Iterable[str]]) -> dict[Table, tuple[str, ...]]:
+def exact_columns(listed: Mapping[str, Iterable[str]]) -> dict[Name, tuple[str, ...]]:
     """Lists of columns as the file writes them, by exact (schema, table)."""
     return {table_name(name): tuple(map(column_name, columns)) for name, columns in listed.items()}
 
@@ -155,6 +154,6 @@ ColumnName = Annotated[str, _checked(column_name)]
 SqlType = Annotated[str, Field(strict=True, min_length=1), _checked(sql_type)]
 
 
-def fits(pattern: str, table: Table) -> bool:
+def fits(pattern: str, table: Name) -> bool:
     schema, name = table_pattern(pattern)
     return bool(schema.fullmatch(table[0]) and name.fullmatch(table[1]))

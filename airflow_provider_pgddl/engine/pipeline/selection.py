@@ -8,33 +8,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath, refused
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline, column_lists
-from airflow_provider_pgddl.engine.pipeline.names import (
-    Table,
-    column_name,
-    fits,
-    table_column_name,
-    table_name,
-    written,
-)
+from airflow_provider_pgddl.engine.pipeline.names import column_name, fits, table_column_name, table_name, written
 
 # Never part of a pipeline, whatever the patterns say.
 _SYSTEM_SCHEMA = re.compile(r"pg_.*|information_schema|pgddl|pgddl_.*", re.DOTALL)
 
-_NONE: Mapping[Table, Table] = MappingProxyType({})
+_NONE: Mapping[Name, Name] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Selection:
     """What a pipeline's patterns choose: tables whose rows travel, and tables of which only the structure does."""
 
-    rows: list[Table]
-    schema_only: list[Table]
+    rows: list[Name]
+    schema_only: list[Name]
 
 
 def matches(
-    pipeline: Pipeline, names: Iterable[Table], *, strict: bool = True, partitions: Mapping[Table, Table] = _NONE
+    pipeline: Pipeline, names: Iterable[Name], *, strict: bool = True, partitions: Mapping[Name, Name] = _NONE
 ) -> Selection:
     """The tables of `names` that the pipeline takes, sorted. `names` comes without extensions' tables, and without
     `partitions`, which are told from names that mean nothing: each with the table that it is of.
@@ -46,8 +40,8 @@ def matches(
     tables = pipeline.tables
     problems: list[tuple[KeyPath, str]] = []
 
-    def chosen(key: str, patterns: tuple[str, ...]) -> set[Table]:
-        found: set[Table] = set()
+    def chosen(key: str, patterns: tuple[str, ...]) -> set[Name]:
+        found: set[Name] = set()
         for number, pattern in enumerate(patterns):
             matched = {table for table in known if fits(pattern, table)}
             if not matched:
@@ -58,7 +52,7 @@ def matches(
         return found
 
     if pipeline.in_place:
-        selected, structure = set(pipeline.rewrites) & set(known), set[Table]()
+        selected, structure = set(pipeline.rewrites) & set(known), set[Name]()
     else:
         structure = chosen("schema_only", tables.schema_only)
         selected = chosen("include", tables.include) | structure
@@ -81,7 +75,7 @@ def matches(
     return Selection(rows=sorted(selected - structure), schema_only=sorted(structure))
 
 
-def _part(table: Table, partitions: Mapping[Table, Table]) -> str:
+def _part(table: Name, partitions: Mapping[Name, Name]) -> str:
     whole = written(*partitions[table])
     return f"{written(*table)} is a partition of {whole}, and goes with it: a table is named as a whole"
 
@@ -98,7 +92,7 @@ def _named_tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         yield ("schema", "allow_type_cast", name), written(*table_column_name(name)[0])
 
 
-def _similar(pattern: str, known: Collection[Table]) -> str:
+def _similar(pattern: str, known: Collection[Name]) -> str:
     """What was probably meant: other capitals first, then the nearest spelling."""
     plain = pattern.replace('"', "")
     if set(plain) & set("*?"):
@@ -113,11 +107,11 @@ def _similar(pattern: str, known: Collection[Table]) -> str:
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 
-def check_columns(pipeline: Pipeline, columns: Mapping[Table, Collection[str]]) -> None:
+def check_columns(pipeline: Pipeline, columns: Mapping[Name, Collection[str]]) -> None:
     """Refuses the file where it names a column that its table (a key of `columns`) does not have."""
     problems: list[tuple[KeyPath, str]] = []
 
-    def need(path: KeyPath, table: Table, column: str) -> None:
+    def need(path: KeyPath, table: Name, column: str) -> None:
         if table in columns and column not in columns[table]:
             near = difflib.get_close_matches(column, list(columns[table]), n=1)
             hint = f"; did you mean {written(near[0])}?" if near else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.names import Table
 from airflow_provider_pgddl.engine.preflight import (
     foreign_code,
     new_types,
@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.server.connect import Session
 OLDEST = 14
 
 
-def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Table]) -> list[Finding]:
+def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name]) -> list[Finding]:
     """Every finding, errors first. The sessions are idle ones of `connect`; in place both lead to one database.
 
     `tables` are those that the pipeline takes on the source, schema_only ones included or not.
@@ -41,7 +41,7 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
     return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
 
 
-def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> Callable[[], list[Finding]]:
+def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> Callable[[], list[Finding]]:
     """A check to be called under the swap's lock: what the tables are by then. Prepared before it."""
     facts = Facts(pipeline, [Side("source", conn)], tables)
     checks = (rewriting.unmovable, rewriting.unkept, rewriting.children, rewriting.published, rewriting.replicated,
@@ -49,12 +49,12 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Table
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
-def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
     """What has come on the tables since setup, and the swap cannot make for the new types."""
     return list(new_types.broken(Facts(pipeline, [Side("source", conn)], tables)))
 
 
-def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Table]) -> list[Finding]:
+def what_passes_a_fence(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
     """What would go on writing to the source behind the fence of a cut-over."""
     return list(source_tables.subscribed(Facts(pipeline, [Side("source", conn)], tables), "error"))
 

@@ -11,8 +11,9 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.names import Table, table_pattern, written
+from airflow_provider_pgddl.engine.pipeline.names import table_pattern, written
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.foreign_code import NOTHING, Survey, survey
 from airflow_provider_pgddl.engine.server import catalog
@@ -97,7 +98,7 @@ class Side:
 class Facts:
     """What is known of one pipeline; every check yields findings from it, independent of the others."""
 
-    def __init__(self, pipeline: Pipeline, sides: Sequence[Side], tables: Sequence[Table]):
+    def __init__(self, pipeline: Pipeline, sides: Sequence[Side], tables: Sequence[Name]):
         self.pipeline = pipeline
         self.source = sides[0]
         self.target = sides[1] if len(sides) > 1 else None
@@ -110,8 +111,8 @@ class Facts:
             if not any(s.fullmatch(schema) and t.fullmatch(name) for s, t in self.structure)
         ]
         named = self.source.rows("named", schemas=[s for s, _ in self.tables], names=[t for _, t in self.tables])
-        self.kinds: dict[Table, str] = {(schema, name): kind for schema, name, oid, kind in named if oid is not None}
-        self.oids: dict[Table, int] = {(schema, name): oid for schema, name, oid, _ in named if oid is not None}
+        self.kinds: dict[Name, str] = {(schema, name): kind for schema, name, oid, kind in named if oid is not None}
+        self.oids: dict[Name, int] = {(schema, name): oid for schema, name, oid, _ in named if oid is not None}
         self.names = {oid: table for table, oid in self.oids.items()}
         self.row_oids = [self.oids[table] for table in self.rows if self.kinds.get(table) in ("r", "p")]
         found = [Relation(*row) for row in self.source.rows("relations", oids=list(self.names))]
@@ -124,7 +125,7 @@ class Facts:
         return {oid: found.get(oid, NOTHING) for oid in self.row_oids}
 
     @cached_property
-    def surveyed_structure(self) -> Mapping[Table, Survey]:
+    def surveyed_structure(self) -> Mapping[Name, Survey]:
         """The same of tables whose structure alone is moved, where something is to be said."""
         structure = [
             table
@@ -153,7 +154,7 @@ def running(facts: Facts, side: Side) -> bool:
     return side.conn.execute(_Q["running"], [facts.pipeline.pipeline]).fetchall() == [(True,)]
 
 
-def recorded(facts: Facts, side: Side) -> dict[Table, str]:
+def recorded(facts: Facts, side: Side) -> dict[Name, str]:
     """The tables that this pipeline's present run has made already, with their states."""
     if side.rows("journal_exists") != [(True,)]:
         return {}
@@ -173,7 +174,7 @@ class Brought:
         return f"run {self.run} of pipeline {self.pipeline!r}, which is {self.since.replace('earlier', 'over')}"
 
 
-def brought(side: Side, tables: Sequence[Table]) -> dict[Table, Brought]:
+def brought(side: Side, tables: Sequence[Name]) -> dict[Name, Brought]:
     """Of these tables those that a pipeline has brought there, as the journal on that side tells."""
     if side.rows("journal_exists") != [(True,)]:
         return {}
@@ -194,7 +195,7 @@ def any_brought(side: Side) -> bool:
     return side.rows("journal_exists") == [(True,)] and side.rows("any_brought") == [(True,)]
 
 
-def out_of_the_way(side: Side, table: Table, kind: str, oid: int) -> str:
+def out_of_the_way(side: Side, table: Name, kind: str, oid: int) -> str:
     """What frees a relation's name: all but an empty table goes elsewhere, with all that belongs to it."""
     if kind in ("i", "I", "S"):  # which go with their table, and cannot go alone
         word = "SEQUENCE" if kind == "S" else "INDEX"
@@ -215,7 +216,7 @@ def aside(side: Side, objects: Iterable[tuple[str, str]]) -> list[str]:
     return [f"CREATE SCHEMA IF NOT EXISTS {schema};", *moves]
 
 
-def actions(facts: Facts, table: Table) -> list[AlterAction]:
+def actions(facts: Facts, table: Name) -> list[AlterAction]:
     """Those of `rewrite.alter` that can be read; about the others `alterations` tells."""
     rewrite = facts.pipeline.rewrites.get(table)
     try:

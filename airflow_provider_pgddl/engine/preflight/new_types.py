@@ -15,7 +15,6 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.ddl.parse import (
-    Name,
     Node,
     deparse,
     kind_of,
@@ -28,6 +27,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.ddl.relocate import try_schema
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.preflight.facts import Facts, actions
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter

@@ -9,7 +9,8 @@ from typing import Any
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import new_type
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, written
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.names import column_name, written
 from airflow_provider_pgddl.engine.pipeline.rewrite import PERIODS, PartitionBy, Rewrite
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rows.partition_cells import LIST_TYPES, PERIOD_TYPES, WIDTH_TYPES, partition_name
@@ -21,7 +22,7 @@ CODE = "partition_by"
 
 
 def partition_findings(
-    conn: Session, table: Table, oid: int, rewrite: Rewrite, quote: Callable[..., str], free: Callable[[str, str], str]
+    conn: Session, table: Name, oid: int, rewrite: Rewrite, quote: Callable[..., str], free: Callable[[str, str], str]
 ) -> Iterator[Finding]:
     """`quote` writes names for SQL; `free` makes of a name one that nothing in the schema has."""
     by = rewrite.partition_by
@@ -33,7 +34,7 @@ def partition_findings(
 
 class _Check:
     def __init__(
-        self, conn: Session, table: Table, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str],
+        self, conn: Session, table: Name, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str],
         free: Callable[[str, str], str],
     ):  # fmt: skip
         self.conn, self.table, self.oid, self.by, self.quote, self.free = conn, table, oid, by, quote, free

@@ -12,7 +12,8 @@ from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.pipeline.names import Table, column_name, table_name, written
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name, written
 from airflow_provider_pgddl.engine.preflight.facts import (
     Facts,
     actions,
@@ -226,7 +227,7 @@ def published(facts: Facts) -> Iterator[Finding]:
         yield Finding("error", "publication", "source", facts.written(oid), what, fix)
 
 
-def _is_split(facts: Facts, table: Table) -> bool:
+def _is_split(facts: Facts, table: Name) -> bool:
     rewrite = facts.pipeline.rewrites.get(table)
     return rewrite is not None and rewrite.partition_by is not None
 

@@ -29,12 +29,12 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")
-Name = tuple[str, str]
 
 _BRING = {"AT_AddColumn", "AT_AlterColumnType", "AT_SetExpression"}
 # What neither evaluates nor plans an expression, whatever the table has. Anything else counts as if it did.

@@ -20,6 +20,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Retry, StageFailed
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rights import wall
 from airflow_provider_pgddl.engine.rights.trust import more, untrusted
@@ -29,7 +30,6 @@ from airflow_provider_pgddl.engine.server.giving_way import Patience, lock_brief
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")
-Name = tuple[str, str]
 Side = Literal["reader", "writer"]
 PATIENCE = 60.0  # seconds for a look at a table that somebody is at
 

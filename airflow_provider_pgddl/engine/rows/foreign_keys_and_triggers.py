@@ -18,13 +18,13 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ties")
-Name = tuple[str, str]
 NOT_TOGETHER = (
     "foreign keys of the target tie it to others, and it has code of its owner, as whom they cannot be written "
     "together: drop one or the other, or name the owner in trusted_roles"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.columns import column_differences, definition
 from airflow_provider_pgddl.engine.schema.constraints import constraint_differences, key_differences
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.names import listed, shown, written
 from airflow_provider_pgddl.engine.schema.new_types import Types
-from airflow_provider_pgddl.engine.schema.table_model import Name, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
 from airflow_provider_pgddl.engine.schema.verdict import Finding
 

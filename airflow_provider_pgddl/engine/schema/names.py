@@ -8,7 +8,7 @@ from functools import cache
 
 from airflow_provider_pgddl.engine.ddl.parse import parse
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.schema.table_model import Name
+from airflow_provider_pgddl.engine.model.names import Name
 
 _BARE = re.compile(r"[a-z_][a-z0-9_$]*")
 

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import (
     Overrides,
     Pipeline,
@@ -30,7 +31,7 @@ from airflow_provider_pgddl.engine.pipeline.names import (
 from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.names import written as in_sql
-from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, Name, TableModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, Kind, Migration, Status, Verdict
 
 APPLY = "pgddl schema sync --apply"

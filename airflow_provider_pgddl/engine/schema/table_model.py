@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Name = tuple[str, str]
+from airflow_provider_pgddl.engine.model.names import Name
+
 TypeKind = Literal["base", "array", "enum", "domain", "composite", "range", "multirange"]
 
 

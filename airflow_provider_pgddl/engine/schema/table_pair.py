@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.names import shown, written
 from airflow_provider_pgddl.engine.schema.new_types import Types
-from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, Name, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import Kind
 
 

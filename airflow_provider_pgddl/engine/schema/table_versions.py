@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from airflow_provider_pgddl.engine.ddl.captured_events import ColumnMeta, ConstraintMeta, IndexMeta, KeyMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.parse import Name
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import (
     flags,
     index_options,

@@ -15,7 +15,6 @@ from typing import Literal
 import psycopg
 from psycopg import conninfo as libpq
 
-from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser, unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
@@ -25,6 +24,7 @@ from airflow_provider_pgddl.engine.errors import (
     Unreachable,
     from_postgres,
 )
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import connect, describe
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -11,10 +11,10 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.errors import Retry, remedy_for
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.table_model import (
     ColumnModel,
     ConstraintModel,
-    Name,
     Schemas,
     TableModel,
     TypeKind,

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
@@ -47,7 +48,6 @@ from airflow_provider_pgddl.engine.swapping.readiness import not_compared, refus
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
 
 _Q = queries("swap")
-Name = tuple[str, str]
 Key = tuple[Name, str]  # a table, and the name of a constraint on it
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
 

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
@@ -45,7 +46,6 @@ from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, 
 from airflow_provider_pgddl.engine.swapping.way_back import WayBack
 
 _Q = queries("swap")
-Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

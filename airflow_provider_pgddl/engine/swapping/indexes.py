@@ -9,10 +9,10 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.events import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.parse import Name
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.waiting_statements import definition, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session

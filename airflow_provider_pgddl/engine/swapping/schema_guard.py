@@ -19,9 +19,10 @@ from airflow_provider_pgddl.engine.following.source_dump import schema_digest, s
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.schema.definitions import same_constraint, same_expression
-from airflow_provider_pgddl.engine.schema.table_model import Name, TableModel
+from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.indexes import carry_indexes, carry_marks, name_as_on_source
