@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.apply.events import (
     apply_together,
 )
 from airflow_provider_pgddl.engine.apply.index_build import Build, build
-from airflow_provider_pgddl.engine.ddl.decide import Decision
+from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import lease, migrations

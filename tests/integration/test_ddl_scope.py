@@ -15,7 +15,9 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide
+from airflow_provider_pgddl.engine.ddl.decide import decide
+from airflow_provider_pgddl.engine.ddl.decision import Decision
+from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.catalog import all_relations
 from tests.combinations import matrix

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide, map_roles
+from airflow_provider_pgddl.engine.ddl.decide import decide
+from airflow_provider_pgddl.engine.ddl.decision import Decision
+from airflow_provider_pgddl.engine.ddl.grants import map_roles
+from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.tags import COMMON_ALTER_TABLE_SUBCOMMANDS, CREATE_TAGS, DROP_TAGS

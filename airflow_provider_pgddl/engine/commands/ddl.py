@@ -13,7 +13,7 @@ from typing import Any, Literal
 from airflow_provider_pgddl.engine.apply.events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.events import is_own_schema
-from airflow_provider_pgddl.engine.ddl.rules import Rules
+from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.job.context import require_same_config
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow

@@ -34,7 +34,7 @@ from airflow_provider_pgddl.engine.ddl.create_table import (
     replica_identity,
     type_of,
 )
-from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild
+from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild
 from airflow_provider_pgddl.engine.ddl.inheritance import (
     column_stays,
     constraint_stays,

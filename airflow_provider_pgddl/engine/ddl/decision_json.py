@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.subject import describe
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 if TYPE_CHECKING:
-    from airflow_provider_pgddl.engine.ddl.decide import Decision
+    from airflow_provider_pgddl.engine.ddl.decision import Decision
 
 
 def event_json(decision: Decision) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 )
 from airflow_provider_pgddl.engine.model.names import Name
 
-Covers = Callable[[str | None, Name | None], bool]
+CoversObject = Callable[[str | None, Name | None], bool]
 
 
-def reduce(node: Node, covers: Covers) -> tuple[int, list[str]]:
+def reduce(node: Node, covers: CoversObject) -> tuple[int, list[str]]:
     """Takes what is out of scope out of the statement: how many objects are left, and the names of those that went."""
     kind = kind_of(node)
     if kind == "AlterDefaultPrivilegesStmt":
@@ -77,7 +77,7 @@ def _place(item: Node) -> tuple[str | None, Name | None]:
 
 
 def _keep(
-    items: Node, place: Callable[[Node], tuple[str | None, Name | None]], covers: Covers
+    items: Node, place: Callable[[Node], tuple[str | None, Name | None]], covers: CoversObject
 ) -> tuple[int, list[str]]:
     gone: list[str] = []
     for position in reversed(range(len(items))):

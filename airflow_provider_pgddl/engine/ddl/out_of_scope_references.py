@@ -9,10 +9,10 @@ from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, qualified, qu
 from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.model.names import Name
 
-Covers = Callable[[Name], bool]
+CoversTable = Callable[[Name], bool]
 
 
-def cut_foreign_keys(node: Node, covers: Covers) -> list[Name]:
+def cut_foreign_keys(node: Node, covers: CoversTable) -> list[Name]:
     """Takes the foreign keys to tables out of scope out of a statement and says to which; it may be left empty."""
     kind = kind_of(node)
     cut: list[Name] = []
@@ -39,18 +39,18 @@ def cut_foreign_keys(node: Node, covers: Covers) -> list[Name]:
     return cut[::-1]
 
 
-def _from_column(column: Node, covers: Covers) -> list[Name]:
+def _from_column(column: Node, covers: CoversTable) -> list[Name]:
     cut = cut_from_column(column, lambda constraint: _leads_out(constraint, covers))
     return [relation(constraint.pktable) for constraint in reversed(cut)]
 
 
-def _leads_out(node: Node, covers: Covers) -> bool:
+def _leads_out(node: Node, covers: CoversTable) -> bool:
     return (
         kind_of(node) == "Constraint" and constraint_kind(node) == "foreign key" and not covers(relation(node.pktable))
     )
 
 
-def cut_owner(node: Node, covers: Covers) -> list[Name]:
+def cut_owner(node: Node, covers: CoversTable) -> list[Name]:
     """Takes OWNED BY a column out of scope out of a statement about a sequence, which may then have nothing to do."""
     cut: list[Name] = []
     if kind_of(node) in ("CreateSeqStmt", "AlterSeqStmt"):
@@ -79,7 +79,7 @@ def cut_constraint_actions(node: Node, names: Collection[str]) -> list[str]:
     return cut[::-1]
 
 
-def family_outside(node: Node, covers: Covers) -> Iterator[str]:
+def family_outside(node: Node, covers: CoversTable) -> Iterator[str]:
     """Parents and partitions out of scope, without which a statement does not mean the same."""
     kind = kind_of(node)
     if kind in ("CreateStmt", "CreateForeignTableStmt"):
@@ -95,7 +95,7 @@ def family_outside(node: Node, covers: Covers) -> Iterator[str]:
                 yield f"{quoted(relation(other(definition)))} is out of scope"
 
 
-def likeness_outside(node: Node, covers: Covers) -> bool:
+def likeness_outside(node: Node, covers: CoversTable) -> bool:
     """Whether a CREATE TABLE takes its columns from a table that the target may not have."""
     if kind_of(node) != "CreateStmt":
         return False

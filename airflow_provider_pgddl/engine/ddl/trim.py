@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from postgast import ParseResult, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.coverage import Coverage
 from airflow_provider_pgddl.engine.ddl.decision import Stop
 from airflow_provider_pgddl.engine.ddl.deparse import printed
-from airflow_provider_pgddl.engine.ddl.drop_statements import cascade_statements
-from airflow_provider_pgddl.engine.ddl.drops import CannotRebuild
+from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild, cascade_statements
 from airflow_provider_pgddl.engine.ddl.event_objects import Target
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
     cut_constraint_actions,
@@ -21,7 +19,7 @@ from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
     family_outside,
 )
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, quoted, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.rules import Rules
+from airflow_provider_pgddl.engine.ddl.scope import Coverage, Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import cut
 from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.ddl.volatile_defaults import pin_defaults

@@ -19,11 +19,13 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
     changes_a_dump,
     is_about,
 )
-from airflow_provider_pgddl.engine.ddl.decide import Decision, Rules, decide
+from airflow_provider_pgddl.engine.ddl.decide import decide
+from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables

@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 if TYPE_CHECKING:
-    from airflow_provider_pgddl.engine.ddl.decide import Decision
+    from airflow_provider_pgddl.engine.ddl.decision import Decision
 
 __all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "Status"]
 
