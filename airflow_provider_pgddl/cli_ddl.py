@@ -84,7 +84,7 @@ def skip(asked: Asked) -> Answer:
 
 def _decide(asked: Asked, status: Literal["resolved", "skipped"]) -> Answer:
     pipeline, source, target, args = asked.pipeline, asked.source, asked.target, asked.args
-    return _decided(ddl.decide(pipeline, source, target, args.id, status, args.note, who()))
+    return _decided(ddl.record_decision(pipeline, source, target, args.id, status, args.note, who()))
 
 
 def enable(asked: Asked) -> Answer:

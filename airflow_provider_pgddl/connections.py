@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job.file import SECRETS, Side
+from airflow_provider_pgddl.engine.job.file import SECRETS, End
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
@@ -55,10 +55,10 @@ def conninfo_of(connection: Any) -> str:
     return make_conninfo("", **{key: value for key, value in parts.items() if value not in (None, "")})
 
 
-def secrets(pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, str]) -> dict[Side, str]:
+def secrets(pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, str]) -> dict[End, str]:
     """The connection string of each side that the pipeline names: a dsn from `env`, a conn_id by `lookup`."""
 
-    def conninfo(endpoint: Endpoint, side: Side) -> str:
+    def conninfo(endpoint: Endpoint, side: End) -> str:
         if endpoint.conn_id is None:
             return endpoint.resolve(env)
         connection = lookup(endpoint.conn_id)
@@ -70,13 +70,13 @@ def secrets(pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, 
             )
         return conninfo_of(connection)
 
-    found: dict[Side, str] = {"source": conninfo(pipeline.source, "source")}
+    found: dict[End, str] = {"source": conninfo(pipeline.source, "source")}
     if pipeline.target is not None:
         found["target"] = conninfo(pipeline.target, "target")
     return found
 
 
-def in_environment(found: Mapping[Side, str]) -> dict[str, str]:
+def in_environment(found: Mapping[End, str]) -> dict[str, str]:
     """Connection strings under the names that a job file gives."""
     return {SECRETS[side]: conninfo for side, conninfo in found.items()}
 

@@ -33,6 +33,7 @@ from airflow_provider_pgddl.engine.commands import schema
 from airflow_provider_pgddl.engine.following.reconcile import look_at
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
@@ -145,7 +146,10 @@ def report(reports: list[TableReport]) -> None:
 def working(content: Mapping[str, Any]) -> Iterator[Context]:
     """A stage's sessions and lease."""
     with quiet(), ExitStack() as stack:
-        yield stages._context(Job("replay", load_pipeline(content)), stack)
+        job = Job("replay", load_pipeline(content))
+        held = Lease(job.conninfo("target"), job.pipeline.pipeline, job.stage, None)
+        stack.callback(held.close)
+        yield stages._context(job, held, stack)
 
 
 def timed(work: Callable[[], None], rounds: int) -> Times:

@@ -57,7 +57,7 @@ _ERROR = re.compile(r"^airflow\.(?:sdk\.)?exceptions\.\w+: (?P<text>.*)$")
 
 
 @dataclass(slots=True)
-class Outcome:
+class DagOutcome:
     """What one of the two moves came to. `differences` are texts; empty is what everybody hopes for."""
 
     title: str
@@ -199,9 +199,9 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         return 0 if ok else 1
 
 
-def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Screen) -> Outcome:
+def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Screen) -> DagOutcome:
     screen.title(f"Migrate: Postgres 16 → 18, DAG {MIGRATE}")
-    outcome = Outcome("migrate 16 → 18")
+    outcome = DagOutcome("migrate 16 → 18")
     started, before = time.monotonic(), writers.notes.committed.total()
 
     def say(change: str) -> None:
@@ -233,9 +233,9 @@ def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Scr
     return outcome
 
 
-def _rewrite(airflow: Airflow, target: str, writers: Writers, screen: Screen) -> Outcome:
+def _rewrite(airflow: Airflow, target: str, writers: Writers, screen: Screen) -> DagOutcome:
     screen.title(f"Rewrite in place: the key of shop.orders becomes bigint, DAG {REWRITE}")
-    outcome = Outcome("rewrite orders", tables=1)
+    outcome = DagOutcome("rewrite orders", tables=1)
     structure = catalog_lines(target)
     started, before = time.monotonic(), writers.notes.committed.total()
     airflow.test(REWRITE, screen)
@@ -475,14 +475,14 @@ def _windows(dsn: str, pipeline: str) -> tuple[int | None, int | None]:
     return row or (None, None)
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: DagOutcome) -> str:
     what = f"{outcome.rows:,} rows of {outcome.tables} table{'s' if outcome.tables > 1 else ''}"
     if not outcome.differences:
         return f"{what}: none differs, and neither do sequences and structure"
     return "\n".join([f"{what}: {outcome.rows_differing} differ", *outcome.differences[:20]])
 
 
-def _report(screen: Screen, outcomes: Sequence[Outcome], writers: Writers) -> None:
+def _report(screen: Screen, outcomes: Sequence[DagOutcome], writers: Writers) -> None:
     table = Table(title="What came of it", title_justify="left", show_edge=False, pad_edge=False, title_style="bold")
     table.add_column("")
     for outcome in outcomes:

@@ -183,7 +183,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             )
         return result
 
-    def _job(self, pipeline: Pipeline, found: Mapping[jobs.Side, str]) -> Job:
+    def _job(self, pipeline: Pipeline, found: Mapping[jobs.End, str]) -> Job:
         return Job(
             stage=self.stage,
             pipeline=pipeline,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.job.file import Job, Side
+from airflow_provider_pgddl.engine.job.file import End, Job
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.operators.base import PgddlOperator
 
@@ -33,7 +33,7 @@ class PgddlSetupOperator(PgddlOperator):
         super().__init__(**kwargs)
         self.again = again
 
-    def _job(self, pipeline: Pipeline, found: Mapping[Side, str]) -> Job:
+    def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
         return replace(super()._job(pipeline, found), again=_said("again", self.again))
 
 
@@ -74,7 +74,7 @@ class PgddlVerifyOperator(PgddlOperator):
         super().__init__(**kwargs)
         self.mend = mend
 
-    def _job(self, pipeline: Pipeline, found: Mapping[Side, str]) -> Job:
+    def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
         return replace(super()._job(pipeline, found), mend=_said("mend", self.mend))
 
 

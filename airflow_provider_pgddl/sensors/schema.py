@@ -170,12 +170,12 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         self._said = whole
         ti = context["ti"]
         who = f"{ti.dag_id}/{ti.task_id}/{ti.run_id}/{ti.map_index}/{ti.try_number}"
-        if stages.shown(pipeline, target, who, whole):
+        if stages.shown_already(pipeline, target, who, whole):
             return {}
         return {
             table: self._box(pipeline, report)
             for table, report in closed.items()
-            if not stages.shown(pipeline, target, f"{who}/{table}", digests[table])
+            if not stages.shown_already(pipeline, target, f"{who}/{table}", digests[table])
         }
 
     def _box(self, pipeline: Pipeline, report: TableReport) -> str:

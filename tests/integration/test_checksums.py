@@ -12,7 +12,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows.checksums import compare
+from airflow_provider_pgddl.engine.rows.checksums import compare_range
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
@@ -110,11 +110,11 @@ def unnoticed(job: Lifecycle) -> list[str]:
     with connect(job.source, purpose="test") as source, connect(job.target, purpose="test") as target:
         (table,) = Journal(target, job.name).tables(1)
         sides = sides_of(target, [table], in_place=job.source == job.target)[table.id]
-        assert not compare(source, target, sides, WHOLE).differ
+        assert not compare_range(source, target, sides, WHOLE).differ
         for change in SUBTLE:
             with target.transaction(force_rollback=True):
                 rows = target.execute(sql.SQL("UPDATE {} SET {}").format(table.plan.copy, sql.SQL(change))).rowcount
-                differ = compare(source, target, sides, WHOLE).differ
+                differ = compare_range(source, target, sides, WHOLE).differ
             if len(differ) != rows:
                 found.append(f"{change}: {differ}")
     return found

@@ -166,7 +166,7 @@ def test_a_backfill_without_workers_says_that_it_waits_for_them(
             enough.set()
         return look(journal, ids)
 
-    def late(work: chunks.Work) -> chunks.Done:
+    def late(work: chunks.Share) -> chunks.ShareDone:
         assert enough.wait(30)
         waited.append(capsys.readouterr().out)
         return chunks.copy_chunks(work)

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine import progress, stages
 from airflow_provider_pgddl.engine.errors import Cancelled, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import control
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
+from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 from airflow_provider_pgddl.engine.swapping import across
@@ -352,7 +352,7 @@ def look(source_dsn: str) -> Iterator[Callable[..., control.Hold | None]]:
 
         def ask(**limits: Any) -> control.Hold | None:
             none = {"max_replica_lag": None, "max_active_backends": None, "query": None}
-            return Throttle(session, Limits(**(none | limits))).look()
+            return Throttling(session, Limits(**(none | limits))).look()
 
         yield ask
 
@@ -419,11 +419,11 @@ def test_a_role_that_sees_too_little_is_told_so(source_dsn: str, pg16: Cluster) 
         with connect(blind, purpose="watch", pipeline="t") as session:
             for limits in (Limits(1.0, None, None), Limits(None, 5, None)):
                 with pytest.raises(StageFailed, match="may not see") as caught:
-                    Throttle(session, limits).look()
+                    Throttling(session, limits).look()
                 assert caught.value.sql == f'GRANT pg_read_all_stats TO "{role}";'
         execute(source_dsn, f"GRANT pg_read_all_stats TO {role}")
         with connect(blind, purpose="watch", pipeline="t") as session:
-            assert Throttle(session, Limits(1.0, 90, None)).look() is None
+            assert Throttling(session, Limits(1.0, 90, None)).look() is None
     finally:
         execute(source_dsn, f"DROP ROLE {role}")
 
@@ -457,7 +457,7 @@ def test_a_standby_that_stands_still_holds_and_then_lets_go(replicated: tuple[Cl
     ):
         streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
         wait_until(lambda: writer.execute(streaming).fetchone() == (1,))
-        throttle = Throttle(session, Limits(10.0, None, None), clock=lambda: now[0])
+        throttle = Throttling(session, Limits(10.0, None, None), clock=lambda: now[0])
         assert throttle.look() is None
         replica.execute("SELECT pg_wal_replay_pause()")
         wait_until(lambda: replica.execute("SELECT pg_get_wal_replay_pause_state()").fetchone() == ("paused",))
@@ -492,6 +492,6 @@ def test_the_lag_that_the_server_reports_holds(replicated: tuple[Cluster, Cluste
         replica.execute("SELECT pg_wal_replay_resume()")
         reported = "SELECT max(replay_lag) > '0.2 s' FROM pg_stat_replication"
         wait_until(lambda: writer.execute(reported).fetchone() == (True,))
-        hold = Throttle(session, Limits(0.2, None, None)).look()
+        hold = Throttling(session, Limits(0.2, None, None)).look()
         assert hold is not None
         assert hold.by == "max_replica_lag"

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
-from airflow_provider_pgddl.engine.rows.chunks import Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, TableToCopy, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, copy_digests, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, reload
@@ -221,7 +221,7 @@ def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(r
     assert one(prices.target, "SELECT count(*) FROM prices") == 990
 
 
-def copied_by_chunks(hand: ByHand, name: str) -> Done:
+def copied_by_chunks(hand: ByHand, name: str) -> ShareDone:
     """All chunks of one table, laid out and copied as a worker does it."""
     pipeline, table, fence = hand.pipeline, hand.table(name), hand.replica.fence
     triggers = change_log.trigger_names(pipeline.name)
@@ -230,7 +230,7 @@ def copied_by_chunks(hand: ByHand, name: str) -> Done:
         now = catalog.describe(source, [table.oid], triggers)[table.oid]
         plan_chunks(hand.replica.target, source, todo, now, 64_000, 8192)
     limits = Limits(None, None, None)
-    work = Work(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10, limits)
+    work = Share(pipeline.source, pipeline.target, False, pipeline.name, fence.token, (todo,), 10, limits)
     return copy_chunks(work)
 
 

@@ -488,7 +488,7 @@ def test_ddl_right_before_the_cut_over_is_cut_over_too(
     do(source_dsn, ITEMS)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
     move.run_all(until="verify")
-    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
+    compared = before_each(monkeypatch, readiness, "compare_rows", lambda _: None)
     before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     move.run("swap")
     assert compared == [1]
@@ -520,7 +520,7 @@ def test_ddl_right_before_the_swap_in_place_is_swapped_too(
     do(source_dsn, ITEMS)
     rewrite = lifecycle(source_dsn, rewrite=REWRITE, **SMALL)
     rewrite.run_all(until="verify")
-    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
+    compared = before_each(monkeypatch, readiness, "compare_rows", lambda _: None)
     before_each(monkeypatch, exchange, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     rewrite.run("swap")
     assert compared == [1]

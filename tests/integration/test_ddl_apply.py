@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine.apply.as_client import run_as
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
 from airflow_provider_pgddl.engine.apply.events import (
-    Outcome,
+    EventOutcome,
     apply_captured,
     apply_events,
     apply_in_groups,
@@ -94,7 +94,7 @@ class Target:
         assert event_id is not None
         return event_id
 
-    def apply(self, event_id: int, *, trusted: bool = True, copies_only: bool = False, **ddl: Any) -> Outcome:
+    def apply(self, event_id: int, *, trusted: bool = True, copies_only: bool = False, **ddl: Any) -> EventOutcome:
         """`trusted`: whether the source says so of the client, where the target lacks its role."""
         pipeline = self.make(**ddl) if ddl else self.pipeline
         row = self.journal.row(event_id)
@@ -147,7 +147,7 @@ def test_a_statement_and_its_bookkeeping_are_one(target: Target) -> None:
     before = settings(target.conn)
     event = target.record("ALTER TABLE public.t ADD COLUMN a int")
     assert [row.id for row in target.journal.waiting()] == [event]
-    assert target.apply(event) == Outcome("applied")
+    assert target.apply(event) == EventOutcome("applied")
     assert target.columns() == ["id", "a"]
     assert (target.status(event), target.attempts(event)) == ("applied", ["applied"])
     assert target.journal.waiting() == []
@@ -653,11 +653,11 @@ def concurrent(target: Target, statement: str, **event: Any) -> int:
 
 def test_an_index_is_built_concurrently(target: Target) -> None:
     event = concurrent(target, BUILD)
-    assert target.apply(event) == Outcome("applied")
+    assert target.apply(event) == EventOutcome("applied")
     assert one(target.dsn, VALID) is True
     again = concurrent(target, BUILD)
     outcome = target.apply(again)
-    assert outcome == Outcome("failed", "there is an index public.made already")
+    assert outcome == EventOutcome("failed", "there is an index public.made already")
     lenient = concurrent(target, BUILD.replace("made", "IF NOT EXISTS made"))
     assert target.apply(lenient).status == "applied"
 

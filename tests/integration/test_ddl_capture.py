@@ -528,7 +528,7 @@ def test_identities_stay_through_renames_and_a_restore(source: Source, database:
     assert table(created, "t")["id"] and len(set(ids.values())) == 2
     with source.session() as session:
         oid = catalog.oid_of(session, "public", "after")
-        now = ddl_log.describe(session, [oid or 0])[oid or 0]
+        now = ddl_log.describe_relations(session, [oid or 0])[oid or 0]
         kept = {c["name"]: c["id"] for c in now["columns"]}
         assert now["id"] == table(renamed, "after")["id"]
         assert session.execute("SELECT count(*) FROM pgddl.table_identities").fetchone() == (1,)
@@ -546,7 +546,7 @@ def test_identities_stay_through_renames_and_a_restore(source: Source, database:
             if change is not None:
                 session.execute(change.encode())
             oid = catalog.oid_of(session, "public", "after")
-            there = ddl_log.describe(session, [oid or 0])[oid or 0]
+            there = ddl_log.describe_relations(session, [oid or 0])[oid or 0]
             assert there["id"] == now["id"]
             found = {c["name"]: c["id"] for c in there["columns"]}
             assert {name: found[name] for name in kept} == kept

@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, ObjectMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
 from airflow_provider_pgddl.engine.journal import migrations
-from airflow_provider_pgddl.engine.schema.table_versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import table_diff
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
 from tests.integration.random_tables import RandomDdl
@@ -30,7 +30,7 @@ def versions(dsn: str) -> dict[int, TableMeta]:
         " WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname !~ '^(pg_|information_schema|pgddl)'"
     )
     with connect(dsn, purpose="test") as conn:
-        return ddl_log.describe(conn, [oid for (oid,) in conn.execute(relations)])
+        return ddl_log.describe_relations(conn, [oid for (oid,) in conn.execute(relations)])
 
 
 def named(metas: dict[int, TableMeta], name: str) -> TableMeta | None:
@@ -455,7 +455,7 @@ def test_random_versions_are_rebuilt(pair: Pair, seed: int) -> None:
             with suppress(psycopg.Error):
                 do(pair.source, random_ddl.alter(meta, [meta]))
         after = versions(pair.source)
-        if not diff(before[oid], after[oid]):
+        if not table_diff(before[oid], after[oid]):
             continue
         tables = [after[o] for o in (oid, *after[oid]["descendants"])]
         try:

@@ -78,7 +78,7 @@ def follow(
         do(dsn, BEFORE)
     source.start()
     with source.session() as session:
-        versions = ddl_log.describe(session, all_relations(session))
+        versions = ddl_log.describe_relations(session, all_relations(session))
     with psycopg.connect(source.dsn, autocommit=True) as client:
         client.execute("SET search_path = app")
         for string in strings:

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
-from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.definitions import same_expression, statement_tree
 from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -160,7 +160,7 @@ def test_what_a_restore_prints_otherwise_is_the_same(
             names = [("s", name) for name in ("t", "g", "partition", "excluding")]
             before, after = schema_reading.read(one_side, names), schema_reading.read(other, names)
         for name in names:
-            assert compare(before.tables[name], after.tables[name], after.types, names=(name, name)) == []
+            assert compare_tables(before.tables[name], after.tables[name], after.types, names=(name, name)) == []
 
 
 T = "(ARRAY['a'::varchar, 'b'::varchar])::text[]"

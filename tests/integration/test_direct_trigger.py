@@ -337,9 +337,9 @@ def test_a_server_that_crashes_at_the_hand_over_has_lost_nothing(
         return crash
 
     module, name = {
-        "before its commit": (direct_function, "hand_over"),
+        "before its commit": (direct_function, "write_to_copy"),
         "behind its commit": (direct_trigger, "_hand_over"),
-        "taken back": (direct_function, "take_back"),
+        "taken back": (direct_function, "write_to_log"),
     }[moment]
     monkeypatch.setattr(module, name, crashing(getattr(module, name)))
     writers = TableWriters([source_dsn], [("public", "items")], truncate=[("public", "items")], rate=60, threads=2,

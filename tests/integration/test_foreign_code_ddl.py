@@ -14,7 +14,7 @@ import yaml
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.commands.ddl import decide
+from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
@@ -105,7 +105,9 @@ def applied_or_left_out(move: Lifecycle) -> None:
         first = move.journal(waiting)
         if not first:
             return
-        decide(load_pipeline(move.content), move.source, move.target, first[0][0], "skipped", "hers", "the test")
+        record_decision(
+            load_pipeline(move.content), move.source, move.target, first[0][0], "skipped", "hers", "the test"
+        )
     raise AssertionError("there is no end to it")
 
 

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
-from airflow_provider_pgddl.engine.rows.chunks import TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import Share, TableToCopy, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import clear_changed
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
@@ -497,7 +497,7 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
         assert one(people.target, f"SELECT count(*) FROM pgddl.kept_{table.id}") == 0
 
 
-def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Work:
+def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Share:
     table, pipeline = hand.table("people"), hand.pipeline
     triggers = change_log.trigger_names(pipeline.name)
     now = catalog.describe(source, [table.oid], triggers)[table.oid]
@@ -505,7 +505,7 @@ def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Work:
     todo = TableToCopy(table.id, table.plan, table.version, now.physical(), hand.replica.fence, triggers)
     plan_chunks(hand.replica.target, source, todo, now, 8192, 8192)
     limits = Limits(None, None, None)
-    return Work(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10, limits)
+    return Share(pipeline.source, pipeline.target, False, pipeline.name, hand.replica.fence.token, (todo,), 10, limits)
 
 
 @pytest.mark.parametrize("then", [[], [SWAP], ["UPDATE people SET id = id + 100"], ["DELETE FROM people WHERE id = 2"]])

@@ -143,7 +143,9 @@ def test_c33_a_source_that_lost_commits_that_were_read(target_dsn: str, lifecycl
         assert "CREATE VIEW" in blocked.pop("public.phantom")
         ((event,),) = move.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'unhandled'")
         do(target_dsn, "DROP VIEW phantom")
-        ddl_commands.decide(load_pipeline(move.content), promoted, target_dsn, event, "resolved", "it never was", "me")
+        ddl_commands.record_decision(
+            load_pipeline(move.content), promoted, target_dsn, event, "resolved", "it never was", "me"
+        )
         told(move, move.run("replay"))
         assert one(target_dsn, "SELECT two FROM later") == 2
         mended(move)

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.apply.index_build import Build, build
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
-from airflow_provider_pgddl.engine.rows.chunks import Done, Work, copy_chunks
+from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, copy_chunks
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
@@ -131,7 +131,7 @@ def test_little_is_shared_by_threads_of_the_driver(
     monkeypatch.setattr(schema_sync, "GROUP", 5)
     copied, built = list[int](), list[tuple[str, int]]()
 
-    def copy(work: Work) -> Done:
+    def copy(work: Share) -> ShareDone:
         done = copy_chunks(work)
         copied.append(done.chunks)
         return done

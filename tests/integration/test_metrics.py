@@ -11,9 +11,9 @@ from prometheus_client import parser
 from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.errors import Unreachable
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
-from airflow_provider_pgddl.engine.journal.schema import Result, SchemaJournal
+from airflow_provider_pgddl.engine.journal.schema import GateResult, SchemaJournal
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Reason, stopped
+from airflow_provider_pgddl.engine.schema.verdict import Reason, SchemaFinding, stopped
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle, execute
 
@@ -23,8 +23,10 @@ CREATE TABLE shop.users (id int PRIMARY KEY, name text);
 CREATE TABLE shop."or ""ders" (id int PRIMARY KEY);
 INSERT INTO shop.users SELECT n, 'user ' || n FROM generate_series(1, 50) n;
 """
-PHONE = Finding("source_added_column", "mismatch", "Source has new column 'phone' not in target", column="phone")
-CAST = Finding("type_mismatch", "mismatch", "Casting would lose cents", reason="type_mismatch", metric="unsafe_cast")
+PHONE = SchemaFinding("source_added_column", "mismatch", "Source has new column 'phone' not in target", column="phone")
+CAST = SchemaFinding(
+    "type_mismatch", "mismatch", "Casting would lose cents", reason="type_mismatch", metric="unsafe_cast"
+)
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -60,7 +62,7 @@ def test_before_setup_there_are_counters_at_zero_and_no_tables(move: Lifecycle) 
     assert all("table" not in dict(labels) for _, labels in found)
     for reason in get_args(Reason):
         assert value(found, "pgddl_tables_blocked_schema_total", reason=reason) == 0
-    for result in get_args(Result):
+    for result in get_args(GateResult):
         assert value(found, "pgddl_schema_validations_total", result=result) == 0
     for status in STATUSES:
         assert value(found, "pgddl_ddl_events", status=status) == 0

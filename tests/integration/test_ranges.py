@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.following import row_comparison
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows import checksums, range_comparison, ranges
-from airflow_provider_pgddl.engine.rows.checksums import Compared, Sides
+from airflow_provider_pgddl.engine.rows.checksums import RangeCompared, Sides
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
@@ -203,14 +203,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of which range each comparison was, or of which first."""
-    compare, tried = range_comparison.compare, list[int]()
+    compare, tried = range_comparison.compare_range, list[int]()
 
-    def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> Compared:
+    def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> RangeCompared:
         assert latest is not None
         tried.append(within.id)
         return compare(source, copy, sides, within, latest)
 
-    monkeypatch.setattr(range_comparison, "compare", counting)
+    monkeypatch.setattr(range_comparison, "compare_range", counting)
     return tried
 
 
@@ -337,7 +337,12 @@ def test_a_table_may_change_behind_a_range_that_took_too_long(
     first = list[int]()
 
     def too_long(
-        source: Session, copy: Session, todo: Todo, seconds: float, compared: list[range_comparison.Result], apart: bool
+        source: Session,
+        copy: Session,
+        todo: Todo,
+        seconds: float,
+        compared: list[range_comparison.RangeResult],
+        apart: bool,
     ) -> None:
         if first:
             range_comparison.compare_ranges(source, copy, todo, seconds, compared, apart)
@@ -369,7 +374,7 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
         assert not single.limited and Range(1, ("2",), ("3",)).limited
         (sides,) = row_comparison.sides_of(target, [of], in_place=False).values()
         late = 0.000_01  # seconds
-        results = list[range_comparison.Result]()
+        results = list[range_comparison.RangeResult]()
         range_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
         range_comparison.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
     assert results == [(1, 0, None), (1, 1, ())]

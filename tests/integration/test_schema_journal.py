@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.schema import Recorded, SchemaJournal
-from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, stopped
+from airflow_provider_pgddl.engine.schema.verdict import Choice, SchemaFinding, stopped
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -20,16 +20,16 @@ from tests.integration.sessions import Underway
 
 USERS, ORDERS = ("public", "users"), ("public", "orders")
 
-PHONE = Finding(
+PHONE = SchemaFinding(
     "source_added_column", "mismatch", "Source has new column 'phone' not in target", column="phone",
     fix=("ALTER TABLE public.users ADD COLUMN phone text;",),
     choices=(Choice("Skip this column", "--skip-columns=public.users.phone"),),
 )  # fmt: skip
-PRICE = Finding(
+PRICE = SchemaFinding(
     "type_mismatch", "mismatch", "Casting would lose precision", column="price", reason="type_mismatch",
     metric="unsafe_cast",
 )  # fmt: skip
-EXTRA = Finding("target_added_column", "warning", "Target has extra column: 'by'", column="by")
+EXTRA = SchemaFinding("target_added_column", "warning", "Target has extra column: 'by'", column="by")
 
 
 def set_up(conn: Session, *pipelines: str) -> None:
@@ -105,7 +105,7 @@ def test_nothing_is_written_while_nothing_changes(journal: SchemaJournal) -> Non
 def test_the_number_of_queries_does_not_depend_on_the_number_of_tables(
     journal: SchemaJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def queries_for(tables: int, findings: list[Finding]) -> int:
+    def queries_for(tables: int, findings: list[SchemaFinding]) -> int:
         sent: list[object] = []
         execute = journal.conn.execute
         with monkeypatch.context() as patched:
@@ -271,7 +271,7 @@ def test_sessions_that_record_many_tables_in_any_order_do_not_block_each_other_f
 ) -> None:
     names = [("public", f"t{n}") for n in range(40)]
 
-    def records(journal: SchemaJournal, order: list[tuple[str, str]], findings: list[Finding]) -> None:
+    def records(journal: SchemaJournal, order: list[tuple[str, str]], findings: list[SchemaFinding]) -> None:
         for _ in range(25):
             for status, found in (("mismatch", findings), ("compatible", [])):
                 journal.record_many(dict.fromkeys(order, (status, found, None, (None, None))))

@@ -13,7 +13,7 @@ from psycopg import pq, sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, Schemas, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import OR
@@ -44,7 +44,7 @@ def column(dsn: str, name: str) -> ColumnModel:
 
 def differences(source: str, target: str, name: Name = T, **more: Any) -> list[Difference]:
     there, here = look(source, name), look(target, name)
-    return compare(there.tables.get(name), here.tables.get(name), here.types, names=(name, name), **more)
+    return compare_tables(there.tables.get(name), here.tables.get(name), here.types, names=(name, name), **more)
 
 
 # --- what is read ---------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_extension_types_say_whose_they_are(pg15: Cluster, database: Database) -
     type_ = column(dsn, "c").type
     assert type_.element is not None
     assert (type_.element.name, type_.element.extension, type_.element.builtin) == ("public.citext", "citext", False)
-    (difference,) = compare(table(dsn), None, frozenset(), names=(T, T))
+    (difference,) = compare_tables(table(dsn), None, frozenset(), names=(T, T))
     assert difference.finding.fix[0] == "CREATE EXTENSION IF NOT EXISTS citext SCHEMA public;"
 
 
@@ -497,7 +497,7 @@ def _alike(source: str, target: str) -> None:
     assert len(mine.tables) == len(names) > 0
     assert mine.types == its.types
     for name in names:
-        found = compare(mine.tables[name], its.tables[name], its.types, names=(name, name))
+        found = compare_tables(mine.tables[name], its.tables[name], its.types, names=(name, name))
         assert [d.finding.what for d in found] == []
 
 
@@ -511,7 +511,9 @@ def test_a_missing_right_is_granted(source_dsn: str, target_dsn: str) -> None:
         with connect(source_dsn, purpose="test") as there, connect(target_dsn, purpose="test") as here:
             here.execute("SET ROLE pgddl_test_guest")
             mine, its = schema_reading.read(there, [name]), schema_reading.read(here, [name])
-        return compare(mine.tables[name], its.tables[name], its.types, names=(name, name), role="pgddl_test_guest")
+        return compare_tables(
+            mine.tables[name], its.tables[name], its.types, names=(name, name), role="pgddl_test_guest"
+        )
 
     try:
         (difference,) = as_guest()

@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.report import box, lines
-from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, TableReport
+from airflow_provider_pgddl.engine.schema.verdict import OR, SchemaFinding, TableReport
 from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
@@ -266,7 +266,7 @@ class Story:
             " FROM pgddl.schema_status WHERE table_name = %s"
         )
         ((status, findings, *others),) = self.move.journal(query, [table])
-        return (status, tuple(map(Finding.from_json, findings)), *others)
+        return (status, tuple(map(SchemaFinding.from_json, findings)), *others)
 
     def history(self, table: str) -> list[tuple[str, bool, str | None]]:
         """Every verdict so far: status, whether it stands, and what is the matter."""

@@ -11,11 +11,11 @@ from prometheus_client import parser
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import ddl, metrics, schema
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema.verdict import Status
+from airflow_provider_pgddl.engine.schema.verdict import VerdictStatus
 from tests.integration.lifecycle import Lifecycle, execute
 
 Make = Callable[..., Lifecycle]
-Verdicts = dict[str, Status]
+Verdicts = dict[str, VerdictStatus]
 
 NAMES = ("same", "warned", "wrong", "waits", "waits_wrong", "refused")
 

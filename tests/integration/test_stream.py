@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Commit,
     Item,
     LogicalMessage,
-    Relation,
+    RelationMessage,
     Truncate,
     Unchanged,
     decode,
@@ -73,7 +73,7 @@ def read(stream: SlotStream, dsn: str) -> list[Item]:
         return [
             item
             for item in items
-            if not isinstance(item, (Begin, Commit, Relation))
+            if not isinstance(item, (Begin, Commit, RelationMessage))
             and not (isinstance(item, LogicalMessage) and item.prefix == "pgddl.marker")
         ]
 
@@ -131,7 +131,7 @@ class Replay:
             match item:
                 case Begin():
                     found.append((item, []))
-                case Relation():
+                case RelationMessage():
                     self._relations[item.oid] = item.name
                 case (_, relation, old, new):
                     for row in (old, new):
@@ -458,7 +458,7 @@ def test_without_a_replica_identity_only_new_rows_can_come(source: str) -> None:
             do(source, refused)
     with stream_of(source) as stream, session_of(source) as session:
         items = list(decode(stream.messages(marker(session))))
-    assert [item.replica_identity for item in items if isinstance(item, Relation)] == ["n"]
+    assert [item.replica_identity for item in items if isinstance(item, RelationMessage)] == ["n"]
     assert rows(items) == [("I", None, (b"1",))]
 
 
@@ -481,7 +481,7 @@ def test_only_the_columns_of_the_publications_list_come(source: str) -> None:
     do(source, "DELETE FROM t")
     with stream_of(source) as stream, session_of(source) as session:
         items = list(decode(stream.messages(marker(session))))
-    (relation,) = [item for item in items if isinstance(item, Relation)]
+    (relation,) = [item for item in items if isinstance(item, RelationMessage)]
     assert [(c.name, c.in_identity) for c in relation.columns] == [("id", True), ("part", True)]
     assert rows(items) == [
         ("I", None, (b"1", b"2")),
@@ -497,7 +497,7 @@ def test_a_table_that_is_changed_is_described_again(source: str) -> None:
     do(source, "ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (3)")
     with stream_of(source) as stream, session_of(source) as session:
         items = list(decode(stream.messages(marker(session))))
-    described = [(item.name, item.columns[0].name) for item in items if isinstance(item, Relation)]
+    described = [(item.name, item.columns[0].name) for item in items if isinstance(item, RelationMessage)]
     assert described == [("t", "id"), ("u", "key")]
 
 

@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
-from airflow_provider_pgddl.engine.rows.chunks import Done
+from airflow_provider_pgddl.engine.rows.chunks import ShareDone
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import backfill, cleanup, swap
@@ -133,7 +133,7 @@ def test_what_the_last_windows_find_is_followed(
     """The table is compared once more, without a fence, before it is cut over."""
     move = shop(swap={"fence": fence}, **settings)
     move.run_all(until="verify")
-    compared = before_each(monkeypatch, readiness, "compare", lambda _: None)
+    compared = before_each(monkeypatch, readiness, "compare_rows", lambda _: None)
     before_each(monkeypatch, across, "_fence", once(*LATE[late], dsn=move.source))
     move.run("swap")
     assert compared == [1]
@@ -752,7 +752,7 @@ def test_tries_behind_a_fence_open_no_sessions_of_their_own(shop: Make, monkeypa
         counts.append((sessions(move, move.source), sessions(move, move.target)))
         do(move.source, *(["CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq"] if number < 5 else []))
         if number < 5:
-            raise across._NotYet("disturbed")
+            raise readiness.NotYet("disturbed")
 
     before_each(monkeypatch, across, "_make_ready", disturb)
     move.run("swap")
@@ -1110,7 +1110,7 @@ def test_tables_that_are_rewritten_once_each_are_no_table_that_never_rests(
     move.run_all(until="snapshot")
     left, copy = [t.id for t in Journal(connect(source_dsn, purpose="test"), move.name).tables(1)], backfill._copy
 
-    def one_more_is_rewritten(context: Context, tables: Sequence[TableRow]) -> list[Done]:
+    def one_more_is_rewritten(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
         return [replace(done, rewritten=(left.pop(),) if left else ()) for done in copy(context, tables)]
 
     monkeypatch.setattr(backfill, "_copy", one_more_is_rewritten)

@@ -49,7 +49,7 @@ WHOLE = ["plain", "child", "parted", "to_parted", "to_part", "both_parted", "nob
 
 
 def found(conn: Session, names: list[str]) -> list[tuple[str, str, str]]:
-    keys = foreign_keys_and_triggers.look(conn, {n: ("public", name) for n, name in enumerate(names)}).keys
+    keys = foreign_keys_and_triggers.read_ties(conn, {n: ("public", name) for n, name in enumerate(names)}).keys
     return [(k.name, k.child_table[1], k.parent_table[1]) for k in keys]
 
 

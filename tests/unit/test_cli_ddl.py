@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.cli_ddl import _change, _events, age, aligned, cut, first_line
-from airflow_provider_pgddl.engine.schema.table_versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import table_diff
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 
@@ -112,7 +112,7 @@ def table(**changed: Any) -> Any:
 
 
 def said(before: Any, after: Any) -> list[str]:
-    return list(_change(diff(before, after).to_json()))
+    return list(_change(table_diff(before, after).to_json()))
 
 
 def test_a_change_of_a_table_is_said_in_short_lines() -> None:

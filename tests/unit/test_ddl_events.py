@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.parse import parse
-from airflow_provider_pgddl.engine.ddl.subject import describe
+from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
@@ -178,7 +178,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.statement[:60] for case in CASES])
 def test_a_statement_tells_what_it_is_about(case: Case) -> None:
-    subject = describe(parse(case.statement))
+    subject = subject_of(parse(case.statement))
     assert (subject.tag, subject.kind, subject.schema, subject.name, subject.table, subject.mentions) == case[1:7]
 
 

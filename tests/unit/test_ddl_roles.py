@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_pgddl.engine.apply.concurrently import Work, plain, plan
+from airflow_provider_pgddl.engine.apply.concurrently import Work, concurrent_work, plain
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.redact import LEFT_OUT, without_secrets
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
@@ -82,7 +82,7 @@ def event(*objects: dict[str, Any]) -> CapturedEvent:
     ],
 )
 def test_what_refuses_a_transaction_is_told_apart(statement: str, work: tuple[Any, ...]) -> None:
-    found = plan(statement, event({"type": "index", "name": "made"}))
+    found = concurrent_work(statement, event({"type": "index", "name": "made"}))
     assert (found.kind, found.name, found.table, found.lenient) == work
     assert isinstance(found, Work) and ("made" in found.statement) == ("made" in found.name)
 
@@ -91,12 +91,12 @@ def test_what_refuses_a_transaction_is_told_apart(statement: str, work: tuple[An
                                        "DROP SUBSCRIPTION s", "DROP INDEX a.i"])  # fmt: skip
 def test_what_could_not_be_followed_up_is_refused(statement: str) -> None:
     with pytest.raises(StageFailed, match="refuses a transaction"):
-        plan(statement, event())
+        concurrent_work(statement, event())
 
 
 def test_a_name_that_the_event_does_not_tell_is_not_guessed() -> None:
     with pytest.raises(StageFailed, match="does not tell the name of the index"):
-        plan("CREATE INDEX CONCURRENTLY ON a.t (n)", event())
+        concurrent_work("CREATE INDEX CONCURRENTLY ON a.t (n)", event())
 
 
 @pytest.mark.parametrize(

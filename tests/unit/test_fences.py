@@ -49,7 +49,7 @@ ALONE = {
     "commands.ddl": "what a person decides about an event, which a run meets as it would have met it before",
     "following.schema_gate._add_lost_commits": "what was told to whom, by whoever looks",
     "following.schema_gate._reports": "the same",
-    "following.schema_gate.shown": "what was shown to a task of Airflow",
+    "following.schema_gate.shown_already": "what was shown to a task of Airflow",
     "commands.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
 }
 

@@ -15,8 +15,8 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Begin,
     Commit,
     Item,
-    Relation,
     RelationColumn,
+    RelationMessage,
     Truncate,
     Unchanged,
     UnknownMessage,
@@ -28,9 +28,9 @@ INT, TEXT = 23, 25
 BEGIN = Begin(100, 7)
 
 
-def relation(*columns: tuple[str, int], identity: str = "d") -> Relation:
+def relation(*columns: tuple[str, int], identity: str = "d") -> RelationMessage:
     listed = tuple(RelationColumn(name, type_, -1, True) for name, type_ in columns)
-    return Relation(1, "public", "t", identity, listed)  # type: ignore[arg-type]
+    return RelationMessage(1, "public", "t", identity, listed)  # type: ignore[arg-type]
 
 
 def taken(leaf: CapturedLeaf, *items: Item, known: int = 0) -> list[bytes]:
@@ -103,7 +103,7 @@ def test_what_the_logs_have_is_not_taken_again() -> None:
 
 
 def test_relations_of_others_are_passed_over() -> None:
-    other = Relation(2, "public", "u", "d", ID.columns)
+    other = RelationMessage(2, "public", "u", "d", ID.columns)
     assert taken(ONE, BEGIN, other, ("U", 2, None, (b"5",)), Truncate((2,), False, False)) == []
 
 

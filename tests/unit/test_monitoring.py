@@ -12,9 +12,9 @@ import yaml
 from prometheus_client import parser
 
 from airflow_provider_pgddl.engine.commands import metrics
-from airflow_provider_pgddl.engine.journal.schema import Result
+from airflow_provider_pgddl.engine.journal.schema import GateResult
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.schema.verdict import Kind, Reason
+from airflow_provider_pgddl.engine.schema.verdict import FindingKind, Reason
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "how-to" / "monitoring"
@@ -45,7 +45,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
         "shop",
         {USERS: {"pending_keys": 1, "changes_in_log": 2, "lag_keys": 3, "chunks_left": 3}},
         {USERS: False},
-        {(USERS, "mismatches", kind): 1.0 for kind in get_args(Kind)},
+        {(USERS, "mismatches", kind): 1.0 for kind in get_args(FindingKind)},
         {"failed": 1},
         {"bytes": 4, "seconds": 0.5},
         5,
@@ -174,5 +174,5 @@ def test_the_page_lists_every_metric_with_its_labels(printed: dict[str, dict[str
     rows = dict(re.findall(r"^\| `(pgddl_\w+)` \| ([\w, ]+) \|", PAGE, re.MULTILINE))
     bare = {re.sub(r"_seconds_(sum|count)$", "_seconds", name): set(labels) for name, labels in printed.items()}
     assert {name: set(labels.split(", ")) for name, labels in rows.items()} == bare
-    for label in (*get_args(Reason), *get_args(Result), *metrics._TYPES, *metrics._SKIPPED):
+    for label in (*get_args(Reason), *get_args(GateResult), *metrics._TYPES, *metrics._SKIPPED):
         assert f"`{label}`" in PAGE

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.engine.ddl.parse import split
-from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import written
+from airflow_provider_pgddl.engine.schema.names import sql_name
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, ConstraintModel, TableModel, TypeModel
 from airflow_provider_pgddl.engine.schema.verdict import OR
 
@@ -63,7 +63,7 @@ def check(condition: str, *columns: str, suffix: str = "") -> ConstraintModel:
 def differences(
     source: TableModel | None, target: TableModel | None, types: Sequence[str] = (), **more: Any
 ) -> list[Difference]:
-    found = compare(source, target, frozenset(types), **{"names": NAMES, **more})
+    found = compare_tables(source, target, frozenset(types), **{"names": NAMES, **more})
     for difference in found:
         for statement in difference.finding.fix:
             assert len(split(statement)) <= 1, statement  # reads as SQL
@@ -187,7 +187,7 @@ def test_a_column_in_another_case_is_renamed() -> None:
      ("user", '"user"'), ("value", "value"), ("über", '"über"'), ("1st", '"1st"')],
 )  # fmt: skip
 def test_names_are_quoted_where_they_must_be(name: str, sql: str) -> None:
-    assert written(name) == sql
+    assert sql_name(name) == sql
 
 
 def test_sentences_name_the_source_and_sql_the_target() -> None:

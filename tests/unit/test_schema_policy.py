@@ -10,11 +10,11 @@ import pytest
 
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
-from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Migration, Verdict
+from airflow_provider_pgddl.engine.schema.verdict import AutoMigration, SchemaFinding, Verdict
 
 USERS = ("public", "users")
 SKIP = {"source_added_columns": "skip", "force": True}
@@ -49,21 +49,23 @@ def policy(skip: Iterable[str] = (), **schema: Any) -> TablePolicy:
 def added(name: str = "phone", **more: Any) -> Difference:
     what = f"Source has new column '{name}'. Target does not have this column"
     fix = (f"ALTER TABLE public.users ADD COLUMN {name} text;",)
-    return Difference(Finding("source_added_column", "mismatch", what, name, fix=fix), source=column(name, **more))
+    return Difference(
+        SchemaFinding("source_added_column", "mismatch", what, name, fix=fix), source=column(name, **more)
+    )
 
 
 def extra(there: ColumnModel) -> Difference:
     refuses = there.not_null and there.default is None
     what = f"Target has extra column: '{there.name}'"
     return Difference(
-        Finding("target_added_column", "mismatch" if refuses else "warning", what, there.name), target=there
+        SchemaFinding("target_added_column", "mismatch" if refuses else "warning", what, there.name), target=there
     )
 
 
 def removed(there: ColumnModel) -> Difference:
     fix = (f"ALTER TABLE public.users DROP COLUMN {there.name};",)
     what = f"Target has column '{there.name}' that no longer exists in source"
-    finding = Finding("source_removed_column", "mismatch", what, there.name, fix=fix, reason="source_removed")
+    finding = SchemaFinding("source_removed_column", "mismatch", what, there.name, fix=fix, reason="source_removed")
     return Difference(finding, target=there)
 
 
@@ -71,21 +73,23 @@ def retyped(was: ColumnModel, there: ColumnModel, *, key: bool = False) -> Diffe
     cast = judge_cast(was.type, there.type, key=key)
     fix = (f"ALTER TABLE public.users ALTER COLUMN {was.name} TYPE {was.type.text};",)
     if cast.kind == "safe":
-        finding = Finding("safe_cast", "info", "Safe widening cast", was.name)
+        finding = SchemaFinding("safe_cast", "info", "Safe widening cast", was.name)
     else:
-        finding = Finding("type_mismatch", "mismatch", "Casting would lose", was.name, fix=fix, reason="type_mismatch")
+        finding = SchemaFinding(
+            "type_mismatch", "mismatch", "Casting would lose", was.name, fix=fix, reason="type_mismatch"
+        )
     return Difference(finding, was, there, cast)
 
 
 def on_column(kind: Any, was: ColumnModel, there: ColumnModel, severity: Any = "mismatch") -> Difference:
-    return Difference(Finding(kind, severity, f"{kind} of '{was.name}'", was.name), was, there)
+    return Difference(SchemaFinding(kind, severity, f"{kind} of '{was.name}'", was.name), was, there)
 
 
 def of_table(kind: Any, severity: Any = "mismatch") -> Difference:
-    return Difference(Finding(kind, severity, f"It has a {kind}"))
+    return Difference(SchemaFinding(kind, severity, f"It has a {kind}"))
 
 
-def only(verdict: Verdict) -> Finding:
+def only(verdict: Verdict) -> SchemaFinding:
     (finding,) = verdict.findings
     return finding
 
@@ -167,11 +171,11 @@ def test_a_key_is_never_left_out() -> None:
 
 
 def test_a_new_column_can_be_added_to_the_target() -> None:
-    def migrations(**schema: Any) -> tuple[str, tuple[Migration, ...], str]:
+    def migrations(**schema: Any) -> tuple[str, tuple[AutoMigration, ...], str]:
         verdict = judge(table(column("phone")), table(), [added()], policy(**schema))
         return verdict.status, verdict.migrations, only(verdict).what
 
-    made = Migration("add_column", "phone", ("ALTER TABLE public.users ADD COLUMN phone text;",), approved=True)
+    made = AutoMigration("add_column", "phone", ("ALTER TABLE public.users ADD COLUMN phone text;",), approved=True)
     assert migrations(source_added_columns="add")[:2] == ("mismatch", (made,))
     auto = {"types": ["add_column"], "approval": "auto"}
     assert migrations(auto_migrate=auto)[:2] == ("mismatch", (made,))
@@ -274,7 +278,9 @@ def test_columns_named_to_become_null_do_so_though_nobody_knows_that_the_source_
 def test_a_removed_column_can_be_dropped() -> None:
     there = column("legacy_id", not_null=True)
     verdict = judge(table(), table(there), [removed(there)], policy(source_removed_columns="drop", force=True))
-    drop = Migration("drop_column", "legacy_id", ("ALTER TABLE public.users DROP COLUMN legacy_id;",), approved=True)
+    drop = AutoMigration(
+        "drop_column", "legacy_id", ("ALTER TABLE public.users DROP COLUMN legacy_id;",), approved=True
+    )
     assert (verdict.status, verdict.migrations) == ("mismatch", (drop,))
 
 
@@ -332,7 +338,7 @@ def test_a_lossy_cast_stops_and_can_be_allowed_by_name() -> None:
 )  # fmt: skip
 def test_an_allowed_cast_is_told_by_its_type_however_it_is_written(there: str, allowed: str) -> None:
     now = replace(PRICE, type=TypeModel(there, there, "base"))
-    finding = Finding("type_mismatch", "mismatch", "Casting would lose", "price")
+    finding = SchemaFinding("type_mismatch", "mismatch", "Casting would lose", "price")
     difference = Difference(finding, PRICE, now, Cast("lossy", "Casting would lose"))
     asked = policy(allow_type_cast={"public.users.price": allowed}, force=True)
     verdict = judge(table(PRICE), table(now), [difference], asked)
@@ -389,7 +395,7 @@ def test_a_type_can_be_widened_on_the_target() -> None:
     widen = {"types": ["safe_type_change"], "approval": "auto"}
     verdict = judge(table(was), table(there), [retyped(was, there)], policy(auto_migrate=widen))
     statement = "ALTER TABLE public.users ALTER COLUMN size TYPE bigint;"
-    assert verdict.migrations == (Migration("safe_type_change", "size", (statement,), approved=True),)
+    assert verdict.migrations == (AutoMigration("safe_type_change", "size", (statement,), approved=True),)
     assert verdict.status == "mismatch"  # until it is made
     # The values that are there would be changed by the same statement.
     assert cast_to("text", auto_migrate=widen).migrations == ()
@@ -484,7 +490,7 @@ def test_two_tables_that_agree_are_compatible() -> None:
 
 
 def found(source: TableModel, target: TableModel, asked: TablePolicy, **more: Any) -> Verdict:
-    return judge(source, target, compare(source, target, frozenset(), names=(USERS, USERS), **more), asked)
+    return judge(source, target, compare_tables(source, target, frozenset(), names=(USERS, USERS), **more), asked)
 
 
 def test_everything_at_once_stops_and_each_finding_is_of_its_kind() -> None:

@@ -12,9 +12,9 @@ from rich.cells import cell_len
 
 from airflow_provider_pgddl.engine.schema import report
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
-from airflow_provider_pgddl.engine.schema.verdict import OR, Choice, Finding, TableReport, Verdict, stopped
+from airflow_provider_pgddl.engine.schema.verdict import OR, Choice, SchemaFinding, TableReport, Verdict, stopped
 
-ADDED = Finding(
+ADDED = SchemaFinding(
     "source_added_column",
     "mismatch",
     "Source has new column 'phone_number' not in target",
@@ -29,7 +29,7 @@ ADDED = Finding(
         Choice("Or allow all source-only columns (DANGEROUS)", "--allow-schema-drift=source_superset --force"),
     ),
 )
-RETYPED = Finding(
+RETYPED = SchemaFinding(
     "type_mismatch",
     "mismatch",
     "Type mismatch on public.products.price: numeric(10,2) on the source, integer on the target",
@@ -43,7 +43,7 @@ RETYPED = Finding(
     ),
     reason="type_mismatch",
 )
-WIDENED = Finding(
+WIDENED = SchemaFinding(
     "safe_cast",
     "info",
     "Type difference on public.users.id: integer on the source, bigint on the target",
@@ -52,7 +52,7 @@ WIDENED = Finding(
     source="integer",
     target="bigint",
 )
-EXTRA = Finding(
+EXTRA = SchemaFinding(
     "target_added_column",
     "warning",
     "Target has extra column 'created_by_system' (nullable)",
@@ -60,7 +60,7 @@ EXTRA = Finding(
     impact="This column will be NULL for all synced rows\nThis is OK for audit/metadata columns",
     target="text",
 )
-REMOVED = Finding(
+REMOVED = SchemaFinding(
     "source_removed_column",
     "mismatch",
     "Target has column 'legacy_id' that no longer exists in source",
@@ -72,7 +72,7 @@ REMOVED = Finding(
     ),
     reason="source_removed",
 )
-REQUIRED = Finding(
+REQUIRED = SchemaFinding(
     "target_added_column",
     "mismatch",
     "Target has new column 'created_by_system' (NOT NULL, no DEFAULT)",
@@ -87,7 +87,7 @@ REQUIRED = Finding(
 )
 
 
-def told(*findings: Finding, table: str = "public.users") -> TableReport:
+def told(*findings: SchemaFinding, table: str = "public.users") -> TableReport:
     status = "mismatch" if any(f.severity == "mismatch" for f in findings) else "warning" if findings else "compatible"
     return TableReport(table, status, findings, 15, 14, resolution=report.resolution(findings))
 
@@ -327,7 +327,7 @@ def test_what_a_policy_adds_is_told_everywhere() -> None:
         ((EXTRA,), None),
     ],
 )
-def test_a_resolution_is_short(findings: tuple[Finding, ...], said: str | None) -> None:
+def test_a_resolution_is_short(findings: tuple[SchemaFinding, ...], said: str | None) -> None:
     assert report.resolution(findings) == said
 
 
@@ -416,7 +416,7 @@ def test_a_diff_goes_column_by_column() -> None:
 
 
 def test_a_side_that_is_not_there_has_no_columns() -> None:
-    finding = Finding("missing_on_target", "mismatch", "there is no table", reason="missing_table")
+    finding = SchemaFinding("missing_on_target", "mismatch", "there is no table", reason="missing_table")
     verdict = Verdict("mismatch", (finding,))
     shown = report.diff(told(finding), table(column("id", "integer")), None, verdict).splitlines()
     assert "Columns in common: 0" in shown

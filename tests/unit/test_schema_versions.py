@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_pgddl.engine.ddl.captured_events import ColumnMeta, TableMeta
-from airflow_provider_pgddl.engine.schema.table_versions import TableDiff, diff, mask
+from airflow_provider_pgddl.engine.schema.table_versions import TableDiff, mask, table_diff
 from tests.unit.hand_made import column, table
 
 
@@ -75,7 +75,7 @@ def filled(change: TableDiff) -> dict[str, Any]:
 )
 def test_a_property_of_the_table(after: TableMeta, field: str, before_and_after: tuple[Any, Any]) -> None:
     was, is_ = before_and_after
-    assert filled(diff(ORDERS, after)) == {field: {"before": was, "after": is_}}
+    assert filled(table_diff(ORDERS, after)) == {field: {"before": was, "after": is_}}
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_property_of_the_table(after: TableMeta, field: str, before_and_after:
     ],
 )
 def test_a_property_of_a_column(after: TableMeta, what: set[str]) -> None:
-    change = diff(ORDERS, after)
+    change = table_diff(ORDERS, after)
     assert [set(c.changed) for c in change.columns] == [what]
     assert filled(change).keys() == {"columns"}
 
 
 def test_what_old_rows_show_is_no_part_of_the_structure() -> None:
-    assert not diff(ORDERS, with_column(3, missing="7"))
+    assert not table_diff(ORDERS, with_column(3, missing="7"))
 
 
 def test_a_renamed_column_leaves_everything_else_as_it_was() -> None:
@@ -111,7 +111,7 @@ def test_a_renamed_column_leaves_everything_else_as_it_was() -> None:
     after["columns"][3]["default"] = "(amount * (2)::numeric)"
     after["constraints"][1]["definition"] = "CHECK ((amount > (0)::numeric))"
     after["indexes"][0]["definition"] = "CREATE INDEX by_price ON shop.orders USING btree (amount)"
-    change = diff(ORDERS, after)
+    change = table_diff(ORDERS, after)
     assert change.columns_renamed == {"price": "amount"}
     assert filled(change).keys() == {"columns"}
     assert [set(c.changed) for c in change.columns] == [{"name"}]
@@ -121,12 +121,12 @@ def test_a_new_type_rebuilds_constraints_and_indexes_without_changing_them() -> 
     after = with_column(2, type="bigint", type_oid=20, typmod=-1)
     after["constraints"][1]["oid"] = 902
     after["indexes"][0]["oid"] = 901
-    change = diff(ORDERS, after)
+    change = table_diff(ORDERS, after)
     assert filled(change).keys() == {"columns"}
     assert [c.after["name"] for c in change.columns_retyped] == ["price"]
 
     after["constraints"][1]["definition"] = "CHECK ((price > 0))"
-    assert [(set(c.changed), c.after["name"]) for c in diff(ORDERS, after).constraints] == [
+    assert [(set(c.changed), c.after["name"]) for c in table_diff(ORDERS, after).constraints] == [
         ({"definition"}, "positive")
     ]
 
@@ -145,7 +145,7 @@ def test_a_new_type_rebuilds_constraints_and_indexes_without_changing_them() -> 
 def test_a_constraint_that_stayed(now: dict[str, Any], what: set[str]) -> None:
     after = deepcopy(ORDERS)
     after["constraints"][1].update(now)  # type: ignore[typeddict-item]
-    change = diff(ORDERS, after)
+    change = table_diff(ORDERS, after)
     assert [set(c.changed) for c in change.constraints] == [what]
     assert filled(change).keys() == {"constraints"}
 
@@ -156,7 +156,7 @@ def test_what_came_and_what_went() -> None:
     after["columns"].append(column(5, "note"))
     after["constraints"] = [after["constraints"][0], constraint(204, "more", "CHECK (id > 0)")]  # type: ignore[typeddict-item]
     after["indexes"] = [index(304, "by_id", "CREATE INDEX by_id ON shop.orders (id)")]  # type: ignore[typeddict-item]
-    change = diff(ORDERS, after)
+    change = table_diff(ORDERS, after)
     assert ([c["attnum"] for c in change.columns_dropped], [c["attnum"] for c in change.columns_added]) == ([3], [5])
     assert [c["name"] for c in (*change.constraints_dropped, *change.constraints_added)] == ["positive", "more"]
     assert [i["name"] for i in (*change.indexes_dropped, *change.indexes_added)] == ["by_price", "by_id"]
@@ -167,7 +167,7 @@ def test_an_index_that_stayed() -> None:
     after["indexes"][0].update(
         name="i", definition="CREATE INDEX i ON shop.orders USING btree (price) WITH (fillfactor='5')"
     )
-    assert [set(i.changed) for i in diff(ORDERS, after).indexes] == [{"name", "options"}]
+    assert [set(i.changed) for i in table_diff(ORDERS, after).indexes] == [{"name", "options"}]
 
 
 def test_a_new_name_of_an_index_or_a_constraint_changes_nothing_in_what_tells_of_it() -> None:
@@ -175,19 +175,19 @@ def test_a_new_name_of_an_index_or_a_constraint_changes_nothing_in_what_tells_of
     after = deepcopy(before)
     after["indexes"][0]["name"], after["constraints"][1]["name"] = "by price", "above"
     after["rest"] = "clustered on by price; disabled trigger above"
-    assert diff(before, after).rest is None
+    assert table_diff(before, after).rest is None
     after["rest"] = "clustered on by price; always trigger above"
-    assert diff(before, after).rest is not None
+    assert table_diff(before, after).rest is not None
 
 
 def test_a_table_that_came_or_went_has_all_that_is_in_it() -> None:
-    made, gone = diff(None, ORDERS), diff(ORDERS, None)
+    made, gone = table_diff(None, ORDERS), table_diff(ORDERS, None)
     assert made.created and gone.dropped and not made.dropped and not gone.created
     assert list(made.columns_added) == list(gone.columns_dropped) == ORDERS["columns"]
     assert list(made.constraints_added) == list(gone.constraints_dropped) == ORDERS["constraints"]
     assert list(made.indexes_added) == list(gone.indexes_dropped) == ORDERS["indexes"]
     with pytest.raises(ValueError, match="at least one version"):
-        diff(None, None)
+        table_diff(None, None)
 
 
 def test_identities_tell_columns_apart_where_numbers_were_dealt_out_anew() -> None:
@@ -196,12 +196,12 @@ def test_identities_tell_columns_apart_where_numbers_were_dealt_out_anew() -> No
     wider = column(1, "b", "numeric(5,1)", typmod=327685, type_oid=4, id="B")
     before = table(1, "s", "t", [column(1, "a", id="A"), b])
     after = table(9, "s", "t", [wider, column(2, "a", type_oid=4, id="A")])
-    assert [(c.after["name"], set(c.changed)) for c in diff(before, after).columns] == [("b", {"typmod"})]
+    assert [(c.after["name"], set(c.changed)) for c in table_diff(before, after).columns] == [("b", {"typmod"})]
 
 
 def test_every_field_is_there_whether_it_changed_or_not() -> None:
-    names = diff(ORDERS, ORDERS).to_json().keys()
-    assert names == diff(None, ORDERS).to_json().keys() == diff(ORDERS, None).to_json().keys()
+    names = table_diff(ORDERS, ORDERS).to_json().keys()
+    assert names == table_diff(None, ORDERS).to_json().keys() == table_diff(ORDERS, None).to_json().keys()
     assert {"created", "dropped", "renamed", "moved", "key", "owner", "options", "persistence"} <= names
     assert {"replica_identity", "parents", "bound", "partition_key"} <= names
     for what in ("columns", "constraints", "indexes"):
@@ -225,7 +225,7 @@ _COLUMNS = st.lists(
 
 @given(_COLUMNS, _COLUMNS)
 def test_columns_before_and_their_difference_make_those_after(was: list[ColumnMeta], is_: list[ColumnMeta]) -> None:
-    change = diff(table(1, "s", "t", was), table(1, "s", "t", is_))
+    change = table_diff(table(1, "s", "t", was), table(1, "s", "t", is_))
     known = {c["attnum"]: c for c in was}
     for c in change.columns_dropped:
         del known[c["attnum"]]

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.server import giving_way
-from airflow_provider_pgddl.engine.server.lock_timeout import shown
+from airflow_provider_pgddl.engine.server.lock_timeout import process_shown
 
 
 def test_c36_less_is_tried_each_time_and_what_is_usual_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,4 +79,4 @@ def test_what_it_says_counts_and_names_the_last_reason(monkeypatch: pytest.Monke
     ],
 )
 def test_of_a_client_s_statement_only_what_has_no_values_is_shown(query: str | None, line: str) -> None:
-    assert shown(7, query) == line
+    assert process_shown(7, query) == line

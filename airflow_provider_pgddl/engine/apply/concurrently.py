@@ -63,7 +63,7 @@ class Work:
         return f"{quoted(self.name)} is no partition of {quoted(self.table)}" if state == "done" else None
 
 
-def plan(statement: str, event: CapturedEvent) -> Work:
+def concurrent_work(statement: str, event: CapturedEvent) -> Work:
     """StageFailed for a statement of a kind that cannot be followed up after a crash."""
     tree = parse(statement)
     node = statement_node(tree)

@@ -153,7 +153,7 @@ def _make(conn: Session, made: _Made, trusted: Sequence[str]) -> None:
         run_as(conn, role, grant)
 
 
-def left_behind(conn: Session, oids: Sequence[int]) -> list[str]:
+def still_referring(conn: Session, oids: Sequence[int]) -> list[str]:
     """What refers to these tables and is no part of them: nothing, behind a swap."""
     relation = _table_class(conn)
     return [use.description for use in _uses(conn, [(relation, oid) for oid in oids])]

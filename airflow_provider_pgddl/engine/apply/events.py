@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.ddl.parse import start_of
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import lease
-from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, Status
+from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, EventStatus
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import WAS_THERE, EventRow, Journal
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
@@ -172,10 +172,10 @@ def lock_timeout(ddl: Ddl) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EventOutcome:
     """What became of an event; `message` says why, where it was not simply applied."""
 
-    status: Status
+    status: EventStatus
     message: str | None = None
 
     @property
@@ -195,7 +195,7 @@ def apply_captured(
     trusted_on_source: Callable[[str], bool],
     powers_on_source: Callable[[str], Collection[str]],
     copies_only: bool = False,
-) -> Outcome:
+) -> EventOutcome:
     """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
 
     `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
@@ -209,7 +209,7 @@ def apply_captured(
     with lease.fenced(conn, fence):
         attempt = own.start_attempt(row.id)
     if attempt is None:
-        return Outcome(own.row(row.id).status, "it is not to be applied any more")
+        return EventOutcome(own.row(row.id).status, "it is not to be applied any more")
     event = own.captured(row.id)
     blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
     run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
@@ -221,7 +221,7 @@ def apply_captured(
 
 def _before(conn: Session, journal: DdlJournal, row: DdlRow) -> State | None:
     try:
-        return concurrently.state_of(conn, concurrently.plan(row.statements[0], journal.captured(row.id)))
+        return concurrently.state_of(conn, concurrently.concurrent_work(row.statements[0], journal.captured(row.id)))
     except StageFailed:
         return None  # told when it is planned again
 
@@ -262,7 +262,7 @@ class _Run:
         trusted_on_source: Callable[[str], bool],
         powers_on_source: Callable[[str], Collection[str]],
         before: State | None,
-    ) -> Outcome:
+    ) -> EventOutcome:
         ddl = self.pipeline.ddl
         roles = roles_of(self.conn)
         statements, notes = self._fitting(roles)
@@ -292,7 +292,7 @@ class _Run:
                     self._once(client, statements, roles)
                 else:
                     self._once_concurrently(client, work, resume=resume)
-                return Outcome("applied", "; ".join(client.notes) or None)
+                return EventOutcome("applied", "; ".join(client.notes) or None)
             except (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure) as error:
                 why = str(error.diag.message_primary)
             except pg.InsufficientPrivilege as error:
@@ -383,7 +383,7 @@ class _Run:
     def _planned(self, statements: Sequence[str]) -> Work:
         if len(statements) != 1:
             raise StageFailed("a statement that refuses a transaction has to be alone in its event")
-        return concurrently.plan(statements[0], self.event)
+        return concurrently.concurrent_work(statements[0], self.event)
 
     def _once_concurrently(self, client: Client, work: Work, *, resume: bool) -> None:
         """`resume`: an earlier try of ours may have left something, or may have been through."""
@@ -418,12 +418,12 @@ class _Run:
 
     # --- the end of an attempt --------------------------------------------------------------------------------------
 
-    def failed(self, message: str) -> Outcome:
+    def failed(self, message: str) -> EventOutcome:
         with lease.fenced(self.conn, self.fence):
             self.journal.finish_attempt(self.row.id, self.attempt, "failed", message)
-        return Outcome("failed", message)
+        return EventOutcome("failed", message)
 
-    def _failed_by(self, error: psycopg.Error) -> Outcome:
+    def _failed_by(self, error: psycopg.Error) -> EventOutcome:
         remedy = remedy_for(error)
         ours = from_postgres(error, doing=f"applying {self.row.tag}")
         if self.conn.closed:
@@ -433,7 +433,7 @@ class _Run:
         hint = f" ({error.diag.message_hint})" if error.diag.message_hint else ""
         return self.failed(ours.what + hint)
 
-    def _denied(self, error: pg.InsufficientPrivilege, client: Client, statements: Sequence[str]) -> Outcome:
+    def _denied(self, error: pg.InsufficientPrivilege, client: Client, statements: Sequence[str]) -> EventOutcome:
         """Our own rights would do, and would be whoever's who can have this error raised."""
         if client.role is None or self.conn.closed:
             return self._failed_by(error)
@@ -442,12 +442,12 @@ class _Run:
         todo = f"on the target: {grant}" if grant else f"give role {client.role} the right to do it there,"
         return self.failed(f"{what}; {todo} then `pgddl ddl retry`")
 
-    def _skipped(self, message: str) -> Outcome:
+    def _skipped(self, message: str) -> EventOutcome:
         with lease.fenced(self.conn, self.fence):
             self.journal.finish_attempt(self.row.id, self.attempt, "skipped", message)
-        return Outcome("skipped", message)
+        return EventOutcome("skipped", message)
 
-    def _put_off(self, why: str, status: Status = "pending") -> NoReturn:
+    def _put_off(self, why: str, status: EventStatus = "pending") -> NoReturn:
         blocked = str(self.blockers)
         message = f"{why}: {blocked}" if blocked else why
         with lease.fenced(self.conn, self.fence):

@@ -33,7 +33,7 @@ _Q = queries("ddl_events")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Alteration:
     """What one finding's fix is for, in words, and its statements. `changed` asks for a row whose value they would
     change: where there is one, nothing is done."""
 
@@ -49,7 +49,7 @@ class TablePlan:
 
     table: str
     name: Name
-    steps: tuple[Step, ...]
+    steps: tuple[Alteration, ...]
     left_out: tuple[str, ...]
     owner: str
     owned: bool

@@ -109,7 +109,7 @@ def _refuse_gaps(source: Session) -> None:
 def _start_slot(source: Session, pipeline: str, failover: bool) -> None:
     """Before any message is sent, so that none comes too early for it; publication first, for the slot's decoding looks
     that up as of each message."""
-    name = slot_name(pipeline)
+    name = ddl_slot_name(pipeline)
     if not _row(source, "publication_exists", name)[0]:
         source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
     row = source.execute(_Q["transport"], [pipeline]).fetchone()
@@ -140,7 +140,7 @@ def _refuse_lost_slot(source: Session, name: str) -> None:
         )
 
 
-def slot_name(pipeline: str) -> str:
+def ddl_slot_name(pipeline: str) -> str:
     """The slot's and the publication's."""
     return f"pgddl_{pipeline}"
 
@@ -157,7 +157,7 @@ def stop(source: Session, pipeline: str) -> None:
             for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
                 source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
         source.execute(_Q["forget_passed"])
-    _drop_slot(source, slot_name(pipeline))
+    _drop_slot(source, ddl_slot_name(pipeline))
     _wait_for_older_transactions(source)
 
 
@@ -201,7 +201,7 @@ def read(source: Session, other: Session, pipeline: str, transport: Transport, p
     if transport == "queue":
         events = [event for (event,) in source.execute(_Q["queued"], {"position": position})]
     else:
-        events, confirm_lsn = _decode(other, slot_name(pipeline), snapshot, position)
+        events, confirm_lsn = _decode(other, ddl_slot_name(pipeline), snapshot, position)
     return Read(_completed(events), snapshot, lsn, confirm_lsn, _lost(source, position))
 
 
@@ -296,7 +296,7 @@ def held(session: Session, *, everything: bool = False) -> Iterator[None]:
 def confirm(other: Session, pipeline: str, read: Read) -> None:
     """Once the journal has committed these events and the position: the source may forget them."""
     if read.confirm_lsn is not None:
-        other.execute(_Q["advance"], {"slot": slot_name(pipeline), "upto": read.confirm_lsn})
+        other.execute(_Q["advance"], {"slot": ddl_slot_name(pipeline), "upto": read.confirm_lsn})
     with other.transaction():
         other.execute(_Q["confirm"], [read.position, pipeline])
         other.execute(_Q["forget_passed"])
@@ -327,7 +327,7 @@ def resolve_exception(source: Session, number: int, note: str) -> None:
         raise UsageError(f"there is no unresolved exception {number}", todo="see `pgddl ddl exceptions`")
 
 
-def describe(source: Session, relations: list[int]) -> dict[int, TableMeta]:
+def describe_relations(source: Session, relations: list[int]) -> dict[int, TableMeta]:
     """Relations and their descendants as an event would show them now, by oid."""
     (described,) = source.execute(_Q["describe"], [relations]).fetchone() or ({},)
     return {int(oid): cast(TableMeta, meta) for oid, meta in described.items()}

@@ -5,7 +5,8 @@ what they call is replaced; and the change log stays too, for every key that the
 
 **What holds.** At every commit a key's row in the copy is what the source's row makes of it, or the key is in the log.
 Who takes the log's keys up (a window, the swap) does so while nobody writes directly, so a copy with a direct trigger
-has no pending keys and its windows never meet its writers: `take_back` comes first, under a lock that waits for them.
+has no pending keys and its windows never meet its writers: `write_to_log` comes first, under a lock that waits for
+them.
 
 **No client fails for the copy.** What the copy answers is caught in a subtransaction. Each of these takes an xid, and
 a transaction with more than 64 of them makes every snapshot slower; so only the first `MOST_ROWS` rows of a
@@ -52,7 +53,7 @@ def late_checks(source: Session, plan: Plan) -> list[str]:
     return [name for (name,) in source.execute(_Q["late_checks"], [oid])]
 
 
-def hand_over(source: Session, pipeline: str, table: TableRow) -> None:
+def write_to_copy(source: Session, pipeline: str, table: TableRow) -> None:
     """From this transaction's commit on, writers write to the copy. The caller holds a lock that keeps them out, and
     has emptied the log and the pending keys under it."""
     for leaf, function in source.execute(_Q["leaves"], [pipeline, table.oid]).fetchall():
@@ -73,7 +74,7 @@ def hand_over(source: Session, pipeline: str, table: TableRow) -> None:
         source.execute(_Q["set_mode"], ["direct", pipeline, leaf])
 
 
-def take_back(source: Session, pipeline: str, root: int) -> None:
+def write_to_log(source: Session, pipeline: str, root: int) -> None:
     """From this transaction's commit on, writers write to the log again. The caller holds a lock that keeps them out,
     so that no direct write is under way any more."""
     for leaf, _ in source.execute(_Q["leaves"], [pipeline, root]).fetchall():

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Begin,
     Commit,
     Item,
-    Relation,
+    RelationMessage,
     Truncate,
     Unchanged,
     Values,
@@ -59,7 +59,7 @@ class KeyRows:
         """`known` is how far the logs have come: what committed before may be sent again."""
         self._all, self._widen, self._known = leaves, widen, known
         self._leaves = leaves
-        self._relations: dict[int, Relation] = {}
+        self._relations: dict[int, RelationMessage] = {}
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
         self._plain: dict[bytes, tuple[bytes, list[bytes]]] = {}  # by a message's start: the line's, and its log's
         self._taken = self._plain  # or none, while what comes is known
@@ -128,7 +128,7 @@ class KeyRows:
         elif isinstance(item, Commit):
             self.border = item.end_lsn
             return True
-        elif isinstance(item, Relation):
+        elif isinstance(item, RelationMessage):
             self._describe(item)
         elif isinstance(item, Truncate):
             for relation in item.relations:
@@ -136,7 +136,7 @@ class KeyRows:
                     self._add("T", relation, self._leaves[relation], None, None, lsn)
         return False
 
-    def _describe(self, relation: Relation) -> None:
+    def _describe(self, relation: RelationMessage) -> None:
         if self._relations.get(relation.oid) == relation:  # the server says it again now and then
             return
         self._relations[relation.oid] = relation
@@ -180,7 +180,7 @@ class KeyRows:
         self.count += 1
 
 
-def _places(relation: Relation, leaf: CapturedLeaf | None) -> list[int] | None:
+def _places(relation: RelationMessage, leaf: CapturedLeaf | None) -> list[int] | None:
     """Where a row of the relation has the key's columns, in the log's order; None where that is not known: the key has
     become another one meanwhile."""
     if leaf is None:

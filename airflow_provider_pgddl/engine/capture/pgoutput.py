@@ -45,7 +45,7 @@ class Unchanged(Enum):
 Values = tuple[bytes | Unchanged | None, ...]
 """A row's values in the order of its relation's columns: text as the server prints it, in UTF-8."""
 
-Row = tuple[Literal["I", "U", "D"], int, Values | None, Values | None]
+RowMessage = tuple[Literal["I", "U", "D"], int, Values | None, Values | None]
 """(operation, oid of the relation, old row, new row). A plain tuple, for there is one a changed row.
 
 The old row of an UPDATE is there where its replica identity changed, and always with REPLICA IDENTITY FULL. It holds
@@ -79,7 +79,7 @@ class RelationColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class RelationMessage:
     """A table as the rows behind this message have it, until the next one of the same oid. Of a connection's rows the
     first is preceded by it, and the first after each change of the table."""
 
@@ -112,11 +112,11 @@ class LogicalMessage:
     content: bytes
 
 
-Item = Begin | Commit | Relation | Row | Truncate | LogicalMessage
+Item = Begin | Commit | RelationMessage | RowMessage | Truncate | LogicalMessage
 
 
 def decode(stream: Iterable[bytes]) -> Iterator[Item]:
-    """What the messages of a stream say, in their order; whatever is no dataclass is a `Row`.
+    """What the messages of a stream say, in their order; whatever is no dataclass is a `RowMessage`.
 
     Left out are the names of types and of origins, which a window does not need, and messages that are not
     transactional: nothing takes those back. The stream begins between two transactions. UnknownMessage for what
@@ -206,7 +206,7 @@ def _rarer(data: bytes, commit_lsn: int) -> Item | None:
     raise _unknown(data)
 
 
-def _relation(data: bytes) -> Relation:
+def _relation(data: bytes) -> RelationMessage:
     (oid,) = _LENGTH.unpack_from(data, 1)
     schema, at = _string(data, 5)
     name, at = _string(data, at)
@@ -221,7 +221,7 @@ def _relation(data: bytes) -> Relation:
         columns.append(RelationColumn(column, type_oid, typmod, bool(flags & _KEY_COLUMN)))
     if at != len(data):
         raise _unknown(data)
-    return Relation(oid, schema or "pg_catalog", name, identity.decode(), tuple(columns))
+    return RelationMessage(oid, schema or "pg_catalog", name, identity.decode(), tuple(columns))
 
 
 def _message(data: bytes, commit_lsn: int) -> LogicalMessage:

@@ -149,7 +149,7 @@ def received(target: Session, pipeline: str) -> str | None:
     return row[0] if row else None
 
 
-def capture(
+def begin_capture(
     source: Session, target: Session, fence: Fence, pipeline: str, prepared: Table, lock_timeout: float
 ) -> tuple[Table, str]:
     """One table's log, and its leaves into the publication; returns the table as described under their lock.
@@ -229,7 +229,7 @@ def stop_slot(source: Session, pipeline: str) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def receive(
+def receive_into_logs(
     source: Session, target: Session, open_stream: Callable[[str], SlotStream], pipeline: str, fence: Fence
 ) -> None:
     """Reads the slot into the logs, up to what the source had committed when this was called.

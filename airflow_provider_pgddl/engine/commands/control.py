@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_provider_pgddl.engine.journal.control import Control, shown
+from airflow_provider_pgddl.engine.journal.control import Control, control_status
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -18,20 +18,20 @@ def pause(pipeline: Pipeline, target_dsn: str, why: str | None) -> dict[str, Any
     Returns what `status` shows as "control". UsageError where setup has not run, here and below."""
     with _control(pipeline, target_dsn) as control:
         control.pause(why)
-        return {"pipeline": pipeline.pipeline, **shown(control)}
+        return {"pipeline": pipeline.pipeline, **control_status(control)}
 
 
 def resume(pipeline: Pipeline, target_dsn: str) -> dict[str, Any]:
     """Lets paused runs go on. `was_paused` says whether there was a pause."""
     with _control(pipeline, target_dsn) as control:
-        return {"pipeline": pipeline.pipeline, "was_paused": control.resume(), **shown(control)}
+        return {"pipeline": pipeline.pipeline, "was_paused": control.resume(), **control_status(control)}
 
 
 def cancel(pipeline: Pipeline, target_dsn: str) -> dict[str, Any]:
     """Ends the runs that have begun by now. `cancelled` lists their stages: none where nothing was under way."""
     with _control(pipeline, target_dsn) as control:
         control.cancel()
-        return {"pipeline": pipeline.pipeline, "cancelled": shown(control)["under_way"]}
+        return {"pipeline": pipeline.pipeline, "cancelled": control_status(control)["under_way"]}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
-from airflow_provider_pgddl.engine.schema.table_versions import diff
+from airflow_provider_pgddl.engine.schema.table_versions import table_diff
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
@@ -108,8 +108,8 @@ def _changes(details: DdlDetails) -> list[dict[str, Any]]:
     after = details.captured.get("tables") or {}
     gone = {str(d["objid"]) for d in details.captured.get("dropped") or () if d["classid"] == "pg_class"}
     made = {str(o["objid"]) for o in details.captured.get("objects") or () if o["tag"].startswith("CREATE ")}
-    found = [diff(before.get(oid), meta) for oid, meta in after.items() if oid in before or oid in made]
-    found += [diff(meta, None) for oid, meta in before.items() if oid not in after and oid in gone]
+    found = [table_diff(before.get(oid), meta) for oid, meta in after.items() if oid in before or oid in made]
+    found += [table_diff(meta, None) for oid, meta in before.items() if oid not in after and oid in gone]
     return [one.to_json() for one in found if one]
 
 
@@ -125,7 +125,7 @@ def approve(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -
         return _changed(ddl, approved)
 
 
-def decide(
+def record_decision(
     pipeline: Pipeline,
     source_dsn: str,
     target_dsn: str,
@@ -324,5 +324,17 @@ def killed(pipeline: Pipeline, target_dsn: str, *, reported: bool = False, repor
     return {"pipeline": ddl.pipeline, "killed": found, "reported": marked}
 
 
-__all__ = ["HELD", "OPEN", "approve", "decide", "exceptions", "killed", "listed", "preview", "resolve_exception",
-           "retry", "set_enabled", "show"]  # fmt: skip
+__all__ = [
+    "HELD",
+    "OPEN",
+    "approve",
+    "exceptions",
+    "killed",
+    "listed",
+    "preview",
+    "record_decision",
+    "resolve_exception",
+    "retry",
+    "set_enabled",
+    "show",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
-from airflow_provider_pgddl.engine.journal.schema import Result, SchemaJournal
+from airflow_provider_pgddl.engine.journal.schema import GateResult, SchemaJournal
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema.verdict import Reason
@@ -150,7 +150,7 @@ def _validations(known: _Known) -> Metric:
     family = CounterMetricFamily(
         "pgddl_schema_validations", "Validations of the pipeline's schemas, by result.", labels=["pipeline", "result"]
     )
-    for result, n in known.in_all("validations", get_args(Result)).items():
+    for result, n in known.in_all("validations", get_args(GateResult)).items():
         family.add_metric([known.pipeline, result], n)
     return family
 

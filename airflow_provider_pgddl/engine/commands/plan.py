@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.plans import first_plan
-from airflow_provider_pgddl.engine.following.source_dump import Step, dump_events, in_place_steps, steps_across
+from airflow_provider_pgddl.engine.following.source_dump import DumpStep, dump_events, in_place_steps, steps_across
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.journal import migrations
@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.server.strong_locks import lock_statement
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping import in_place
 
-Statements = Iterator[dict[str, Any]]
+PlannedStatements = Iterator[dict[str, Any]]
 
 
 def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _migrations(draft: _Draft) -> Iterator[str]:
         yield "event triggers on the source record DDL; none of them locks a table"
 
 
-def _capture(draft: _Draft) -> Statements:
+def _capture(draft: _Draft) -> PlannedStatements:
     for table in draft.captured():
         if draft.pipeline.by_slot:
             yield _told("source", lock_statement([(table.schema, table.name)], "SHARE ROW EXCLUSIVE"))
@@ -124,16 +124,16 @@ def _capture(draft: _Draft) -> Statements:
             yield from (_told("source", statement) for statement in change_log.trigger_statements(draft.name, leaf))
 
 
-def _steps(draft: _Draft) -> list[Step]:
+def _steps(draft: _Draft) -> list[DumpStep]:
     events = dump_events(draft)
     return list(in_place_steps(draft, events) if draft.in_place else steps_across(draft, events))
 
 
-def _of_phase(steps: Iterable[Step], *phases: Phase) -> Statements:
+def _of_phase(steps: Iterable[DumpStep], *phases: Phase) -> PlannedStatements:
     return (_told("target", s.statement) for s in steps if s.event.phase in phases and s.status != "skipped")
 
 
-def _skipped(steps: Iterable[Step]) -> list[str]:
+def _skipped(steps: Iterable[DumpStep]) -> list[str]:
     counts: dict[str, int] = {}
     for step in steps:
         if step.status == "skipped" and step.note:
@@ -158,7 +158,7 @@ def _chunks(draft: _Draft, table: Table) -> str:
     return f"{table.qualified}: {size:,} bytes in about {chunks:,} chunks, each under ACCESS SHARE for its own time"
 
 
-def _swap(draft: _Draft, steps: Iterable[Step]) -> Statements:
+def _swap(draft: _Draft, steps: Iterable[DumpStep]) -> PlannedStatements:
     if not draft.in_place:
         yield from (
             _told("target", _added_later(draft, s))
@@ -185,7 +185,7 @@ def _swap(draft: _Draft, steps: Iterable[Step]) -> Statements:
     yield from _of_phase(steps, "finish")
 
 
-def _added_later(draft: _Draft, step: Step) -> str:
+def _added_later(draft: _Draft, step: DumpStep) -> str:
     """As the cut-over adds a foreign key: a partitioned table takes NOT VALID ones from 18 on (C23)."""
     table = draft.described.get(step.event.table) if step.event.table else None
     later = catalog.server(draft.target).major >= 18 or table is None or table.kind != "p"
@@ -206,7 +206,7 @@ def _swap_notes(draft: _Draft) -> list[str]:
     return [*notes, "after: foreign keys are validated, SHARE UPDATE EXCLUSIVE"]
 
 
-def _cleanup(draft: _Draft) -> Statements:
+def _cleanup(draft: _Draft) -> PlannedStatements:
     for table in draft.tables():
         schema = old_schema(table.schema) if draft.in_place else table.schema
         described = draft.described[table.schema, table.name]

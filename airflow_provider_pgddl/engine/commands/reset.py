@@ -184,9 +184,9 @@ def _drop_capture(
             stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence != "none":
-        from airflow_provider_pgddl.engine.swapping.across import lower_fence  # with half the engine behind it
+        from airflow_provider_pgddl.engine.swapping.across import lower_fences  # with half the engine behind it
 
-        lower_fence(source, pipeline, tables)
+        lower_fences(source, pipeline, tables)
     return dropped
 
 

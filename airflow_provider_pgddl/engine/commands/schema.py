@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.target_alterations import Alterations, Step, TablePlan
+from airflow_provider_pgddl.engine.apply.target_alterations import Alteration, Alterations, TablePlan
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate
 from airflow_provider_pgddl.engine.following.schema_gate import gate
@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.report import resolution
-from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind, TableReport
+from airflow_provider_pgddl.engine.schema.verdict import OR, FindingKind, SchemaFinding, TableReport
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.sql import queries
@@ -35,7 +35,7 @@ _Q = queries("ddl_events")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class TableCompared:
     """One table: its report, and both sides as they were read."""
 
     report: TableReport
@@ -52,13 +52,13 @@ def validate(
     return [one.report for one in _look(pipeline, source_dsn, target_dsn, tables)]
 
 
-def diff(pipeline: Pipeline, source_dsn: str, target_dsn: str, table: str) -> Compared:
+def diff(pipeline: Pipeline, source_dsn: str, target_dsn: str, table: str) -> TableCompared:
     """One table with both its sides. UsageError where it is none of the pipeline's."""
     (one,) = _look(pipeline, source_dsn, target_dsn, [table])
     return one
 
 
-def _look(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None) -> list[Compared]:
+def _look(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None) -> list[TableCompared]:
     """In the order of the tables' names."""
     with (
         connect(source_dsn, purpose="schema", pipeline=pipeline.pipeline) as source,
@@ -105,7 +105,7 @@ def _named(text: str, known: Collection[Name], pipeline: Pipeline) -> Name:
     return found.pop()
 
 
-def _seen(name: Name, both: Evaluated) -> Compared:
+def _seen(name: Name, both: Evaluated) -> TableCompared:
     findings = both.verdict.findings
     report = TableReport(
         table=".".join(name),
@@ -115,10 +115,10 @@ def _seen(name: Name, both: Evaluated) -> Compared:
         target_columns=len(both.target.columns) if both.target else 0,
         resolution=resolution(findings),
     )
-    return Compared(report, both)
+    return TableCompared(report, both)
 
 
-def _with_what_is_recorded(journal: Journal, seen: Mapping[Name, Compared]) -> list[Compared]:
+def _with_what_is_recorded(journal: Journal, seen: Mapping[Name, TableCompared]) -> list[TableCompared]:
     """With DDL that waits for a person, which stops a table as well, and since when a verdict stands."""
     stuck = journal.stuck_tables()
     recorded = SchemaJournal(journal.conn, journal.pipeline).statuses()
@@ -199,13 +199,13 @@ def _strict(pipeline: Pipeline) -> Pipeline:
     return load_pipeline(content)
 
 
-_VERBS: Mapping[Kind, str] = {
+_VERBS: Mapping[FindingKind, str] = {
     "source_added_column": "Adding", "source_removed_column": "Dropping", "renamed_column": "Renaming",
     "column_case": "Renaming",
 }  # fmt: skip
 
 
-def _plan(pipeline: Pipeline, one: Compared) -> TablePlan:
+def _plan(pipeline: Pipeline, one: TableCompared) -> TablePlan:
     steps, left_out = [], []
     table = one.report.table
     for finding in one.report.findings:
@@ -216,7 +216,7 @@ def _plan(pipeline: Pipeline, one: Compared) -> TablePlan:
             continue
         about = f"column {table}.{finding.column}" if finding.column else f"table {table}"
         what = f"{_VERBS.get(finding.kind, 'Altering')} {about}"
-        steps.append(Step(what, _first_way(finding.fix), _changed(pipeline, one.both, finding)))
+        steps.append(Alteration(what, _first_way(finding.fix), _changed(pipeline, one.both, finding)))
     target = one.both.target
     if target is None:
         return TablePlan(table, ("", ""), (), tuple(left_out), "", False)
@@ -230,7 +230,7 @@ def _first_way(fix: Sequence[str]) -> tuple[str, ...]:
     return tuple(statement for statement in fix[:end] if not statement.startswith("--"))
 
 
-def _why_not(pipeline: Pipeline, both: Evaluated, finding: Finding) -> str | None:
+def _why_not(pipeline: Pipeline, both: Evaluated, finding: SchemaFinding) -> str | None:
     """Why the fix of a mismatch is not to be run by us; None where it is."""
     force = pipeline.schema_.force
     if not _first_way(finding.fix) or finding.kind == "not_a_table":
@@ -246,7 +246,7 @@ def _why_not(pipeline: Pipeline, both: Evaluated, finding: Finding) -> str | Non
     return None
 
 
-def _changed(pipeline: Pipeline, both: Evaluated, finding: Finding) -> sql.Composed | None:
+def _changed(pipeline: Pipeline, both: Evaluated, finding: SchemaFinding) -> sql.Composed | None:
     """Asks for a value of the target that would not be the same once its column has the source's type."""
     if finding.kind != "type_mismatch" or finding.column is None or pipeline.schema_.force:
         return None

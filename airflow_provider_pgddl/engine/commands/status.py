@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.following.schema_gate import STUCK
-from airflow_provider_pgddl.engine.journal.control import Control, shown
+from airflow_provider_pgddl.engine.journal.control import Control, control_status
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -47,7 +47,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "reverted_at": row.reverted_at,
             "changes_since_swap": sum(count_changes(Logs(source), back).values()) if back else None,
             "verify_needed": row.verify_needed,
-            "control": shown(Control(target, name)),
+            "control": control_status(Control(target, name)),
             "stages": {
                 s["stage"]: {
                     "started_at": s["started_at"],

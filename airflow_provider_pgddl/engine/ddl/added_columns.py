@@ -9,7 +9,7 @@ from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_no
 from airflow_provider_pgddl.engine.ddl.subject import action_name
 
 
-def brought(applied: Iterable[tuple[CapturedEvent, Sequence[str]]], oid: int) -> set[int]:
+def added_columns(applied: Iterable[tuple[CapturedEvent, Sequence[str]]], oid: int) -> set[int]:
     """The attnums on the source of columns that statements which were run have added to this relation's copy.
 
     An event whose ADD COLUMN was cut out of its statement has added nothing, so the statements are what counts."""

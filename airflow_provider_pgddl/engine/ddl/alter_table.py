@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.ddl.compose import AlterTable, Statements, id
 from airflow_provider_pgddl.engine.ddl.constraints_and_indexes import (
     KEYS,
     add_constraint,
-    alone,
+    added_only,
     became_keys,
     changed_constraints,
     drop_index,
@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.ddl.create_table import (
     default_action,
     default_of_old_rows,
     identity_clause,
-    options,
+    reloptions,
     replica_identity,
     type_of,
 )
@@ -38,11 +38,11 @@ from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild
 from airflow_provider_pgddl.engine.ddl.inheritance import (
     column_stays,
     constraint_stays,
-    followed,
+    descendants_followed,
     join_parents,
     leave_parents,
 )
-from airflow_provider_pgddl.engine.schema.table_versions import ColumnDiff, TableDiff, diff, name_of
+from airflow_provider_pgddl.engine.schema.table_versions import ColumnDiff, TableDiff, name_of, table_diff
 
 _KEYWORDS = {"v": sql.SQL("VIEW"), "m": sql.SQL("MATERIALIZED VIEW"), "f": sql.SQL("FOREIGN TABLE")}
 
@@ -50,7 +50,7 @@ _KEYWORDS = {"v": sql.SQL("VIEW"), "m": sql.SQL("MATERIALIZED VIEW"), "f": sql.S
 def alter_table(before: TableMeta, after: TableMeta, world: World, subjects: Collection[int] = ()) -> Statements:
     """`subjects`: oids of the tables that the command reports itself; the others among the descendants only took part
     in what was done here."""
-    change = diff(before, after)
+    change = table_diff(before, after)
     if change.kind or change.partition_key:
         raise CannotRebuild("a table became another kind of relation", table=".".join(name_of(after)))
     kind, name = _KEYWORDS.get(after["kind"], sql.SQL("TABLE")), ident(name_of(after))
@@ -102,7 +102,7 @@ def _drops(
     for was, part in world.descendants(after):
         # a parent's new type is theirs as well, and their defaults may be in its way
         if was is not None and part["oid"] not in subjects:
-            own = [c for c in diff(was, part).columns if c.before["default"] is not None and _in_the_way(c)]
+            own = [c for c in table_diff(was, part).columns if c.before["default"] is not None and _in_the_way(c)]
             if dropped := [spell("ALTER COLUMN {} DROP DEFAULT", ident([c.before["name"]])) for c in own]:
                 yield AlterTable(sql.SQL("TABLE"), ident(name_of(was)))(*dropped, only=True)
     yield from alter.each(
@@ -125,7 +125,10 @@ def _lets_go(c: ColumnDiff, after: TableMeta, world: World) -> Iterator[tuple[sq
     if c.before["generated"] and not c.after["generated"]:
         yield spell("ALTER COLUMN {} DROP EXPRESSION", name), False
     elif c.before["default"] is not None and not c.before["generated"] and (c.after["identity"] or _in_the_way(c)):
-        yield spell("ALTER COLUMN {} DROP DEFAULT", name), not followed(after, c.after["name"], "default", world)
+        yield (
+            spell("ALTER COLUMN {} DROP DEFAULT", name),
+            not descendants_followed(after, c.after["name"], "default", world),
+        )
 
 
 def _in_the_way(c: ColumnDiff) -> bool:
@@ -229,7 +232,7 @@ def _additions(
     keys = became_keys(change)
     new = [*change.constraints_added, *(c.after for c in change.constraints if "definition" in c.changed)]
     for some in apart(c for c in new if c["local"]):
-        yield from alter.each((add_constraint(c, keys.get(c["oid"])), alone(c, after, world)) for c in some)
+        yield from alter.each((add_constraint(c, keys.get(c["oid"])), added_only(c, after, world)) for c in some)
     yield from changed_constraints(change, alter)
     yield from make_indexes(change, after, world)
 
@@ -253,14 +256,17 @@ def _defaults(change: TableDiff) -> list[ColumnMeta]:
 
 def _column_actions(change: TableDiff, after: TableMeta, world: World) -> Iterator[tuple[sql.Composable, bool]]:
     for c in _defaults(change):
-        yield default_action(c), not followed(after, c["name"], "default", world)
+        yield default_action(c), not descendants_followed(after, c["name"], "default", world)
     for d in change.columns:
         c, name = d.after, ident([d.after["name"]])
         if c["generated"] and d.before["generated"] and "default" in d.changed:
             yield spell("ALTER COLUMN {} SET EXPRESSION AS ({})", name, raw(c["default"] or "")), False
         if "not_null" in d.changed:
             word = sql.SQL("SET" if c["not_null"] else "DROP")
-            yield spell("ALTER COLUMN {} {} NOT NULL", name, word), not followed(after, c["name"], "not_null", world)
+            yield (
+                spell("ALTER COLUMN {} {} NOT NULL", name, word),
+                not descendants_followed(after, c["name"], "not_null", world),
+            )
         if c["identity"] and not d.before["identity"]:
             yield spell("ALTER COLUMN {} ADD {}", name, identity_clause(c, _sequence(after, c, world))), False
         elif c["identity"] and "identity" in d.changed:
@@ -271,10 +277,10 @@ def _column_actions(change: TableDiff, after: TableMeta, world: World) -> Iterat
 def _own_ways(was: TableMeta, part: TableMeta, root: TableMeta, change: TableDiff, world: World) -> Statements:
     """A descendant's defaults and NOT NULLs that changed while the root spoke for itself ONLY."""
     told = {
-        what: {c.after["name"] for c in change.having(what) if followed(root, c.after["name"], what, world)}
+        what: {c.after["name"] for c in change.having(what) if descendants_followed(root, c.after["name"], what, world)}
         for what in ("default", "not_null")
     }
-    own = diff(was, part)
+    own = table_diff(was, part)
     actions: list[sql.Composable] = [default_action(c) for c in _defaults(own) if c["name"] not in told["default"]]
     for d in own.having("not_null"):
         if d.after["name"] not in told["not_null"]:
@@ -299,6 +305,6 @@ def _settings(change: TableDiff, after: TableMeta, alter: AlterTable) -> Stateme
         if lost := [ident([k]) for k in was if k not in is_]:
             yield alter(spell("RESET ({})", joined(lost)))
         if any(was.get(k) != v for k, v in is_.items()):
-            yield alter(spell("SET {}", options(change.options.after)))  # all, which leaves them in this order
+            yield alter(spell("SET {}", reloptions(change.options.after)))  # all, which leaves them in this order
     if change.owner:
         yield alter(spell("OWNER TO {}", ident([change.owner.after])))

@@ -142,7 +142,7 @@ class DroppedMeta(TypedDict):
     """address_args: a function's types of arguments."""
 
 
-class Rewrite(TypedDict):
+class TableRewrite(TypedDict):
     oid: int
     reason: int
     """pg_event_trigger_table_rewrite_reason(): 1 persistence, 2 default, 4 type, 8 access method; a sum."""
@@ -182,7 +182,7 @@ class CapturedEvent(TypedDict):
     """The same for functions and procedures."""
     objects: list[ObjectMeta]
     dropped: list[DroppedMeta]
-    rewritten: list[Rewrite]
+    rewritten: list[TableRewrite]
     tables: dict[str, TableMeta]
     """By oid as text: every relation that is among the objects or owns one, and its descendants."""
     kept_snapshot: NotRequired[bool]
@@ -236,4 +236,4 @@ def is_about(event: CapturedEvent, there: Collection[int]) -> bool:
     return any((one["original"] or one["normal"]) and one["objid"] not in tables for one in event["dropped"])
 
 
-Verdict = Literal["apply", "skip", "unhandled"]
+DecisionVerdict = Literal["apply", "skip", "unhandled"]

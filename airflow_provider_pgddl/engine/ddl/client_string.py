@@ -15,7 +15,7 @@ import postgast
 from postgast import ParseResult, PgQueryError, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
-from airflow_provider_pgddl.engine.ddl.event_objects import Target, parts_within
+from airflow_provider_pgddl.engine.ddl.event_objects import EventObject, parts_within
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     kind_of,
@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     without_locations,
 )
-from airflow_provider_pgddl.engine.ddl.subject import describe, words
+from airflow_provider_pgddl.engine.ddl.subject import object_type_words, subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
@@ -110,7 +110,7 @@ def tag_of(node: Node) -> str:
     if kind == "RenameStmt":
         return f"ALTER {_renamed_words(node)}"
     if kind == "AlterTableMoveAllStmt":
-        return f"ALTER {words(node.objtype)}"
+        return f"ALTER {object_type_words(node.objtype)}"
     try:
         return describe_tag(node)
     except StageFailed:
@@ -127,7 +127,7 @@ _TAGS = {
 
 def describe_tag(node: Node) -> str:
     tree = pg_query_pb2.ParseResult()
-    return describe(_wrapped(tree, node)).tag
+    return subject_of(_wrapped(tree, node)).tag
 
 
 def _wrapped(tree: ParseResult, node: Node) -> ParseResult:
@@ -143,8 +143,10 @@ def _renamed_words(node: Node) -> str:
     """RENAME's kind of object as in AlterObjectTypeCommandTag."""
     name = str(pg_query_pb2.ObjectType.Name(node.rename_type)).removeprefix("OBJECT_")
     if name == "COLUMN":
-        return words(node.relation_type)
-    return {"TABCONSTRAINT": "TABLE", "DOMCONSTRAINT": "DOMAIN", "ATTRIBUTE": "TYPE"}.get(name, words(node.rename_type))
+        return object_type_words(node.relation_type)
+    return {"TABCONSTRAINT": "TABLE", "DOMCONSTRAINT": "DOMAIN", "ATTRIBUTE": "TYPE"}.get(
+        name, object_type_words(node.rename_type)
+    )
 
 
 def _said(node: Node) -> Said:
@@ -158,7 +160,7 @@ def _said(node: Node) -> Said:
     if kind in ("GrantStmt", "AlterDefaultPrivilegesStmt", "DropOwnedStmt", "ImportForeignSchemaStmt"):
         return Said()
     try:
-        subject = describe(_wrapped(pg_query_pb2.ParseResult(), node))
+        subject = subject_of(_wrapped(pg_query_pb2.ParseResult(), node))
     except StageFailed:
         return Said()
     own = (subject.schema or "", subject.name) if subject.name else None
@@ -215,7 +217,7 @@ def unsafe(statement: Statement, blocked: Collection[str]) -> bool:
     return tag in _UNSAFE or tag in blocked
 
 
-def could_be(statement: Statement, event: CapturedEvent, targets: Sequence[Target]) -> bool:
+def could_be(statement: Statement, event: CapturedEvent, targets: Sequence[EventObject]) -> bool:
     """Whether an event may have come from a statement, by tag and by every name that both tell."""
     if statement.tree is None:
         return True
@@ -240,7 +242,7 @@ def _dropped_names(event: CapturedEvent) -> Iterator[str]:
                 yield from parts_within(dropped["identity"])[-1:] or [dropped["identity"]]
 
 
-def _names(said: Said, target: Target) -> bool:
+def _names(said: Said, target: EventObject) -> bool:
     relations = [name for name in (target.relation, target.before) if name is not None]
     if said.renamed is not None and said.renamed != target.name and target.name is not None:
         return False
@@ -265,7 +267,7 @@ def _same(said: Name, name: Name) -> bool:
 
 
 def match(
-    statements: Sequence[Statement], events: Sequence[CapturedEvent], targets: Sequence[Sequence[Target]]
+    statements: Sequence[Statement], events: Sequence[CapturedEvent], targets: Sequence[Sequence[EventObject]]
 ) -> list[Statement | str]:
     """For each event of one string, in order, its statement; or the reason why it cannot be told."""
     tried: dict[tuple[int, int], bool] = {}

@@ -8,7 +8,7 @@ from postgast import pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import options
+from airflow_provider_pgddl.engine.ddl.subject import def_elements
 from airflow_provider_pgddl.engine.model.names import Name
 
 # Where names of columns stand, by the kind of node: lists of names, and single names.
@@ -35,7 +35,7 @@ def columns_named(statement: str) -> set[str]:
             named.add(parts[-1])
     if kind_of(node) == "CommentStmt" and node.objtype == pg_query_pb2.OBJECT_COLUMN:
         named.update(texts(unwrap(node.object).items)[-1:])
-    elif kind_of(node) == "AlterSeqStmt" and (owner := options(node.options).get("owned_by")) is not None:
+    elif kind_of(node) == "AlterSeqStmt" and (owner := def_elements(node.options).get("owned_by")) is not None:
         named.update(texts(owner.items)[2:])
     return named - {""}
 

@@ -6,7 +6,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured_events import ConstraintMeta, IndexMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.compose import AlterTable, Statements, ident, joined, raw, raw_statement, spell
-from airflow_provider_pgddl.engine.ddl.create_table import World, constraint_clause, options
+from airflow_provider_pgddl.engine.ddl.create_table import World, constraint_clause, reloptions
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, parse, statement_node
 from airflow_provider_pgddl.engine.schema.definitions import constraint_columns, flags, index_columns, index_options
 from airflow_provider_pgddl.engine.schema.table_versions import TableDiff
@@ -47,7 +47,7 @@ def add_constraint(c: ConstraintMeta, index: IndexMeta | None) -> sql.Composed:
     return action
 
 
-def alone(c: ConstraintMeta, after: TableMeta, world: World) -> bool:
+def added_only(c: ConstraintMeta, after: TableMeta, world: World) -> bool:
     """Whether a key was added to a partitioned table ONLY, its partitions' keys being left for later."""
     parts = [part for was, part in world.descendants(after) if was is not None]
     if c["type"] not in KEYS or after["kind"] != "p" or not parts:
@@ -83,7 +83,7 @@ def make_indexes(change: TableDiff, after: TableMeta, world: World) -> Statement
             was, is_ = (index_options(i["definition"]) for i in (changed.before, changed.after))
             name = ident([after["schema"], changed.after["name"]])
             if new := {k: v for k, v in is_.items() if was.get(k) != v}:
-                yield spell("ALTER INDEX {} SET {}", name, options(f"{k}={v}" for k, v in new.items()))
+                yield spell("ALTER INDEX {} SET {}", name, reloptions(f"{k}={v}" for k, v in new.items()))
             if lost := [ident([k]) for k in was if k not in is_]:
                 yield spell("ALTER INDEX {} RESET ({})", name, joined(lost))
 

@@ -68,7 +68,7 @@ def create_table(meta: TableMeta, world: World) -> list[sql.Composed]:
     if meta["partition_key"] is not None:
         body += spell(" PARTITION BY {}", raw(meta["partition_key"]))
     if meta["options"]:
-        body += spell(" WITH {}", options(meta["options"]))
+        body += spell(" WITH {}", reloptions(meta["options"]))
     kind = sql.SQL("UNLOGGED TABLE") if meta["persistence"] == "u" else sql.SQL("TABLE")
     made = [spell("CREATE {} {}{}", kind, name, body)]
     alter = AlterTable(sql.SQL("TABLE"), name)
@@ -98,7 +98,7 @@ def create_view(meta: TableMeta, *, replace: bool = False) -> sql.Composed:
     kind = sql.SQL("MATERIALIZED VIEW") if meta["kind"] == "m" else sql.SQL("VIEW")
     if replace and meta["kind"] == "v":
         kind = sql.SQL("OR REPLACE VIEW")
-    with_ = spell(" WITH {}", options(meta["options"])) if meta["options"] else sql.SQL("")
+    with_ = spell(" WITH {}", reloptions(meta["options"])) if meta["options"] else sql.SQL("")
     query = raw((meta["definition"] or "").rstrip().removesuffix(";"))
     return spell("CREATE {} {}{} AS {}", kind, ident(name_of(meta)), with_, query)
 
@@ -157,7 +157,7 @@ def default_action(c: ColumnMeta) -> sql.Composed:
     return spell("ALTER COLUMN {} SET DEFAULT {}", ident([c["name"]]), raw(c["default"]))
 
 
-def options(settings: Iterable[str]) -> sql.Composed:
+def reloptions(settings: Iterable[str]) -> sql.Composed:
     """pg_class.reloptions as ``("fillfactor" = '70')``."""
     pairs = (setting.partition("=") for setting in settings)
     return spell("({})", joined(spell("{} = {}", ident([key]), sql.Literal(value)) for key, _, value in pairs))

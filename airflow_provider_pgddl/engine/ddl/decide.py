@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from postgast import ParseResult
 
 from airflow_provider_pgddl.engine.ddl import grants
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta, Verdict
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DecisionVerdict, TableMeta
 from airflow_provider_pgddl.engine.ddl.client_string import Statement, match, read_string, unsafe
 from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT, Decision, Stop
 from airflow_provider_pgddl.engine.ddl.drop_statements import (
@@ -29,11 +29,11 @@ from airflow_provider_pgddl.engine.ddl.drop_statements import (
     without_members,
 )
 from airflow_provider_pgddl.engine.ddl.event_objects import (
-    Target,
+    EventObject,
     advance,
     dropped_schema,
     kind,
-    main_targets,
+    main_objects,
     rename_schema,
     touched,
 )
@@ -71,12 +71,12 @@ def decide(events: Sequence[CapturedEvent], rules: Rules, versions: MutableMappi
 
 def _own_texts(
     events: Sequence[CapturedEvent], versions: MutableMapping[int, TableMeta], major: int
-) -> list[tuple[_Texts, list[Target]]]:
+) -> list[tuple[_Texts, list[EventObject]]]:
     targets = []
     strings: dict[str, tuple[Statement, ...]] = {}
     batches: dict[tuple[str, str], list[int]] = {}
     for number, event in enumerate(events):
-        targets.append(main_targets(event, versions))
+        targets.append(main_objects(event, versions))
         advance(event, versions)
         text = event["statement"]
         if text not in strings:
@@ -94,7 +94,7 @@ def _own_texts(
     return own
 
 
-def _inner(event: CapturedEvent, targets: Sequence[Target], major: int) -> Statement | str:
+def _inner(event: CapturedEvent, targets: Sequence[EventObject], major: int) -> Statement | str:
     """The text of a command within a function, where the server's context told it."""
     if event["inner"] is None:
         return f"the text of this {event['tag']} within a function is not known"
@@ -128,7 +128,7 @@ class _Decider:
         versions: MutableMapping[int, TableMeta],
         tables: set[Name],
         texts: _Texts,
-        targets: list[Target],
+        targets: list[EventObject],
     ) -> None:
         self.event, self.rules, self.versions, self.tables = event, rules, versions, tables
         self.texts, self.targets = texts, targets
@@ -141,7 +141,7 @@ class _Decider:
     def decision(self) -> Decision:
         try:
             statements = tuple(self._statements())
-            verdict: Verdict = "apply"
+            verdict: DecisionVerdict = "apply"
             rule = "in scope"
         except Stop as stop:
             statements, verdict, rule = (), stop.verdict, stop.rule

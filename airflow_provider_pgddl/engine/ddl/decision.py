@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Verdict
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DecisionVerdict
 from airflow_provider_pgddl.engine.model.names import Name
 
 WITHIN_REBUILT = "what made its table was rebuilt from metadata, which has it"
@@ -15,7 +15,7 @@ class Decision:
     """What is to be done about one event."""
 
     event: CapturedEvent
-    verdict: Verdict
+    verdict: DecisionVerdict
     statements: tuple[str, ...]
     """With all names spelled out; in order."""
     rule: str
@@ -35,6 +35,6 @@ class Decision:
 class Stop(Exception):
     """The event is decided: not applied."""
 
-    def __init__(self, verdict: Verdict, rule: str) -> None:
+    def __init__(self, verdict: DecisionVerdict, rule: str) -> None:
         self.verdict, self.rule = verdict, rule
         super().__init__(rule)

@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import parse, split
 from airflow_provider_pgddl.engine.ddl.phases import Phase, phase_of
 from airflow_provider_pgddl.engine.ddl.redact import without_secrets
-from airflow_provider_pgddl.engine.ddl.subject import describe
+from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def event_json(decision: Decision) -> dict[str, Any]:
         if len(split(statement)) != 1:
             return event
         tree = parse(statement)
-        subject = describe(tree)
+        subject = subject_of(tree)
     except (StageFailed, IndexError):  # a statement of a kind that a dump has not
         return event
     if not decision.statements and subject.tag != decision.event["tag"]:

@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import cut_from_column
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.phases import FINISHING, FINISHING_ACTIONS, Phase
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, words
+from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, object_type_words
 
 _BUILT = ("primary key", "unique", "exclude")
 _INDEX_ACTIONS = {"AT_AddIndex", "AT_AddIndexConstraint", "AT_ClusterOn", "AT_DropCluster", "AT_ReplicaIdentity"}
@@ -36,10 +36,10 @@ def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase], *,
         if not _cut(node, event, waiting):
             return None
     elif kind == "CreateTableAsStmt":
-        if words(node.objtype) != "MATERIALIZED VIEW" or "finish" not in waiting:
+        if object_type_words(node.objtype) != "MATERIALIZED VIEW" or "finish" not in waiting:
             return statement
         node.into.skip_data = True  # its rows come when the rows that it is made of are there
-    elif brought and kind == "DropStmt" and words(node.remove_type) in ("TRIGGER", "POLICY"):
+    elif brought and kind == "DropStmt" and object_type_words(node.remove_type) in ("TRIGGER", "POLICY"):
         node.missing_ok = True
     else:
         return None if _waits(node, kind, event, waiting) else statement
@@ -48,14 +48,16 @@ def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase], *,
 
 def _waits(node: Node, kind: str, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     if kind in FINISHING and "finish" in waiting:
-        return not (kind == "GrantStmt" and words(node.objtype) == "SCHEMA")  # needed for the DDL that comes behind it
+        return not (
+            kind == "GrantStmt" and object_type_words(node.objtype) == "SCHEMA"
+        )  # needed for the DDL that comes behind it
     if kind == "RuleStmt":
         return "finish" in waiting and node.rulename != "_RETURN"
-    if kind == "RenameStmt" and words(node.rename_type) == "CONSTRAINT":
+    if kind == "RenameStmt" and object_type_words(node.rename_type) == "CONSTRAINT":
         return _of_waiting_constraint(event, node.newname, waiting)
     if kind in ("RenameStmt", "DropStmt", "AlterObjectDependsStmt"):
         field = {"RenameStmt": "rename_type", "DropStmt": "remove_type", "AlterObjectDependsStmt": "object_type"}[kind]
-        what = words(getattr(node, field))
+        what = object_type_words(getattr(node, field))
         return (what in _WITHIN_FINISH and "finish" in waiting) or (what == "INDEX" and "index" in waiting)
     if kind in ("IndexStmt", "CreateStatsStmt", "AlterStatsStmt", "ClusterStmt"):
         return "index" in waiting

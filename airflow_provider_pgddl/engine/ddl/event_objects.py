@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class EventObject:
     """One object of an event."""
 
     type: str
@@ -29,7 +29,7 @@ class Target:
     """Of a relation, or a column of one, the relation's name before the event, where it was known."""
 
 
-def main_targets(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> list[Target]:
+def main_objects(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> list[EventObject]:
     """The objects that the command itself is about: not the indexes and sequences that a CREATE TABLE makes along."""
     # REINDEX tells of TOAST tables' indexes, too
     objects = [each for each in event["objects"] if each["identity"] and each["schema"] != "pg_toast"]
@@ -44,7 +44,7 @@ def main_targets(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> lis
 _MADE_ALONG = {"default value"}
 
 
-def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, TableMeta]) -> Target:
+def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, TableMeta]) -> EventObject:
     # A sequence has a schema of its own, and can stay when its owner goes.
     oid = relation_oid(thing, event) if thing["type"] != "sequence" else None
     after = event["tables"].get(str(oid)) if oid is not None else None
@@ -56,16 +56,16 @@ def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, Tabl
         schema = name = name or _unquoted(thing["identity"])
     elif after is not None and oid == thing["objid"] and thing["objsubid"] == 0:
         schema, name = after["schema"], after["name"]
-    relation = name_of(known)
+    relation = name_if_known(known)
     if relation is None and thing["type"] in RELATIONS and thing["schema"] and thing["name"]:
         relation = (thing["schema"], thing["name"])  # somebody's lock kept it from being described
-    return Target(
+    return EventObject(
         type=thing["type"],
         oid=oid,
         schema=schema,
         name=name,
         relation=relation,
-        before=name_of(before) if thing["classid"] == "pg_class" and oid == thing["objid"] else None,
+        before=name_if_known(before) if thing["classid"] == "pg_class" and oid == thing["objid"] else None,
     )
 
 
@@ -76,7 +76,7 @@ def relation_oid(thing: ObjectMeta, event: CapturedEvent) -> int | None:
     return thing["objid"] if thing["classid"] == "pg_class" and str(thing["objid"]) in event["tables"] else None
 
 
-def name_of(meta: TableMeta | None) -> Name | None:
+def name_if_known(meta: TableMeta | None) -> Name | None:
     return (meta["schema"], meta["name"]) if meta is not None else None
 
 
@@ -118,7 +118,7 @@ def touched(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[Na
     """The relations and other named objects that an event concerns, by their names before and after."""
     names: dict[Name, None] = {}
     for oid, meta in event["tables"].items():
-        for name in (name_of(versions.get(int(oid))), name_of(meta)):
+        for name in (name_if_known(versions.get(int(oid))), name_if_known(meta)):
             if name is not None:
                 names[name] = None
     for dropped in event["dropped"]:
@@ -142,7 +142,7 @@ def touched(event: CapturedEvent, versions: Mapping[int, TableMeta]) -> tuple[Na
     return tuple(names)
 
 
-def kind(event: CapturedEvent, targets: list[Target]) -> str:
+def kind(event: CapturedEvent, targets: list[EventObject]) -> str:
     """The kind of object for `on_failure: queue`; whatever touches a table is ``table``."""
     types = [target.type for target in targets] or [each["type"] for each in event["dropped"] if each["original"]]
     types = types or [each["type"].lower() for each in event["objects"]]  # a GRANT's: TABLE, FUNCTION

@@ -10,9 +10,9 @@ from postgast import ParseResult
 
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, split, start_of, unwrap
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
-from airflow_provider_pgddl.engine.ddl.phases import Phase, Section, phase_of, setting_value
+from airflow_provider_pgddl.engine.ddl.phases import DumpSection, Phase, phase_of, setting_value
 from airflow_provider_pgddl.engine.ddl.quoting import unquoted
-from airflow_provider_pgddl.engine.ddl.subject import action_name, added_constraints, constraint_kind, describe
+from airflow_provider_pgddl.engine.ddl.subject import action_name, added_constraints, constraint_kind, subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
@@ -28,7 +28,7 @@ class DdlEvent:
     """Postgres' command tag: ``CREATE TABLE``."""
     kind: str
     """The kind of object: ``table``, ``index``, ``primary key``, ``foreign key``, ``identity``, ``trigger`` …"""
-    section: Section | None
+    section: DumpSection | None
     phase: Phase
     statement: str
     schema: str | None
@@ -100,15 +100,15 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
     return _own_left_out(_joined(read))
 
 
-def _sections(pre: str, post: str) -> Iterator[tuple[Section, str]]:
+def _sections(pre: str, post: str) -> Iterator[tuple[DumpSection, str]]:
     yield "pre-data", pre
     yield "post-data", post
 
 
-def _event(seq: int, tree: ParseResult, statement: str, section: Section, settings: dict[str, str]) -> DdlEvent:
+def _event(seq: int, tree: ParseResult, statement: str, section: DumpSection, settings: dict[str, str]) -> DdlEvent:
     node = node_of(tree)
     phase = phase_of(tree, section)
-    subject = describe(tree)
+    subject = subject_of(tree)
     note = grantor = None
     if kind_of(node) == "AlterTableStmt" and _without_versions(node):
         phase = phase if node.cmds else "noise"

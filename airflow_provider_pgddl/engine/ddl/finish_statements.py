@@ -15,14 +15,14 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import is_not_valid, not
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.grants import taken_back
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, words
+from airflow_provider_pgddl.engine.ddl.subject import action_name, object_type_words
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 
 Group = Literal["secure", "trigger", "switch", "foreign key", "told", "right"]
 # A grant before its policies would show what the source hides.
 ORDER: tuple[Group, ...] = ("secure", "trigger", "switch", "foreign key", "told", "right")
-Key = tuple[str, Name, str]
+DefinitionKey = tuple[str, Name, str]
 
 _ROW_SECURITY = {
     "AT_EnableRowSecurity": "DISABLE", "AT_DisableRowSecurity": "ENABLE",
@@ -45,7 +45,7 @@ def group_of(event: DdlEvent) -> Group | None:
     if kind == "CreateTrigStmt":
         return "trigger"
     if kind in ("CommentStmt", "SecLabelStmt"):
-        return None if words(node.objtype) in _BEYOND else "told"
+        return None if object_type_words(node.objtype) in _BEYOND else "told"
     if kind == "GrantStmt":
         return "right"
     if kind == "AlterObjectDependsStmt":
@@ -71,20 +71,20 @@ def trigger_of(event: DdlEvent) -> tuple[Name | None, str] | None:
     if event.kind == "trigger":
         return event.table, event.name or ""
     node = statement_node(parse(event.statement))
-    if kind_of(node) == "CommentStmt" and words(node.objtype) == "TRIGGER":
+    if kind_of(node) == "CommentStmt" and object_type_words(node.objtype) == "TRIGGER":
         *table, name = texts(unwrap(node.object).items)
         return (table[0], table[1]) if len(table) > 1 else None, name
     return None
 
 
-def key_of(event: DdlEvent) -> Key | None:
+def key_of(event: DdlEvent) -> DefinitionKey | None:
     """What a table has one of by this name; None for a statement that may be run twice."""
     if event.tag in ("CREATE POLICY", "CREATE TRIGGER") or event.phase == "foreign_key":
         return event.tag if event.tag.startswith("CREATE") else "foreign key", event.table or ("", ""), event.name or ""
     return None
 
 
-def tree_of(event: DdlEvent) -> bytes:
+def tree_of_event(event: DdlEvent) -> bytes:
     """All that a statement says; of a foreign key without whether it is validated: ours come NOT VALID."""
     is_key = event.phase == "foreign_key"
     return statement_tree(not_valid(event.statement) if is_key else event.statement)

@@ -70,7 +70,7 @@ def column_stays(dropped: ColumnMeta, after: TableMeta, world: World) -> bool:
     return False
 
 
-def followed(after: TableMeta, name: str, what: str, world: World) -> bool:
+def descendants_followed(after: TableMeta, name: str, what: str, world: World) -> bool:
     """Whether all descendants ended as the table did: then they were told by it."""
     own = column(after, name)
     theirs = [column(part, name) for _, part in world.descendants(after)]

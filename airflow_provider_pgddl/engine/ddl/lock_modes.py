@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, relation, statement_node, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, describe
+from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, subject_of
 from airflow_provider_pgddl.engine.model.names import Name
 
 MODES = (
@@ -59,7 +59,7 @@ def locks(statement: str) -> list[tuple[Name, str]]:
     """Each relation that one DDL statement names and that is there before it, with the mode; those that are merely
     read, and relations that Postgres finds by itself (a dropped key's other table), are left out."""
     node = statement_node(parse(statement))
-    kind, subject = kind_of(node), describe(parse(statement))
+    kind, subject = kind_of(node), subject_of(parse(statement))
     if kind == "LockStmt":
         return [(relation(unwrap(one)), MODES[node.mode - 1]) for one in node.relations]
     found: dict[Name, str] = {}

@@ -53,7 +53,7 @@ def new_type(action: AlterAction) -> str:
     return deparse(tree).removeprefix("CREATE TABLE t (c ").removesuffix(")")
 
 
-def foreign_keys(statements: Iterable[str]) -> set[str]:
+def added_foreign_keys(statements: Iterable[str]) -> set[str]:
     """The names of the foreign keys that these statements add."""
     nodes = (statement_node(parse(statement)) for statement in statements)
     return {

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 from postgast import ParseResult
 
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, words
+from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, object_type_words
 from airflow_provider_pgddl.engine.errors import StageFailed
 
-Section = Literal["pre-data", "post-data"]
+DumpSection = Literal["pre-data", "post-data"]
 
 Phase = Literal["create", "index", "foreign_key", "finish", "noise"]
 """
@@ -114,18 +114,18 @@ _SETTINGS = {
 _CALLED = {"set_config", "setval", "pg_restore_relation_stats", "pg_restore_attribute_stats"}
 
 
-def phase_of(tree: ParseResult, section: Section) -> Phase:
+def phase_of(tree: ParseResult, section: DumpSection) -> Phase:
     """The phase of one statement of a dump; StageFailed for what pg_dump --schema-only never prints."""
     node = statement_node(tree)
     kind = kind_of(node)
     later: Phase = "create" if section == "pre-data" else "index"
-    if kind == "AlterOwnerStmt" and words(node.object_type) in ("PUBLICATION", "SUBSCRIPTION"):
+    if kind == "AlterOwnerStmt" and object_type_words(node.object_type) in ("PUBLICATION", "SUBSCRIPTION"):
         return "noise"
     # A schema may have been there before: its owner changes when all else that cannot be taken back does. On a schema
     # that the snapshot makes, owner and grants come with it (stages/snapshot.py).
-    if kind == "AlterOwnerStmt" and words(node.object_type) in ("EVENT TRIGGER", "SCHEMA"):
+    if kind == "AlterOwnerStmt" and object_type_words(node.object_type) in ("EVENT TRIGGER", "SCHEMA"):
         return "finish"
-    if kind == "AlterObjectDependsStmt" and words(node.object_type) == "TRIGGER":
+    if kind == "AlterObjectDependsStmt" and object_type_words(node.object_type) == "TRIGGER":
         return "finish"  # behind its CREATE TRIGGER
     if kind in _SECTION:
         return later

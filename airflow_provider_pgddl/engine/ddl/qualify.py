@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from postgast import ParseResult, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
-from airflow_provider_pgddl.engine.ddl.event_objects import Target
+from airflow_provider_pgddl.engine.ddl.event_objects import EventObject
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, statement_node, unwrap, walk
 from airflow_provider_pgddl.engine.ddl.search_path_names import (
     WITHIN,
@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.ddl.search_path_names import (
 __all__ = ["CannotQualify", "qualify"]
 
 
-def qualify(tree: ParseResult, event: CapturedEvent, targets: Sequence[Target]) -> None:
+def qualify(tree: ParseResult, event: CapturedEvent, targets: Sequence[EventObject]) -> None:
     """Spells out the names of a statement of the event in place; CannotQualify where one stays in doubt."""
     node = statement_node(tree)
     kind = kind_of(node)
@@ -66,7 +66,7 @@ _MAKES_RELATION = {
 }
 
 
-def _changed(node: Node, kind: str, target: Target) -> frozenset[str]:
+def _changed(node: Node, kind: str, target: EventObject) -> frozenset[str]:
     """The words that the command gave another meaning: what it made, and a renamed or moved object's old name."""
     words = {target.name} if kind in _MAKES_RELATION and target.type != "index" else set[str | None]()
     if kind == "RenameStmt" and not node.subname and node.newname:
@@ -78,7 +78,7 @@ def _changed(node: Node, kind: str, target: Target) -> frozenset[str]:
     return frozenset(word for word in words if word)
 
 
-def _qualify_subject(node: Node, kind: str, target: Target, event: CapturedEvent) -> None:
+def _qualify_subject(node: Node, kind: str, target: EventObject, event: CapturedEvent) -> None:
     schema = target.schema
     if kind == "AlterObjectSchemaStmt":
         schema = target.before[0] if target.before is not None else _only_schema(event)
@@ -207,7 +207,7 @@ def _set_behind_method(parts: Node, schema: str) -> None:
         parts.add().CopyFrom(own)
 
 
-def _qualify_schema(node: Node, event: CapturedEvent, targets: Sequence[Target]) -> None:
+def _qualify_schema(node: Node, event: CapturedEvent, targets: Sequence[EventObject]) -> None:
     """CREATE SCHEMA with its elements, which are made, and looked for first, in the new schema."""
     if not node.schemaname and targets and targets[0].name:
         node.schemaname = targets[0].name

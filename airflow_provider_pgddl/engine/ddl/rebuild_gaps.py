@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from airflow_provider_pgddl.engine.ddl.captured_events import ColumnMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.create_table import World, column
 from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild
-from airflow_provider_pgddl.engine.schema.table_versions import diff, name_of, rest_of
+from airflow_provider_pgddl.engine.schema.table_versions import name_of, rest_of, table_diff
 
 
 def refuse_made(meta: TableMeta, world: World, settings: Mapping[str, str]) -> None:
@@ -45,11 +45,11 @@ def refuse_changed(
 
 
 def _added(before: TableMeta, after: TableMeta) -> Iterator[ColumnMeta]:
-    yield from (c for c in diff(before, after).columns_added if c["local"])
+    yield from (c for c in table_diff(before, after).columns_added if c["local"])
 
 
 def _changed(before: TableMeta, after: TableMeta, gone: Collection[str]) -> Iterator[tuple[str | None, str]]:
-    change = diff(before, after)
+    change = table_diff(before, after)
     if change.rest:
         for part in sorted(rest_of(before) ^ rest_of(after)):
             if part in rest_of(after) or not any(part.endswith(f" {name}") for name in gone):

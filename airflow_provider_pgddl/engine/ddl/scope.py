@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DroppedMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.event_objects import dropped_relation, dropped_schema, name_of
+from airflow_provider_pgddl.engine.ddl.event_objects import dropped_relation, dropped_schema, name_if_known
 from airflow_provider_pgddl.engine.ddl.parse import quoted
 from airflow_provider_pgddl.engine.ddl.quoting import NEWEST
 from airflow_provider_pgddl.engine.ddl.subcommands import meant
@@ -159,7 +159,7 @@ class Coverage:
             return dropped_relation(dropped)
         for meta in self.versions.values():
             if any(index["oid"] == dropped["objid"] for index in meta["indexes"]):
-                return name_of(meta)
+                return name_if_known(meta)
         return None
 
     def family_moved(self) -> str | None:
@@ -172,7 +172,7 @@ class Coverage:
             ]:
                 if self.covers(schema, (schema, name)):
                     return f"{quoted((schema, name))} is in scope, {quoted((meta['schema'], meta['name']))} is not"
-                if before is not None and self.covers(before["schema"], name_of(before)):
+                if before is not None and self.covers(before["schema"], name_if_known(before)):
                     return f"{quoted((meta['schema'], meta['name']))} is in scope, {quoted((schema, name))} is not"
         return None
 

@@ -50,7 +50,7 @@ class Subject:
     """The sequence that it ties to `table` (OWNED BY, identity)."""
 
 
-def describe(tree: ParseResult) -> Subject:
+def subject_of(tree: ParseResult) -> Subject:
     """What the one statement of a tree is about; StageFailed for a statement of a kind that is not known here."""
     node = statement_node(tree)
     subject = _own(node)
@@ -86,7 +86,7 @@ def describe(tree: ParseResult) -> Subject:
 _CALLS = {"FuncCall": "funcname", "CreateTrigStmt": "funcname", "CreateEventTrigStmt": "funcname"}
 
 
-def words(object_type: int) -> str:
+def object_type_words(object_type: int) -> str:
     """An ObjectType as command tags have it: OBJECT_TSCONFIGURATION is ``TEXT SEARCH CONFIGURATION``."""
     name = str(pg_query_pb2.ObjectType.Name(object_type)).removeprefix("OBJECT_")
     return _WORDS.get(name, name.replace("_", " "))
@@ -156,7 +156,7 @@ def added_constraints(statement: Node) -> list[Node]:
     return [unwrap(getattr(c, "def")) for c in commands if action_name(c) == "AT_AddConstraint"]
 
 
-def options(nodes: Iterable[Node]) -> dict[str, Node]:
+def def_elements(nodes: Iterable[Node]) -> dict[str, Node]:
     """A list of DefElem by name, arguments unwrapped."""
     return {(element := unwrap(node)).defname: unwrap(element.arg) for node in nodes}
 
@@ -268,7 +268,7 @@ _TAG_ONLY = {
 
 
 def _create_table_as(node: Node) -> Subject:
-    tag = "CREATE MATERIALIZED VIEW" if words(node.objtype) == "MATERIALIZED VIEW" else "CREATE TABLE AS"
+    tag = "CREATE MATERIALIZED VIEW" if object_type_words(node.objtype) == "MATERIALIZED VIEW" else "CREATE TABLE AS"
     return _relation("SELECT INTO" if node.is_select_into else tag, node.into.rel)
 
 
@@ -278,7 +278,7 @@ def _create_function(node: Node) -> Subject:
 
 
 def _alter_function(node: Node) -> Subject:
-    subject = _object(f"ALTER {words(node.objtype)}", qualified(texts(node.func.objname)))
+    subject = _object(f"ALTER {object_type_words(node.objtype)}", qualified(texts(node.func.objname)))
     return replace(subject, arguments=_arguments(node.func.objfuncargs))
 
 
@@ -293,7 +293,7 @@ def _arguments(parameters: Iterable[Node]) -> tuple[str, ...]:
 
 
 def _define(node: Node) -> Subject:
-    return _object(f"CREATE {words(node.kind)}", qualified(texts(node.defnames)))
+    return _object(f"CREATE {object_type_words(node.kind)}", qualified(texts(node.defnames)))
 
 
 def _create_index(node: Node) -> Subject:
@@ -311,7 +311,7 @@ def _create_statistics(node: Node) -> Subject:
 def _sequence(node: Node) -> Subject:
     name = relation(node.sequence)
     tag = "CREATE SEQUENCE" if kind_of(node) == "CreateSeqStmt" else "ALTER SEQUENCE"
-    owner = options(node.options).get("owned_by")
+    owner = def_elements(node.options).get("owned_by")
     column = texts(owner.items) if owner is not None else []
     if len(column) < 2:  # OWNED BY NONE has one part
         return _object(tag, name)
@@ -319,7 +319,7 @@ def _sequence(node: Node) -> Subject:
 
 
 def _alter_table(node: Node) -> Subject:
-    objtype, name = words(node.objtype), relation(node.relation)
+    objtype, name = object_type_words(node.objtype), relation(node.relation)
     tag = f"ALTER {objtype}"
     if objtype in ("INDEX", "SEQUENCE", "TYPE"):
         return _object(tag, name)
@@ -338,7 +338,7 @@ def _alter_table(node: Node) -> Subject:
         return _object(tag, (name[0], command.name), table=name, kind=kind)
     subject = replace(subject, kind=_ACTIONS.get(action, subject.kind))
     if action == "AT_AddIdentity":
-        sequence = options(definition.options).get("sequence_name")
+        sequence = def_elements(definition.options).get("sequence_name")
         subject = replace(subject, sequence=qualified(texts(sequence.items)) if sequence is not None else None)
     return subject
 
@@ -386,21 +386,23 @@ def _altered(node: Node) -> Subject:
     if range_var is not None and (name in _WITHIN_TABLE or name in ("COLUMN", "ATTRIBUTE")):
         tag = {"TRIGGER": "ALTER TRIGGER", "POLICY": "ALTER POLICY", "RULE": "ALTER RULE"}.get(name, "ALTER TABLE")
         if kind_of(node) == "RenameStmt" and name in ("COLUMN", "ATTRIBUTE"):
-            tag = f"ALTER {words(node.relation_type)}"
+            tag = f"ALTER {object_type_words(node.relation_type)}"
         table = relation(range_var)
-        return _object(tag, table, table=table, kind=words(objtype).lower())
-    return _of_type(f"ALTER {words(objtype)}", objtype, range_var, unwrap(node.object) if range_var is None else None)
+        return _object(tag, table, table=table, kind=object_type_words(objtype).lower())
+    return _of_type(
+        f"ALTER {object_type_words(objtype)}", objtype, range_var, unwrap(node.object) if range_var is None else None
+    )
 
 
 def _drop(node: Node) -> Subject:
     first = unwrap(node.objects[0])
-    return _of_type(f"DROP {words(node.remove_type)}", node.remove_type, None, first)
+    return _of_type(f"DROP {object_type_words(node.remove_type)}", node.remove_type, None, first)
 
 
 def _of_type(tag: str, objtype: int, range_var: Node | None, thing: Node | None) -> Subject:
     """The subject of a statement that names an object by its type: COMMENT, GRANT, ALTER … OWNER TO, DROP …"""
     name = pg_query_pb2.ObjectType.Name(objtype).removeprefix("OBJECT_")
-    kind = words(objtype).lower()
+    kind = object_type_words(objtype).lower()
     parts = [*relation(range_var)] if range_var is not None else _parts(thing)
     if name in _WITHIN_TABLE and len(parts) > 1:
         table = qualified(parts[:-1])
@@ -411,7 +413,7 @@ def _of_type(tag: str, objtype: int, range_var: Node | None, thing: Node | None)
     if name == "SCHEMA":
         return replace(_object(tag, ("", parts[-1] if parts else ""), kind=kind), schema=parts[-1] if parts else None)
     own = qualified(parts)
-    subject = _object(tag, own, table=own if words(objtype) in _RELATIONS else None, kind=kind)
+    subject = _object(tag, own, table=own if object_type_words(objtype) in _RELATIONS else None, kind=kind)
     if thing is not None and kind_of(thing) == "ObjectWithArgs":
         subject = replace(subject, arguments=_arguments(thing.objfuncargs))
     return subject

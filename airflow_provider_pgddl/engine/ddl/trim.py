@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Tab
 from airflow_provider_pgddl.engine.ddl.decision import Stop
 from airflow_provider_pgddl.engine.ddl.deparse import printed
 from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild, cascade_statements
-from airflow_provider_pgddl.engine.ddl.event_objects import Target
+from airflow_provider_pgddl.engine.ddl.event_objects import EventObject
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
     cut_constraint_actions,
     cut_foreign_keys,
@@ -32,7 +32,7 @@ class Trim:
     event: CapturedEvent
     rules: Rules
     versions: Mapping[int, TableMeta]
-    targets: Sequence[Target]
+    targets: Sequence[EventObject]
     coverage: Coverage
     notes: list[str]
 

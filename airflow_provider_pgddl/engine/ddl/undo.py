@@ -7,7 +7,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind, options
+from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind, def_elements
 
 # Objects that their (schema and) name tells from all others.
 _NAMED = {
@@ -161,7 +161,7 @@ def _operator(node: Node) -> str:
     target = unwrap(statement_node(tree).objects[0])
     del target.objname[:], target.objargs[:]
     target.objname.extend(node.defnames)
-    given = options(node.definition)
+    given = def_elements(node.definition)
     for side in ("leftarg", "rightarg"):
         argument = target.objargs.add()
         if side in given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_pgddl.engine.apply.target_alterations import Alterations, Step, TablePlan
+from airflow_provider_pgddl.engine.apply.target_alterations import Alteration, Alterations, TablePlan
 from airflow_provider_pgddl.engine.errors import Fenced, PgddlError
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate, is_as_described
 from airflow_provider_pgddl.engine.job.context import Context
@@ -46,7 +46,7 @@ def _is_asked_for(pipeline: Pipeline) -> bool:
 
 def _plan(table: TableRow, both: Evaluated) -> TablePlan:
     steps = tuple(
-        Step(f"{_VERBS[m.kind]} column {table.qualified}.{m.column}", m.statements)
+        Alteration(f"{_VERBS[m.kind]} column {table.qualified}.{m.column}", m.statements)
         for m in both.verdict.migrations
         if m.approved
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.following.ddl import follow, stop
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
 from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
@@ -35,7 +35,7 @@ def ready(context: Context) -> list[TableRow]:
         bring_late(context, "schema_sync")
         if not late(context) and not not_yet(context, "captured", "created", "backfilled"):
             break
-        follow(context, look=True)
+        follow_ddl(context, look=True)
     tables = context.tables()
     if waiting := not_yet(context, "captured", "created", "backfilled"):
         refuse_waiting(context, waiting, "schema_sync", "is not indexed yet")
@@ -56,7 +56,7 @@ def tell_lost_commits(context: Context, result: StageResult) -> StageResult:
     return replace(result, blocked=[{"table": name, "reason": reason} for name, reason in why.items()])
 
 
-def followed(context: Context) -> list[TableRow]:
+def followed_tables(context: Context) -> list[TableRow]:
     """The tables that a window runs over now: DDL may have changed, stopped or added some since the last. One without
     a key is none of them."""
     return [t for t in context.healthy(context.tables(), "indexed") if not t.keyless]
@@ -68,7 +68,7 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
     `border` is passed before each; a swap has none: nothing may hold it up behind its fence."""
     replica = context.replica
     settings = context.pipeline.replay
-    waiting = sum(count_pending(context.target, followed(context)).values())
+    waiting = sum(count_pending(context.target, followed_tables(context)).values())
     over_spark = _OverSpark(context)
     windows: list[Window] = []
     looked = time.monotonic()
@@ -77,18 +77,20 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
             border.wait()
         look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
         looked = time.monotonic() if look else looked
-        follow(context, look=look)
+        follow_ddl(context, look=look)
         if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None
         before, elsewhere = (over_spark.start, over_spark.fill) if over_spark.is_worth(waiting) else (None, None)
-        done = one_window(context, replica, followed(context), before=before, fill_elsewhere=elsewhere, whole=whole)
+        done = one_window(
+            context, replica, followed_tables(context), before=before, fill_elsewhere=elsewhere, whole=whole
+        )
         windows.append(done)
         waiting = done.pending
         if done.keys or done.rows or done.pending or len(windows) == 1:
             lag = behind(context.source, done.lsn, done.taken_at)
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
-        if done.stopped and any(t.id in done.stopped for t in followed(context)):
+        if done.stopped and any(t.id in done.stopped for t in followed_tables(context)):
             continue  # it was left out of this window, and goes on
         if until_quiet:
             if not done.keys and not done.pending:

@@ -68,7 +68,7 @@ def captures_ddl(context: Context) -> bool:
     return context.pipeline.capture.ddl != "off"
 
 
-def follow(context: Context, *, look: bool = False) -> None:
+def follow_ddl(context: Context, *, look: bool = False) -> None:
     """Brings the target's schema to what the source shows now, and the tables' plans in line with it.
 
     What fails, waits for a person or is not understood stops the tables that it is about and what comes after it.
@@ -76,10 +76,10 @@ def follow(context: Context, *, look: bool = False) -> None:
     """
     if not captures_ddl(context):
         if look and context.moves_rows:
-            with alone(context):
+            with ddl_lock(context):
                 _settle_as_it_is(context)
         return
-    with alone(context):
+    with ddl_lock(context):
         seen = _patient_look(lambda: _read(context, look=look))
         applied = _apply(context)
         if seen is None and applied:
@@ -95,7 +95,7 @@ def follow(context: Context, *, look: bool = False) -> None:
 def follow_what_blocks(context: Context, tables: Sequence[TableRow]) -> None:
     """Where a table, judged as it is now, is blocked on account of DDL that has only just come."""
     if captures_ddl(context) and len(context.healthy(tables)) < len(tables):
-        follow(context, look=True)
+        follow_ddl(context, look=True)
 
 
 def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
@@ -106,7 +106,7 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
     before = {t.id: t for t in context.tables() if t.id in stopped}
     for _ in range(LOOKS):
         context.changed_again.clear()
-        follow(context, look=True)
+        follow_ddl(context, look=True)
         if context.changed_again.isdisjoint(stopped):
             break  # else it is as it was only because the next change came too soon
     mismatches = context.journal.mismatches()
@@ -148,7 +148,7 @@ def _patient_look(look: Callable[[], T]) -> T:
 
 
 @contextmanager
-def alone(context: Context) -> Iterator[None]:
+def ddl_lock(context: Context) -> Iterator[None]:
     """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
     session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
     session.execute(queries("lease")["lock_ddl"], name)
@@ -202,7 +202,7 @@ def read_shown(context: Context, source: Session) -> Shown:
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
     seen = _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
-    return Shown(read, ddl_log.describe(source, catalog.all_relations(source)), seen.tables, seen.schemas)
+    return Shown(read, ddl_log.describe_relations(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def note_late(context: Context) -> None:
     """What was run on the source although applications belong on the target by now: a person has to look at it."""
     if not captures_ddl(context):
         return
-    with alone(context):
+    with ddl_lock(context):
         ddl = DdlJournal(context.target, context.name, context.journal.run)
         source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
         with source.transaction():

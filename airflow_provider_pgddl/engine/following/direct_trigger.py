@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
-from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refused_row
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -51,7 +51,7 @@ def hand_over(context: Context) -> None:
         try:
             _hand_over(context, table)
         except REFUSALS as error:
-            context.say(f"{table.qualified}: stays with the change log for now: {refusal(error)}")
+            context.say(f"{table.qualified}: stays with the change log for now: {refused_row(error)}")
         except Fenced:
             raise
         except (_Stays, LostTrack, NoPartition, Retry) as why:
@@ -72,7 +72,7 @@ def take_back(context: Context, tables: Sequence[TableRow]) -> None:
         def attempt(table: TableRow = table) -> None:
             with writers_wait(), conn.transaction():
                 _keep_writers_out(context, conn, table)
-                direct_function.take_back(conn, context.name, table.oid)
+                direct_function.write_to_log(conn, context.name, table.oid)
                 lease.check(conn, context.fence(table))
 
         with_tries(context.pipeline.swap, f"taking {table.qualified} back from its direct trigger", attempt)
@@ -120,7 +120,7 @@ def _hand_over(context: Context, table: TableRow) -> None:
             if waiting > most:
                 raise _Stays(f"{waiting} changes came just now")
             drain(conn, table, most)
-            direct_function.hand_over(conn, context.name, table)
+            direct_function.write_to_copy(conn, context.name, table)
             lease.check(conn, context.fence(table))
 
     with_tries(context.pipeline.swap, f"handing {table.qualified} over to its direct trigger", attempt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
-from airflow_provider_pgddl.engine.following.ddl import alone, captures_ddl, transport
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_lock, transport
 from airflow_provider_pgddl.engine.following.schema_gate import MEND
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -47,7 +47,7 @@ def meet(context: Context) -> None:
             context.journal.set_timeline(now.timeline)
         return
     switch = timeline.left_at(context.source_dsn, context.name, recorded.source_timeline, now.timeline)
-    with alone(context):
+    with ddl_lock(context):
         ddl = _ddl_that_never_was(context, switch)
         with context.fenced():
             row = context.journal.lock()

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.ddl import finish_statements
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, to_run, trigger_of, undone
 from airflow_provider_pgddl.engine.errors import StageFailed, remedy_for
-from airflow_provider_pgddl.engine.following.missing_definitions import Difference, difference, unfilled
+from airflow_provider_pgddl.engine.following.missing_definitions import MissingAndGone, difference, unfilled
 from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump, steps_across
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
@@ -109,7 +109,7 @@ def _wanted(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
     return found
 
 
-def _apply(context: Context, found: Difference) -> None:
+def _apply(context: Context, found: MissingAndGone) -> None:
     target, trusted = context.target, context.pipeline.trusted_roles
     order = {group: n for n, group in enumerate(ORDER)}
     steps = [

@@ -8,44 +8,46 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.finish_statements import group_of, key_of, tree_of
+from airflow_provider_pgddl.engine.ddl.finish_statements import group_of, key_of, tree_of_event
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.sql import queries
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MissingAndGone:
     """Of the source's statements, those that the target lacks; and what it has of ours that is gone from the source."""
 
     missing: list[DdlEvent]
     gone: list[DdlEvent]
 
 
-def difference(wanted: Sequence[DdlEvent], before: Sequence[DdlEvent], there: Sequence[DdlEvent]) -> Difference:
+def difference(wanted: Sequence[DdlEvent], before: Sequence[DdlEvent], there: Sequence[DdlEvent]) -> MissingAndGone:
     """`before` is what was wanted the last time. What was brought with these very words is there, however the target
     prints it; what bears its name and was not is made anew."""
-    trees = {tree_of(event) for event in there if group_of(event) is not None}
+    trees = {tree_of_event(event) for event in there if group_of(event) is not None}
     names = {key_of(event) for event in there} - {None}
     brought = {(event.statement, event.table) for event in before}
     missing, gone = [], []
-    now = {tree_of(event) for event in wanted}
-    right = {key_of(event) for event in wanted if tree_of(event) in trees} - {None}  # renamed with what they are about
+    now = {tree_of_event(event) for event in wanted}
+    right = {key_of(event) for event in wanted if tree_of_event(event) in trees} - {
+        None
+    }  # renamed with what they are about
     for event in before:
         key = key_of(event)
-        if tree_of(event) not in now and (key in names - right if key else tree_of(event) in trees):
+        if tree_of_event(event) not in now and (key in names - right if key else tree_of_event(event) in trees):
             gone.append(event)
     taken = {key_of(event) for event in gone} - {None}
     for event in wanted:
         key = key_of(event)
-        if tree_of(event) in trees and key not in taken:
+        if tree_of_event(event) in trees and key not in taken:
             continue
         if key in names and key not in taken:
             if (event.statement, event.table) in brought:
                 continue
             gone.append(event)
         missing.append(event)
-    return Difference(missing, gone)
+    return MissingAndGone(missing, gone)
 
 
 def unfilled(context: Context) -> list[str]:

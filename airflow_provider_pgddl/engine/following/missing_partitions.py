@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
-from airflow_provider_pgddl.engine.schema.names import written
-from airflow_provider_pgddl.engine.schema.verdict import Finding
+from airflow_provider_pgddl.engine.schema.names import sql_name
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 
-def missing_partitions(target: Session, now: Table, plan: Plan) -> list[Finding]:
+def missing_partitions(target: Session, now: Table, plan: Plan) -> list[SchemaFinding]:
     """A finding for each; none where the copy is partitioned in another way, or takes every row by default."""
     if now.kind != "p":
         return []
@@ -20,9 +20,9 @@ def missing_partitions(target: Session, now: Table, plan: Plan) -> list[Finding]
     if row is None or row[0] != now.partition_key or row[1]:
         return []
     there = catalog.oids_of(target, [(leaf.schema, leaf.name) for leaf in now.leaves])
-    parent, nested = written(*args), row[2]  # a bound is said of the next parent, which need not be the root
+    parent, nested = sql_name(*args), row[2]  # a bound is said of the next parent, which need not be the root
     return [
-        Finding(
+        SchemaFinding(
             "missing_on_target",
             "mismatch",
             f"Source has partition {leaf.schema}.{leaf.name}, and the target has none of this name",
@@ -36,4 +36,4 @@ def missing_partitions(target: Session, now: Table, plan: Plan) -> list[Finding]
 
 
 def _create(leaf: Leaf, parent: str) -> str:
-    return f"CREATE TABLE {written(leaf.schema, leaf.name)} PARTITION OF {parent} {leaf.bound};"
+    return f"CREATE TABLE {sql_name(leaf.schema, leaf.name)} PARTITION OF {parent} {leaf.bound};"

@@ -9,7 +9,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment, foreign_keys, partitioned
+from airflow_provider_pgddl.engine.ddl.partitioned_copy import added_foreign_keys, constraint_of_comment, partitioned
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.plans import split_of
@@ -37,7 +37,7 @@ class Shaper:
         self._keys: dict[Name, set[str]] = {}
         for event in events:
             if event.phase == "foreign_key" and event.table and split_of(context.pipeline, event.table):
-                self._keys.setdefault(event.table, set()).update(foreign_keys([event.statement]))
+                self._keys.setdefault(event.table, set()).update(added_foreign_keys([event.statement]))
 
     def shaped(self, event: DdlEvent, statement: str) -> str:
         """`statement` is the event's, on its copy."""
@@ -60,7 +60,7 @@ class Shaper:
 def make_partitions(context: Context, tables: Sequence[TableRow]) -> None:
     """The first ones, which the rows that are there decide. In place, before a row is copied."""
     for table in tables:
-        if table.plan.split is None or partition_cells.partitions(context.target, table.plan):
+        if table.plan.split is None or partition_cells.made_partitions(context.target, table.plan):
             continue
         by = _asked(context, table)
         cells = _first_cells(context.source, table, by)  # before the copy is locked: this may read the whole table
@@ -93,12 +93,12 @@ def _first_cells(source: Session, table: TableRow, by: PartitionBy) -> list[Cell
         rows = partition_cells.values(plan, sql.SQL("FROM {} AS t").format(plan.source))
         query = sql.SQL(_Q["values_of"]).format(rows=rows)
         found = foreign_code.fetch_held(source, plan, "reader", query, ["text"])
-        cells = [partition_cells.listed([text]) for (text,) in found]
+        cells = [partition_cells.list_cell([text]) for (text,) in found]
         if len(cells) > partition_cells.MOST:
             raise partition_cells.too_many(plan, f"{len(cells)} values")
     else:
         assert isinstance(by.list, tuple)
-        cells = [partition_cells.listed([_text(value) for value in entry]) for entry in by.list]
+        cells = [partition_cells.list_cell([_text(value) for value in entry]) for entry in by.list]
     return [*cells, partition_cells.DEFAULT_CELL] if by.default_partition else cells
 
 

@@ -23,19 +23,21 @@ def first_plan(pipeline: Pipeline, table: Table, left_out_before: Mapping[str, s
     """The plan while there is no copy: what the pipeline file alone says, and, once it is recorded, what was left out
     of the table until now. Its log is made for the key in it."""
     numbers = {c.name: c.attnum for c in table.columns}
-    skipped = left_out(pipeline, (table.schema, table.name), numbers, left_out_before or {})
+    skipped = skipped_columns(pipeline, (table.schema, table.name), numbers, left_out_before or {})
     return _plan(pipeline, table, skipped, None, None, "")
 
 
 def plan_for(
     pipeline: Pipeline, table: Table, verdict: Verdict, copy: TableModel, skipped: Mapping[str, str], digest: str
 ) -> Plan:
-    """The plan that follows from comparing the table with its copy. `skipped` is `left_out`, `digest` that of the
-    copy's columns (`copy_digests`)."""
+    """The plan that follows from comparing the table with its copy. `skipped` is `skipped_columns`, `digest` that of
+    the copy's columns (`copy_digests`)."""
     return _plan(pipeline, table, skipped, verdict, copy, digest)
 
 
-def left_out(pipeline: Pipeline, table: Name, attnums: Mapping[str, int], before: Mapping[str, str]) -> dict[str, str]:
+def skipped_columns(
+    pipeline: Pipeline, table: Name, attnums: Mapping[str, int], before: Mapping[str, str]
+) -> dict[str, str]:
     """attnum (as text) → ``schema.table.column`` as the file names it, of what the file skips of a table of the source.
 
     A column stays skipped when it, or its table, gets another name: `before` is what was left out until now."""

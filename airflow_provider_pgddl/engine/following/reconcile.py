@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.ddl.added_columns import brought
+from airflow_provider_pgddl.engine.ddl.added_columns import added_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
@@ -276,7 +276,7 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     known = table.version.get("attnums", {}).values()
     if values_missing(table.plan, look.fresh.plan, known, ()) is None:
         return None
-    applied = brought(context.journal.captured_statements(context.journal.run, table.oid), table.oid)
+    applied = added_columns(context.journal.captured_statements(context.journal.run, table.oid), table.oid)
     return values_missing(table.plan, look.fresh.plan, known, applied)
 
 

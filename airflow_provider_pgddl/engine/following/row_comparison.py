@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.following.catch_up import followed, one_window
-from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
 from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.model.ranges import Bound, Range
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.mend import take_out
-from airflow_provider_pgddl.engine.rows.range_comparison import Part, Result, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.range_comparison import Part, RangeResult, compare_part, compare_ranges
 from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.server import catalog
@@ -34,20 +34,20 @@ SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
 Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
 
 
-def compare(context: Context, again: Sequence[TableRow] = ()) -> int:
+def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
     """Compares every table, or those in `again` only; StageFailed where one differs. Where the job says to mend, what
     differs is read again first: returns how many rows were."""
     chosen = {t.id for t in again}
 
     def tables_now() -> list[TableRow]:
-        return [t for t in followed(context) if not chosen or t.id in chosen]
+        return [t for t in followed_tables(context) if not chosen or t.id in chosen]
 
     mended = 0
     _compare_all(context, tables_now, mend=context.job.mend)
     if context.job.mend and (mended := _take_out(context, tables_now)):
         context.say(f"{mended} rows are read again, and compared once more")
         _compare_all(context, tables_now)
-    tables = followed(context)
+    tables = followed_tables(context)
     verdicts = _verdicts(context, tables)
     differing = {name: v for name, v in verdicts.items() if v["differ"]}
     if differing:
@@ -118,7 +118,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
     seen, fill = 0, True
     while True:
         border.wait()
-        follow(context)
+        follow_ddl(context)
         tables = chosen()
         _cut_missing(context, tables)
         left = journal.ranges_left([t.id for t in tables], job)
@@ -129,10 +129,10 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
             planned.update({t.id: t.plan for t in changed})
             several = {table for table, ranges in Counter(r[1] for r in left).items() if ranges > 1}
             at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
-        compared: list[Result] = []
+        compared: list[RangeResult] = []
 
         def inside(
-            done: Window, left: Sequence[Left] = left, compared: list[Result] = compared, fill: bool = fill
+            done: Window, left: Sequence[Left] = left, compared: list[RangeResult] = compared, fill: bool = fill
         ) -> None:
             if context.in_place:
                 compared.clear()  # a window that gave way was taken back; across databases it had committed before
@@ -152,12 +152,12 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
                     compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
-        over = tables if context.in_place else followed(context)
+        over = tables if context.in_place else followed_tables(context)
         before = partial(_start_spark, context) if spread else None
         window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
             fill, context.looked = False, False
-            follow(context, look=True)
+            follow_ddl(context, look=True)
         too_long = {range_id for range_id, _, differ in compared if differ is None}
         if mend:
             too_long |= {r for r, rows, differ in compared if r not in uncut and _is_worth_cutting(rows, differ)}
@@ -181,12 +181,12 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
     replica, job, border, taken = context.replica, context.job.id, context.border(), 0
     while True:
         border.wait()
-        follow(context)
+        follow_ddl(context)
         tables = {t.id: t for t in chosen()}
         todo = context.journal.ranges_differing([*tables], job)
         if not todo:
             return taken
-        over = [*tables.values()] if context.in_place else followed(context)
+        over = [*tables.values()] if context.in_place else followed_tables(context)
         rows: dict[int, int] = {}
 
         def inside(
@@ -242,7 +242,7 @@ def _start_spark(context: Context) -> None:
 
 def _compare_over_spark(
     context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
-) -> list[Result]:
+) -> list[RangeResult]:
     from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
 
     workers = context.pipeline.backfill.workers

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
-from airflow_provider_pgddl.engine.following.plans import left_out
+from airflow_provider_pgddl.engine.following.plans import skipped_columns
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.schema.compatibility import compare
+from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import written
+from airflow_provider_pgddl.engine.schema.names import sql_name
 from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
 from airflow_provider_pgddl.engine.schema.table_model import Schemas, TableModel
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Verdict
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, Verdict
 from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -86,8 +86,8 @@ def _evaluate(
         source = None  # another table has its name since we asked
     target = here.tables.get(copy)
     if source is not None and (target is None if row is None else row.state == "captured"):
-        what = f"{written(*copy)} is not on the target yet: the snapshot makes it"
-        finding = Finding("missing_on_target", "info", what, source=written(*name))
+        what = f"{sql_name(*copy)} is not on the target yet: the snapshot makes it"
+        finding = SchemaFinding("missing_on_target", "info", what, source=sql_name(*name))
         return Evaluated(source, None, (), Verdict("compatible", (finding,)), {})
     former = _former_copy(row, here)
     if source is not None and former is not None and (target is None or copy in strange):
@@ -95,7 +95,7 @@ def _evaluate(
         return Evaluated(source, former, (), Verdict("mismatch", (finding,)), {})
     skipped = _skipped(pipeline, source, row)
     altered = altered_columns(pipeline, name)
-    found = compare(
+    found = compare_tables(
         source, target, here.types,
         removed=removed_columns(row, source), renamed=_renamed_columns(row, source), altered=altered,
         keyed=row is None or row.state in INDEXED, names=(now or name, copy), role=role,
@@ -116,7 +116,7 @@ def _skipped(pipeline: Pipeline, source: TableModel | None, row: TableRow | None
     if source is None:
         return {}
     numbers = {c.name: c.attnum for c in source.columns}
-    return left_out(pipeline, (source.schema, source.name), numbers, row.plan.left_out if row else {})
+    return skipped_columns(pipeline, (source.schema, source.name), numbers, row.plan.left_out if row else {})
 
 
 def altered_columns(pipeline: Pipeline, name: Name) -> set[str]:
@@ -156,19 +156,19 @@ def _former_copy(row: TableRow | None, here: Schemas) -> TableModel | None:
     return there if is_it else None
 
 
-def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) -> Finding:
+def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) -> SchemaFinding:
     """`taken`: what has the new name on the target is none of the pipeline's, so no row of it is touched."""
-    what = f"Source table {written(*name)} is called {written(*now)} now; the target still has {written(*former)}"
+    what = f"Source table {sql_name(*name)} is called {sql_name(*now)} now; the target still has {sql_name(*former)}"
     fix = []
     if taken:
-        what += f", and another table of the name {written(*copy)}"
-        fix.append(f"ALTER TABLE {written(*copy)} RENAME TO {written(copy[1] + '_before_pgddl')};")
+        what += f", and another table of the name {sql_name(*copy)}"
+        fix.append(f"ALTER TABLE {sql_name(*copy)} RENAME TO {sql_name(copy[1] + '_before_pgddl')};")
     if former[0] != copy[0]:
-        fix.append(f"ALTER TABLE {written(*former)} SET SCHEMA {written(copy[0])};")
+        fix.append(f"ALTER TABLE {sql_name(*former)} SET SCHEMA {sql_name(copy[0])};")
     if former[1] != copy[1]:
-        fix.append(f"ALTER TABLE {written(copy[0], former[1])} RENAME TO {written(copy[1])};")
-    return Finding(
-        "missing_on_target", "mismatch", what, source=written(*now), target=written(*former), fix=tuple(fix),
+        fix.append(f"ALTER TABLE {sql_name(copy[0], former[1])} RENAME TO {sql_name(copy[1])};")
+    return SchemaFinding(
+        "missing_on_target", "mismatch", what, source=sql_name(*now), target=sql_name(*former), fix=tuple(fix),
         reason="missing_table",
     )  # fmt: skip
 
@@ -181,7 +181,7 @@ def is_as_described(source: TableModel, table: tables.Table) -> bool:
     )
 
 
-def recorded(evaluated: Evaluated, *more: Finding) -> Recorded:
+def recorded(evaluated: Evaluated, *more: SchemaFinding) -> Recorded:
     """A verdict as the journal keeps it."""
     from airflow_provider_pgddl.engine.schema.report import resolution  # with rich behind it
 

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
-from airflow_provider_pgddl.engine.journal.schema import Recorded, Result, StatusRow
+from airflow_provider_pgddl.engine.journal.schema import GateResult, Recorded, StatusRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.progress import repeating
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.schema.drift import drift
-from airflow_provider_pgddl.engine.schema.verdict import Finding, TableReport, stopped
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, TableReport, stopped
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 
@@ -58,7 +58,7 @@ def gate(
         rows = journal.tables(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows}, fence)
         stuck = journal.stuck_tables()
-        evaluated = look(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
+        evaluated = evaluate_and_record(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
         reports = _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
         if row.verify_needed:
@@ -99,7 +99,7 @@ def _recording(conn: Session, fence: Fence | None) -> AbstractContextManager[obj
     return lease.fenced(conn, fence) if fence else conn.transaction()
 
 
-def look(
+def evaluate_and_record(
     pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow], fence: Fence | None = None
 ) -> dict[Name, Evaluated]:
     """Compares these tables as they are now, and records the verdicts."""
@@ -128,7 +128,7 @@ def look(
     return found
 
 
-def _result(verdicts: Iterable[Recorded]) -> Result:
+def _result(verdicts: Iterable[Recorded]) -> GateResult:
     """`fail_unsafe`: going on would lose or corrupt data."""
     listed = list(verdicts)
     reasons = {f.reason for _, findings, _, _ in listed for f in findings if f.severity == "mismatch"}
@@ -139,7 +139,7 @@ def _result(verdicts: Iterable[Recorded]) -> Result:
 
 def _reports(
     pipeline: Pipeline, journal: Journal, rows: Sequence[TableRow], evaluated: Mapping[Name, Evaluated],
-    stuck: Mapping[str, list[Finding]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
+    stuck: Mapping[str, list[SchemaFinding]], source: Session, wanted: Collection[Name] | None, *, announce: bool,
 ) -> dict[str, TableReport]:  # fmt: skip
     statuses = {n: s for n, s in journal.schema.statuses().items() if wanted is None or n in wanted}
     new = set(journal.schema.claim_new(statuses)) if announce else set()
@@ -195,7 +195,7 @@ def held_back(pipeline: Pipeline, journal: Journal, source: Session, tables: Seq
     return {t.qualified: changes.get(t.id, 0) + pending.get(t.id, 0) for t in tables if t.log_table in logs}
 
 
-def shown(pipeline: Pipeline, target_dsn: str, who: str, digest: str) -> bool:
+def shown_already(pipeline: Pipeline, target_dsn: str, who: str, digest: str) -> bool:
     """Whether `who` (a sensor's task) was shown this digest last; from here on it was."""
     with connect(target_dsn, purpose="gate", pipeline=pipeline.pipeline) as target:
         return Journal(target, pipeline.pipeline).schema.shown(who, digest)

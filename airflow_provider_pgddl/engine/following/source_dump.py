@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
     came_since,
     captures_ddl,
     ddl_held,
-    follow,
+    follow_ddl,
     is_followed,
     read_shown,
     record_shown,
@@ -46,7 +46,7 @@ _LET_OWN = queries("rights")["let_own"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DumpStep:
     """One event with what is run for it, or why it is not."""
 
     event: DdlEvent
@@ -113,7 +113,7 @@ def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEve
         return events
     if now != before:
         raise _ChangedMeanwhile(CHANGED)
-    follow(context, look=True)
+    follow_ddl(context, look=True)
     return events
 
 
@@ -121,7 +121,7 @@ def settled_dump(context: Context, late: Sequence[TableRow] | None = None) -> li
     """The events of the source as it was at a moment that all applied DDL reaches, and no other. `late`: of these
     tables alone."""
     if not captures_ddl(context):
-        follow(context, look=True)
+        follow_ddl(context, look=True)
         return dump_events(context)
     source = context.source
     tables = late if late is not None else context.tables() if context.in_place else None
@@ -141,7 +141,7 @@ def settled_dump(context: Context, late: Sequence[TableRow] | None = None) -> li
             raise _ChangedMeanwhile(CHANGED)
         return events
 
-    return _until_unchanged(context, dump, before=lambda: follow(context, look=True))
+    return _until_unchanged(context, dump, before=lambda: follow_ddl(context, look=True))
 
 
 def dump_events(context: Context) -> list[DdlEvent]:
@@ -152,7 +152,7 @@ def dump_events(context: Context) -> list[DdlEvent]:
 def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | None) -> list[DdlEvent]:
     """Of these tables, or of everything but what the pipeline leaves out."""
     only = _with_parts(context.source, tables) if tables is not None else None
-    exclude = left_out(context, context.source) if only is None else []
+    exclude = tables_left_out(context, context.source) if only is None else []
     major = context.source.info.server_version // 10_000
     try:
         pre, post = (
@@ -173,7 +173,7 @@ def _dumped(context: Context, late: Sequence[TableRow] | None) -> set[int]:
     source = context.source
     if late is not None:
         return {t.oid for t in late} | {*catalog.oids_of(source, _with_parts(source, late)).values()}
-    return catalog.user_oids(source) - {*catalog.oids_of(source, left_out(context, source)).values()}
+    return catalog.user_oids(source) - {*catalog.oids_of(source, tables_left_out(context, source)).values()}
 
 
 def _with_parts(source: Session, tables: Iterable[TableRow]) -> list[Name]:
@@ -192,7 +192,7 @@ def _fingerprints(context: Context, late: Sequence[TableRow] | None) -> dict[Nam
     if late is not None:
         mine = {(t.schema, t.name) for t in late} | {*_with_parts(source, late)}
         return {name: known for name, known in found.items() if name in mine}
-    out = {*left_out(context, source)}
+    out = {*tables_left_out(context, source)}
     return {name: known for name, known in found.items() if name not in out}
 
 
@@ -203,7 +203,7 @@ def schema_digest(context: Context, conn: Session, oids: Sequence[int] | None = 
         return _digest_of(conn, oids, [])
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _digest_of(conn, None, [*catalog.oids_of(conn, left_out(context, conn)).values()])
+        return _digest_of(conn, None, [*catalog.oids_of(conn, tables_left_out(context, conn)).values()])
 
 
 def _digest_of(conn: Session, oids: Sequence[int] | None, out: Sequence[int]) -> str:
@@ -211,7 +211,7 @@ def _digest_of(conn: Session, oids: Sequence[int] | None, out: Sequence[int]) ->
     return str(row[0]) if row else ""
 
 
-def left_out(context: Context, source: Session) -> list[Name]:
+def tables_left_out(context: Context, source: Session) -> list[Name]:
     """Tables that the pipeline neither copies nor takes the structure of."""
     names = catalog.table_names(source)
     selection = matches(context.pipeline, names, strict=False)
@@ -221,7 +221,7 @@ def left_out(context: Context, source: Session) -> list[Name]:
     return [name for name in names if name not in kept]
 
 
-def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpStep]:
     _, out = without(events, _absent(context))
     notes = {e.seq: ABSENT for e in out}
     # What is there already is not ours to make, nor to take away again.
@@ -234,28 +234,28 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]
             continue
         missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
         if event.seq in notes:
-            yield Step(event, event.statement, "skipped", notes[event.seq])
+            yield DumpStep(event, event.statement, "skipped", notes[event.seq])
         elif event.kind == "event trigger" and not context.moves_rows:
-            yield Step(event, event.statement, "skipped", RUN_ON_SOURCE)
+            yield DumpStep(event, event.statement, "skipped", RUN_ON_SOURCE)
         elif event.kind == "extension" and event.name in extensions:
-            yield Step(event, event.statement, "skipped", "the target has this extension already")
+            yield DumpStep(event, event.statement, "skipped", "the target has this extension already")
         elif missing:
             yield _missing_role(context, event, missing)
         else:
-            yield Step(event, event.statement)
+            yield DumpStep(event, event.statement)
 
 
 def _absent(context: Context) -> set[Name]:
     blocked = {(t.schema, t.name) for t in context.tables()} - {
         (t.schema, t.name) for t in context.healthy(context.tables())
     }
-    return {*left_out(context, context.source), *blocked}
+    return {*tables_left_out(context, context.source), *blocked}
 
 
-def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> Step:
+def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> DumpStep:
     if context.pipeline.ddl.missing_role == "ignore":
         context.say(f"skipped, the target has no role {', '.join(missing)}: {event.statement.splitlines()[0][:120]}")
-        return Step(event, event.statement, "skipped", f"the target has no role {', '.join(missing)}")
+        return DumpStep(event, event.statement, "skipped", f"the target has no role {', '.join(missing)}")
     raise StageFailed(
         f"the target has no role {', '.join(missing)}",
         table=".".join(event.table) if event.table else None,
@@ -264,7 +264,7 @@ def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> 
     )
 
 
-def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Step]:
+def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpStep]:
     """The tables' own statements on their copies, each with the changes that were asked for right behind its CREATE
     TABLE.
 
@@ -280,10 +280,10 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
             sql.Identifier(copy_schema(schema)), sql.Literal(f"pgddl: copies of pipeline {context.name}")
         )
         for statement, tag in ((create, "CREATE SCHEMA"), (comment.as_string(context.target), "COMMENT")):
-            yield Step(_ours(statement, tag, schema), statement)
+            yield DumpStep(_ours(statement, tag, schema), statement)
         if not is_superuser(context.target):  # else whoever is to own a copy needs this
             for (grant,) in context.target.execute(_LET_OWN, [copy_schema(schema), schema]).fetchall():
-                yield Step(_ours(grant, "GRANT", schema), grant)
+                yield DumpStep(_ours(grant, "GRANT", schema), grant)
     owners: dict[Name, list[DdlEvent]] = {}
     for event in events:
         if event.kind == "owner" and event.tag == "ALTER TABLE" and event.table is not None:
@@ -293,24 +293,24 @@ def in_place_steps(context: Context, events: Sequence[DdlEvent]) -> Iterable[Ste
         if event.phase == "noise" or event.table not in tables:
             continue
         if id(event) in gone:
-            yield Step(event, event.statement, "skipped", "it goes with a column that rewrite.alter drops")
+            yield DumpStep(event, event.statement, "skipped", "it goes with a column that rewrite.alter drops")
         elif event.kind == "owner" or _owns_statistics(event):
-            yield Step(replace(event, phase="finish"), event.statement)
+            yield DumpStep(replace(event, phase="finish"), event.statement)
         elif event.phase == "finish" and shaper.comes_later(event):
-            yield Step(event, event.statement, "skipped", "it comes with the foreign key, behind the swap")
+            yield DumpStep(event, event.statement, "skipped", "it comes with the foreign key, behind the swap")
         elif event.phase == "finish":
-            yield Step(event, event.statement)
+            yield DumpStep(event, event.statement)
         elif event.kind == "sequence":
-            yield Step(event, event.statement, "skipped", "the sequence is kept and goes on under the new table")
+            yield DumpStep(event, event.statement, "skipped", "the sequence is kept and goes on under the new table")
         elif event.phase == "foreign_key":
-            yield Step(event, event.statement, "skipped", "foreign keys are read from the catalog at the swap")
+            yield DumpStep(event, event.statement, "skipped", "foreign keys are read from the catalog at the swap")
         else:
-            yield Step(event, shaper.shaped(event, relocate(event.statement, names)))
+            yield DumpStep(event, shaper.shaped(event, relocate(event.statement, names)))
         if event.tag == "CREATE TABLE":
             # From the start: what Postgres does with its code it does as its owner. No section: the dump has shown the
             # statement once, and the guard of the swap counts what it has shown.
             for owner in owners.get(event.table, ()):
-                yield Step(replace(owner, phase="create", section=None), relocate(owner.statement, names))
+                yield DumpStep(replace(owner, phase="create", section=None), relocate(owner.statement, names))
             yield from _alter(context, event)
     # What a table was set to comes behind its CREATE TABLE, in statements of its own, and must not have the last word.
     for event in events:
@@ -328,7 +328,7 @@ def _gone(context: Context, events: Iterable[DdlEvent], name: Name) -> list[DdlE
     return going_with([e for e in events if e.table == name and e.phase != "noise"], dropped) if dropped else []
 
 
-def _alter(context: Context, created: DdlEvent, *, again: bool = False) -> Iterable[Step]:
+def _alter(context: Context, created: DdlEvent, *, again: bool = False) -> Iterable[DumpStep]:
     """`again`: of the actions only those that a dump has statements for."""
     assert created.table is not None
     schema, name = created.table
@@ -340,7 +340,7 @@ def _alter(context: Context, created: DdlEvent, *, again: bool = False) -> Itera
             continue
         statement = action.on(copy_schema(schema), name, only=split is None)
         # A default that does not fit the new type would refuse the change; it is set after this, by its own event.
-        yield Step(replace(created, tag="ALTER TABLE", kind="rewrite", statement=statement), statement)
+        yield DumpStep(replace(created, tag="ALTER TABLE", kind="rewrite", statement=statement), statement)
 
 
 def _ours(statement: str, tag: str, schema: str) -> DdlEvent:

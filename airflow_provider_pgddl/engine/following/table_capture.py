@@ -60,7 +60,7 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
 
     def attempt() -> tuple[Table, str]:
         with writers_wait():
-            return slot_log.capture(source, target, fence, context.name, prepared, swap.lock_timeout)
+            return slot_log.begin_capture(source, target, fence, context.name, prepared, swap.lock_timeout)
 
     return with_tries(swap, f"capturing {prepared.qualified}", attempt)
 

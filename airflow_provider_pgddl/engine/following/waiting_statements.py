@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
-from airflow_provider_pgddl.engine.following.source_dump import Step, in_place_steps, steps_across
+from airflow_provider_pgddl.engine.following.source_dump import DumpStep, in_place_steps, steps_across
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import REPLACED, TableRow
 from airflow_provider_pgddl.engine.model.names import Name
@@ -67,21 +67,21 @@ def replace_pending(
     return (now - before).total()
 
 
-def _steps(context: Context, dumped: Sequence[DdlEvent]) -> list[Step]:
+def _steps(context: Context, dumped: Sequence[DdlEvent]) -> list[DumpStep]:
     return list(in_place_steps(context, dumped) if context.in_place else steps_across(context, dumped))
 
 
-def _unless_there(context: Context, step: Step, built: Collection[str]) -> Step:
+def _unless_there(context: Context, step: DumpStep, built: Collection[str]) -> DumpStep:
     """An index that came with its table, by a captured event, or that was `built` by this statement, is not built
     again; but one that bears its name only has to go."""
     index = step.event.index
     if index is None or step.status != "pending":
         return step
     name = (copy_schema(index[0]), index[1]) if context.in_place else index
-    there = definition(context.target, "index", name)
+    there = definition_on_server(context.target, "index", name)
     if there is None:
         return step
-    same = step.event.statement in built or there == definition(context.source, "index", index)
+    same = step.event.statement in built or there == definition_on_server(context.source, "index", index)
     if not same and not _of_constraint(context.target, name):
         with context.fenced():
             context.target.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(*name)))
@@ -94,7 +94,7 @@ def _of_constraint(conn: Session, index: Name) -> bool:
     return bool(row and row[0])
 
 
-def definition(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
+def definition_on_server(conn: Session, kind: str, name: Name) -> tuple[str, bytes] | None:
     """What it is, whatever its table is called: what it says beside its statement, and what that says (C31). None where
     there is none."""
     row = conn.execute(queries("catalog")[f"{kind}_definition"], name).fetchone()

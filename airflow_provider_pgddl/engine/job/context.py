@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating, say
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, logs_now
-from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
+from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.server import catalog
@@ -178,7 +178,7 @@ class Context:
 
     def border(self, limits: Limits | None = None) -> Border:
         """Where this run stops while it is paused, or while the source is beyond the limits."""
-        throttle = Throttle(self.source, limits) if limits else None
+        throttle = Throttling(self.source, limits) if limits else None
         return Border(Control(self.target, self.name), self.lease.token, throttle, self.say)
 
     @contextmanager

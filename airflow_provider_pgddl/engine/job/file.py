@@ -20,10 +20,10 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
-Side = Literal["source", "target"]
+End = Literal["source", "target"]
 
 # Where the driver finds the conninfo of each side.
-SECRETS: Mapping[Side, str] = {"source": "PGDDL_SOURCE_CONNINFO", "target": "PGDDL_TARGET_CONNINFO"}
+SECRETS: Mapping[End, str] = {"source": "PGDDL_SOURCE_CONNINFO", "target": "PGDDL_TARGET_CONNINFO"}
 
 # A process's start time is computed from the boot time, which two readers may round differently by a second.
 START_TOLERANCE = 2.0
@@ -75,7 +75,7 @@ class Job:
 
     FORMAT: ClassVar[int] = 1
 
-    def conninfo(self, side: Side) -> str:
+    def conninfo(self, side: End) -> str:
         """The connection string of one side; in place both are the source's. Never log it."""
         if side == "target" and self.pipeline.in_place:
             side = "source"

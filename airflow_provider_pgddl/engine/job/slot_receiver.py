@@ -37,14 +37,14 @@ def receive(context: Context) -> None:
         return SlotStream(context.source_dsn, slot, slot, pipeline=context.name, token=context.lease.token)
 
     try:
-        slot_log.receive(source, target, stream, context.name, context.lease.fence)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
     except SlotLost as lost:
         if context.pipeline.capture.on_slot_lost != "restart_tables":
             raise
         context.say(f"{lost.what}: a new one is made, and every table is read again")
         slot_log.begin_anew(source, target, context.name, context.pipeline.capture.failover, context.lease.fence)
         wait_for_older_transactions(context)
-        slot_log.receive(source, target, stream, context.name, context.lease.fence)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
     _refuse_much_wal(context, source)
 
 

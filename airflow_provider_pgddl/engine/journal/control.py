@@ -89,7 +89,7 @@ class Control:
         return self._conn.execute(_Q["under_way"], [self._pipeline]).fetchall()
 
 
-def shown(control: Control) -> dict[str, Any]:
+def control_status(control: Control) -> dict[str, Any]:
     """For `status`: the pause, what a live run's throttle waits for, and which stages are under way."""
     row, runs = control.row(), control.under_way()
     throttled = None

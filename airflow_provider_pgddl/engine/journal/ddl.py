@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.journal.ddl_rows import (
     Attempt,
     DdlDetails,
     DdlRow,
-    Status,
+    EventStatus,
     as_row,
     as_text,
 )
@@ -31,14 +31,14 @@ from airflow_provider_pgddl.engine.sql import queries
 if TYPE_CHECKING:
     from airflow_provider_pgddl.engine.ddl.decision import Decision
 
-__all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "Status"]
+__all__ = ["STATUSES", "Attempt", "DdlDetails", "DdlJournal", "DdlRow", "EventStatus"]
 
 _Q = queries("ddl_events")
 
 MAY_TELL = "it may hold a secret, which is not kept here: do it on the target by hand"
 
 # What each status may be changed to by a person or a run; `applying` is left by the run that repairs it.
-_FROM: Mapping[str, tuple[Status, ...]] = {
+_FROM: Mapping[str, tuple[EventStatus, ...]] = {
     "pending": ("awaiting_approval", "failed", "applying"),
     "applying": ("pending", "failed", "applying"),
     "applied": ("applying",),
@@ -119,7 +119,7 @@ class DdlJournal:
     def _decided(self, decision: Decision, approval: str) -> dict[str, Any]:
         if any(without_secrets(statement) != statement for statement in decision.statements):
             decision = replace(decision, verdict="unhandled", rule=MAY_TELL, statements=())
-        statuses: Mapping[str, Status] = {"skip": "skipped", "unhandled": "unhandled"}
+        statuses: Mapping[str, EventStatus] = {"skip": "skipped", "unhandled": "unhandled"}
         status = statuses.get(decision.verdict, "awaiting_approval" if approval == "required" else "pending")
         told = list(decision.statements) or [without_secrets(decision.event["statement"])]
         return {
@@ -190,7 +190,7 @@ class DdlJournal:
 
     # --- changing -----------------------------------------------------------------------------------------------
 
-    def set_status(self, event_id: int, status: Status, note: str | None = None) -> None:
+    def set_status(self, event_id: int, status: EventStatus, note: str | None = None) -> None:
         """UsageError where the event's status now does not allow it: somebody else was there first."""
         with self.conn.transaction():
             found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
@@ -263,7 +263,7 @@ class DdlJournal:
             self.conn.execute(_Q["finish_attempt"], [outcome, message, event_id, attempt.number])
             self.add_notes(event_id, notes)
 
-    def put_off(self, event_id: int, attempt: Attempt, message: str, status: Status = "pending") -> None:
+    def put_off(self, event_id: int, attempt: Attempt, message: str, status: EventStatus = "pending") -> None:
         """To be tried again; still `applying` where the attempt has left something that it could not clear away."""
         with self.conn.transaction():
             self.set_status(event_id, status)

@@ -10,8 +10,10 @@ from typing import Any, Literal
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.model.names import Name
 
-Status = Literal["pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"]
-STATUSES: tuple[Status, ...] = (
+EventStatus = Literal[
+    "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved"
+]
+STATUSES: tuple[EventStatus, ...] = (
     "pending", "awaiting_approval", "applying", "applied", "skipped", "unhandled", "failed", "resolved",
 )  # fmt: skip
 
@@ -25,7 +27,7 @@ class DdlRow:
     seq: int
     lsn: str | None
     event: dict[str, Any]
-    status: Status
+    status: EventStatus
     statements: tuple[str, ...]
     rule: str | None
     notes: tuple[str, ...]

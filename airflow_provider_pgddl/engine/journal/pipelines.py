@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.model.ranges import Bound
 from airflow_provider_pgddl.engine.model.tables import Leaf, Server, Table
-from airflow_provider_pgddl.engine.schema.verdict import Finding, stopped
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, stopped
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -457,9 +457,9 @@ class Journal:
             found.setdefault(name, []).extend(f.what for f in findings)
         return found
 
-    def stuck_tables(self) -> dict[str, list[Finding]]:
+    def stuck_tables(self) -> dict[str, list[SchemaFinding]]:
         """What DDL that waits for a person is about, or waits behind such: `schema.name` → findings."""
-        found: dict[str, list[Finding]] = {}
+        found: dict[str, list[SchemaFinding]] = {}
         first: int | None = None
         for event_id, tag, status, note, touches, kind, statement in self.conn.execute(_Q["stuck"], [self.pipeline]):
             if status in ("failed", "unhandled", "awaiting_approval"):

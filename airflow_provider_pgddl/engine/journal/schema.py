@@ -10,7 +10,7 @@ from typing import Any, Literal
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.schema.verdict import Finding, Status, stopped
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, VerdictStatus, stopped
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -18,8 +18,8 @@ _Q = queries("schema_status")
 
 Fingerprints = tuple[str | None, str | None]
 # What is recorded of a table: its status, findings, resolution, and the fingerprints of source and target.
-Recorded = tuple[Status, Sequence[Finding], str | None, Fingerprints]
-Result = Literal["pass", "warning", "fail_safe", "fail_unsafe"]
+Recorded = tuple[VerdictStatus, Sequence[SchemaFinding], str | None, Fingerprints]
+GateResult = Literal["pass", "warning", "fail_safe", "fail_unsafe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class StatusRow:
     """The verdict that stands; times are aware datetimes. `since` is when the status became what it is, `notified_at`
     when somebody was told of all its mismatches: None while one is new."""
 
-    status: Status
-    findings: tuple[Finding, ...]
+    status: VerdictStatus
+    findings: tuple[SchemaFinding, ...]
     since: datetime
     checked_at: datetime
     resolution: str | None
@@ -41,8 +41,8 @@ class HistoryRow:
     """A verdict with the findings that it had from `since` to `until`; None: it stands."""
 
     name: Name
-    status: Status
-    findings: tuple[Finding, ...]
+    status: VerdictStatus
+    findings: tuple[SchemaFinding, ...]
     since: datetime
     until: datetime | None
     resolution: str | None
@@ -69,8 +69,8 @@ class SchemaJournal:
     def record(
         self,
         name: Name,
-        status: Status,
-        findings: Sequence[Finding],
+        status: VerdictStatus,
+        findings: Sequence[SchemaFinding],
         *,
         resolution: str | None = None,
         fingerprints: Fingerprints = (None, None),
@@ -158,7 +158,7 @@ class SchemaJournal:
         """
         self._count([(name, counter, label, by)])
 
-    def validated(self, result: Result, seconds: float) -> None:
+    def validated(self, result: GateResult, seconds: float) -> None:
         """Counts a validation of the pipeline and the time that it took."""
         self._count([(None, "validations", result, 1.0), (None, "validation_seconds", "", seconds)])
         self.conn.execute(_Q["fold"], {"pipeline": self.pipeline})
@@ -206,12 +206,12 @@ def _status(row: Sequence[Any]) -> tuple[Name, StatusRow]:
     return (schema, name), StatusRow(*values)
 
 
-def _findings(values: Sequence[Any]) -> tuple[Finding, ...]:
+def _findings(values: Sequence[Any]) -> tuple[SchemaFinding, ...]:
     """As recorded; those of older versions are plain sentences."""
-    return tuple(stopped(v) if isinstance(v, str) else Finding.from_json(v) for v in values)
+    return tuple(stopped(v) if isinstance(v, str) else SchemaFinding.from_json(v) for v in values)
 
 
-def _verdict(of: StatusRow | Recorded) -> tuple[Status, set[Finding]]:
+def _verdict(of: StatusRow | Recorded) -> tuple[VerdictStatus, set[SchemaFinding]]:
     """What makes two verdicts the same one; in which order the findings were found does not matter."""
     status, findings = (of.status, of.findings) if isinstance(of, StatusRow) else of[:2]
     # Their JSON always has the metric.
@@ -222,12 +222,12 @@ def _differs(row: StatusRow, now: Recorded) -> bool:
     return _verdict(row) != _verdict(now) or (row.resolution, row.fingerprints) != now[2:]
 
 
-def _new(before: Sequence[Finding], now: Sequence[Finding]) -> list[Finding]:
+def _new(before: Sequence[SchemaFinding], now: Sequence[SchemaFinding]) -> list[SchemaFinding]:
     """The findings that were not there before; one whose fix or choices alone are others is not new."""
     was = {(f.kind, f.severity, f.column, f.what) for f in before}
     return [f for f in now if (f.kind, f.severity, f.column, f.what) not in was]
 
 
-def _reasons(findings: Sequence[Finding]) -> set[str]:
+def _reasons(findings: Sequence[SchemaFinding]) -> set[str]:
     """Why a table is blocked; nothing where it is not."""
     return {f.reason for f in findings if f.severity == "mismatch"}

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
-from airflow_provider_pgddl.engine.job.file import Job, Side
+from airflow_provider_pgddl.engine.job.file import End, Job
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -20,7 +20,7 @@ _FILE = re.compile(r'"(?:base|pg_tblspc/(?P<space>\d+)/[^/"]+)/(?P<database>\d+)
 def located(job: Job, error: PgddlError) -> PgddlError:
     """The same with server and table, where the file that could not grow is that of a table; what a killed statement
     was about to make has no name yet."""
-    sides: tuple[Side, ...] = ("source",) if job.pipeline.in_place else ("target", "source")
+    sides: tuple[End, ...] = ("source",) if job.pipeline.in_place else ("target", "source")
     found = {side: table for side in sides if (table := _table(job, side, error.what)) is not None}
     named = [side for side, table in found.items() if table] or list(found) or list(sides)
     servers = " or ".join(f"the {side}'s server, {_address(job.conninfo(side))}" for side in named)
@@ -30,7 +30,7 @@ def located(job: Job, error: PgddlError) -> PgddlError:
     )
 
 
-def _table(job: Job, side: Side, what: str) -> str | None:
+def _table(job: Job, side: End, what: str) -> str | None:
     """The table of the file, '' for one without a name, None where the file is none of this side's database."""
     file = _FILE.search(what)
     if file is None:

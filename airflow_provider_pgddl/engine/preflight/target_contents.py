@@ -44,7 +44,7 @@ def firing(facts: Facts) -> Iterator[Finding]:
     """What would fire for replayed rows on tables that are there already (C13)."""
     assert facts.target is not None
     conn, there = facts.target.conn, dict(enumerate(facts.rows))
-    tied = foreign_keys_and_triggers.look(conn, there)
+    tied = foreign_keys_and_triggers.read_ties(conn, there)
     if foreign_keys_and_triggers.may_silence(conn):
         tied = tied.in_replica_role()
     for number, why in tied.stops((), str(facts.target.server["role"])).items():

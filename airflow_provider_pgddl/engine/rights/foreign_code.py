@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.server.giving_way import Patience, lock_brief
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("rights")
-Side = Literal["reader", "writer"]
+RowUse = Literal["reader", "writer"]
 PATIENCE = 60.0  # seconds for a look at a table that somebody is at
 
 # What is evaluated where a table is only read.
@@ -207,7 +207,7 @@ def foreign_code(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> 
 # --- under locks, in the transaction that reads or writes -----------------------------------------------------------
 
 
-def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: Side, wait: float = 0.0) -> None:
+def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: RowUse, wait: float = 0.0) -> None:
     """Locks live tables or copies against what must not pass while their rows are moved; Busy where somebody is at one
     for as long as we `wait`. To read or write one that is not trusted, see above; only a superuser may be sure to have
     those locks."""
@@ -267,7 +267,7 @@ def writer_of(conn: Session, plan: Plan) -> str:
     return _role(plan, "writer", hold_code_of_copies(conn, {0: plan}))
 
 
-def _role(plan: Plan, side: Side, found: tuple[set[int], dict[int, list[str]]]) -> str:
+def _role(plan: Plan, side: RowUse, found: tuple[set[int], dict[int, list[str]]]) -> str:
     coded, stops = found
     if stops:
         raise StageFailed("; ".join(stops[0]), table=plan.qualified)
@@ -374,7 +374,7 @@ def fetch(
 
 
 def fetch_held(
-    conn: Session, plan: Plan, side: Side, query: sql.SQL | sql.Composed, types: Sequence[str]
+    conn: Session, plan: Plan, side: RowUse, query: sql.SQL | sql.Composed, types: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """The rows of a query on the live table or its copy, outside of any window: with the locks that it needs."""
     relation = sql.Identifier(plan.schema, plan.name) if side == "reader" else plan.copy

@@ -47,7 +47,7 @@ NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date",
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RangeCompared:
     """Rows on the source, and the keys (as text) that differ: at most LISTED, with the sign of the difference.
     `narrowed`: the sums were not the same, and it was looked why."""
 
@@ -110,7 +110,9 @@ def _hash_text(value: sql.Composable) -> sql.Composed:
     return sql.SQL('pg_catalog.hashtextextended(({})::text COLLATE "C", 0)').format(value)
 
 
-def compare(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None = None) -> Compared:
+def compare_range(
+    source: Session, copy: Session, sides: Sides, within: Range, latest: float | None = None
+) -> RangeCompared:
     """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ. QueryCanceled
     where it takes until `latest`, of time.monotonic(), in a transaction of both. The live table is locked."""
     roles = foreign_code.reader_of(source, sides.plan), foreign_code.writer_of(copy, sides.plan)
@@ -118,16 +120,16 @@ def compare(source: Session, copy: Session, sides: Sides, within: Range, latest:
         return _compare(of)
 
 
-def _compare(of: _Reading) -> Compared:
+def _compare(of: _Reading) -> RangeCompared:
     mine, theirs = of.both("sum", "bigint", "numeric")
     rows = int(mine[0][0])
     if mine == theirs:
-        return Compared(rows, ())
+        return RangeCompared(rows, ())
     mine, theirs = of.both("buckets", "bigint", "bigint", "numeric")
     counts = dict[int, int]()
     for bucket, count, _ in {*mine} ^ {*theirs}:
         counts[bucket] = max(counts.get(bucket, 0), count)
-    return Compared(rows, _differing(of, counts), narrowed=True)
+    return RangeCompared(rows, _differing(of, counts), narrowed=True)
 
 
 def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable, role: str) -> tuple[int, int]:

@@ -28,13 +28,13 @@ from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partit
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
-from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttle
+from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
     Copied,
     copy_between,
     read_statement,
-    refusal,
+    refused_row,
     write_statement,
 )
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
@@ -65,7 +65,7 @@ class TableToCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Share:
     """One worker's share: it claims chunks of any of these tables until none is left."""
 
     source_dsn: str
@@ -79,7 +79,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ShareDone:
     """What one worker did; `cut` counts chunks that were left in part to others, `stopped` maps table id → findings,
     `rewritten` lists tables whose file is not the planned one."""
 
@@ -163,7 +163,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
         )
 
 
-def copy_chunks(work: Work) -> Done:
+def copy_chunks(work: Share) -> ShareDone:
     """A worker's life: claim, copy, mark, until nothing is left to claim. Runs in a Spark task or in the driver."""
     target = connect(work.target_dsn, purpose=COPY, pipeline=work.pipeline, token=work.token)
     source = target if work.in_place else connect(
@@ -174,10 +174,10 @@ def copy_chunks(work: Work) -> Done:
 
 
 class _Worker:
-    def __init__(self, work: Work, source: Session, target: Session, watcher: Session):
+    def __init__(self, work: Share, source: Session, target: Session, watcher: Session):
         self._work, self._source, self._target, self._watcher = work, source, target, watcher
         self._tables = {t.id: t for t in work.tables}
-        self._border = Border(Control(target, work.pipeline), work.token, Throttle(watcher, work.limits))
+        self._border = Border(Control(target, work.pipeline), work.token, Throttling(watcher, work.limits))
         self._stopped: dict[int, list[str]] = {}
         self._rewritten: set[int] = set()
         self._going_on = self._tables_going_on()
@@ -185,7 +185,7 @@ class _Worker:
         self._pace: dict[int, float] = {}  # seconds that a block of this leaf took the last time
         self._rows = self._bytes = self._chunks = self._cut_chunks = 0
 
-    def run(self) -> Done:
+    def run(self) -> ShareDone:
         patience = Patience(self._work.patience)
         avoid: list[int] = []  # chunks that gave way in this round; others first
         while True:
@@ -219,7 +219,7 @@ class _Worker:
             elif avoid:
                 avoid = []
             else:
-                return Done(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
+                return ShareDone(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
                             tuple(sorted(self._rewritten)))  # fmt: skip
 
     def _tables_going_on(self) -> str:
@@ -250,7 +250,7 @@ class _Worker:
             except REFUSALS as error:
                 if isinstance(error, pg.CheckViolation) and partition_cells.has_no_partition(table.plan, error):
                     raise _NoPartition(table, rows_of, error) from None
-                raise _Changed(table_id, [refusal(error)], error) from None
+                raise _Changed(table_id, [refused_row(error)], error) from None
             except GaveWay as error:
                 raise _ChunkGaveWay(error.what, chunk_id, table.plan.qualified) from None
             self._target.execute(_Q["chunk_done"], [rows, snapshot, chunk_id])
@@ -281,7 +281,7 @@ class _Worker:
             if place not in self._without_partition:
                 self._without_partition.add(place)
                 return  # another worker may have made them just now
-            self._stopped[table.id] = [refusal(error)]
+            self._stopped[table.id] = [refused_row(error)]
             count_refusal(self._target, self._work.pipeline, table.plan, error)
             return
         try:

@@ -48,7 +48,7 @@ def fit(target: Session, table: TableRow) -> None:
     there where the plan keeps none. Values stay, but where the key's own types are others."""
     plan = table.plan
     if not plan.keep:
-        drop(target, table)
+        drop_kept(target, table)
         return
     keys = [f"{_KEY}{i}" for i in range(1, len(plan.key) + 1)]
     wanted = {**dict(zip(keys, plan.key_types, strict=True)), _LEAF: "oid", _SEEN: "pg_snapshot", _BATCH: "xid8"}
@@ -57,7 +57,7 @@ def fit(target: Session, table: TableRow) -> None:
     args = {"names": list(wanted), "types": list(wanted.values()), "keys": keys, "kept": f"pgddl.kept_{table.id}"}
     differences = target.execute(_Q["differences"], args).fetchall()
     if any(name in keys or there in keys for name, _, there in differences):
-        drop(target, table)
+        drop_kept(target, table)
         _create(target, table)
         return
     for name, type_, there in differences:
@@ -112,7 +112,7 @@ def rekey(target: Session, was: TableRow, now: TableRow) -> None:
     if row is None or not row[0]:
         return
     if not now.plan.keep or keys[0] != keys[1]:
-        drop(target, now)
+        drop_kept(target, now)
         return
     for i, (before, type_) in enumerate(types, 1):
         if before != type_:
@@ -120,14 +120,14 @@ def rekey(target: Session, was: TableRow, now: TableRow) -> None:
             target.execute(sql.SQL(_Q["alter_column"]).format(**parts))
 
 
-def drop(target: Session, table: TableRow) -> None:
+def drop_kept(target: Session, table: TableRow) -> None:
     target.execute(sql.SQL(_Q["drop"]).format(kept=kept_table(table.id), until=_until(table.id)))
 
 
 # --- rows leave the copy ----------------------------------------------------------------------------------------------
 
 
-def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier) -> None:
+def delete_keeping(target: Session, table: TableRow, staging: sql.Identifier) -> None:
     """Deletes the rows of the staged keys from the copy, and keeps their values."""
     fit(target, table)
     plan = table.plan
@@ -325,7 +325,7 @@ def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier) 
     target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=_arrivals(table_id)))
 
 
-def stage_keys(target: Session, table: TableRow, staging: sql.Identifier) -> None:
+def stage_kept_keys(target: Session, table: TableRow, staging: sql.Identifier) -> None:
     """The keys that values are kept for."""
     fit(target, table)
     query = sql.SQL(_Q["stage_keys"])

@@ -24,7 +24,13 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     take_pending,
 )
 from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
-from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
+from airflow_provider_pgddl.engine.rows.transfer import (
+    REFUSALS,
+    copy_between,
+    read_statement,
+    refused_row,
+    write_statement,
+)
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 from airflow_provider_pgddl.engine.sql import queries
@@ -139,7 +145,7 @@ def fill_tables(
                     keys, rows = fill_across(source, target, plan, table_id, limit, staged=here, behind=at_wall)
                 count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
-            refused[table_id] = [refusal(error)]
+            refused[table_id] = [refused_row(error)]
             if staged and table_id in staged:
                 add_pending(target, table_id, plan, staging_table(target, "ingest", plan, table_id))
             count_refusal(target, pipeline, plan, error)
@@ -172,7 +178,7 @@ def fill_together(source: Session, target: Session, pipeline: str, tables: Seque
         refused = [at[name]] if name in at else todo
         for table in refused:
             count_refusal(target, pipeline, table.plan, error)
-        return 0, {t.id: [refusal(error)] for t in refused}
+        return 0, {t.id: [refused_row(error)] for t in refused}
     return sum(counts), {}
 
 

@@ -32,7 +32,7 @@ NOT_TOGETHER = (
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignKey:
+class CopyForeignKey:
     """One at an end of which, or at both, are copies: `child` refers to `parent`; None is another table. `same` are
     (referenced column, operator, referring column)."""
 
@@ -54,7 +54,7 @@ Triggers = Mapping[int, tuple[tuple[str, tuple[str, ...]], ...]]
 class Ties:
     """What would fire on copies, by their tables' ids. `as_replica` are the triggers that do in the replica role."""
 
-    keys: tuple[ForeignKey, ...] = ()
+    keys: tuple[CopyForeignKey, ...] = ()
     triggers: Triggers = field(default_factory=dict)
     as_replica: Triggers = field(default_factory=dict)
     silenced: bool = False
@@ -67,7 +67,7 @@ class Ties:
         return Ties((), self.as_replica, silenced=True)
 
     @property
-    def inner(self) -> list[ForeignKey]:
+    def inner(self) -> list[CopyForeignKey]:
         """Those to copies: to other tables they are checked when a row comes, and nothing else."""
         return [key for key in self.keys if key.parent is not None]
 
@@ -115,12 +115,12 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
 
     GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
     names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
-    before = look(target, names)
+    before = read_ties(target, names)
     silenced = bool(before) and may_silence(target)
     if silenced:
         target.execute("SET LOCAL session_replication_role = replica")
     yield before.in_replica_role() if silenced else before
-    if look(target, names) != before:
+    if read_ties(target, names) != before:
         raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
 
 
@@ -129,14 +129,14 @@ def may_silence(target: Session) -> bool:
     return may_set(target, "session_replication_role")
 
 
-def look(target: Session, names: Mapping[int, Name]) -> Ties:
+def read_ties(target: Session, names: Mapping[int, Name]) -> Ties:
     """What is there on these tables, which are known by any number."""
     args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()]}
     with plans_kept(target):
         found = target.execute(_Q["foreign_keys"], args).fetchall()
         rows = target.execute(_Q["triggers"], args).fetchall()
     keys = tuple(
-        ForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
+        CopyForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
         for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in found
     )
     return Ties(

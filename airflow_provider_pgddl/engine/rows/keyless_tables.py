@@ -17,7 +17,13 @@ from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
-from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, refusal, write_statement
+from airflow_provider_pgddl.engine.rows.transfer import (
+    REFUSALS,
+    copy_between,
+    read_statement,
+    refused_row,
+    write_statement,
+)
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -42,7 +48,7 @@ def copy_all(source: Session, target: Session, tables: Sequence[tuple[TableRow, 
             reader = keepers.reader if table.id in live else ""
             rows += _copy(source, target, table, sides, reader, keepers.writer if table.id in copies else "")
         except REFUSALS as error:
-            raise StageFailed(refusal(error), table=table.qualified) from error
+            raise StageFailed(refused_row(error), table=table.qualified) from error
     return {"keyless_rows": rows, "keyless_ms": round((time.monotonic() - started) * 1000)}
 
 

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.ranges import where
 from airflow_provider_pgddl.engine.rows.reload import copy_keys
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window, read_moves, untied
+from airflow_provider_pgddl.engine.rows.windows import Replica, Window, moves_in_window, untied
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -54,7 +54,7 @@ def take_out(
                 foreign_keys_and_triggers.stage_referring(target, tied, staged)
                 foreign_keys_and_triggers.delete_together(target, staged.values())
             elif plan.keep:
-                ingest_keeping(target, table, staging, read_moves(replica, _logs(replica), table))
+                ingest_keeping(target, table, staging, moves_in_window(replica, _logs(replica), table))
             else:
                 delete_from_copy(target, table, staging, behind=bool(behind))
             for table_id, (its_plan, its_staging) in staged.items():

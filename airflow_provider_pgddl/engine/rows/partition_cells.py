@@ -78,7 +78,7 @@ def _type(plan: Plan) -> str:
     return str(plan.pairs[plan.split.column][2])
 
 
-def bare(type_: str) -> str:
+def without_modifier(type_: str) -> str:
     """A type without its modifier."""
     return re.sub(r"\([^)]*\)", "", type_)
 
@@ -93,7 +93,7 @@ def cells_of(conn: Session, plan: Plan, of: sql.Composed, *keys: sql.Identifier)
     role = foreign_code.reader_of(conn, plan)
     if split.method == "list":
         rows = foreign_code.fetch(conn, role, sql.SQL(_Q["values_of"]).format(rows=of), ["text"], *keys)
-        return [listed([text]) for (text,) in rows]
+        return [list_cell([text]) for (text,) in rows]
     if split.step in _PERIODS:
         query = sql.SQL(_Q["periods_of"]).format(rows=of, **_period(plan))
         return [_period_cell(*row) for row in foreign_code.fetch(conn, role, query, ["text", "text", "text"], *keys)]
@@ -110,7 +110,7 @@ def range_cells(conn: Session, plan: Plan, first: str | None, last: str | None, 
         now = sql.SQL("pg_catalog.now()::{}").format(sql.SQL(_type(plan)))
         given = [now if v is None else sql.Literal(v) for v in (first, last)]
         # Not one that began and is over: now() stays what it is in this transaction.
-        base = "timestamptz" if bare(_type(plan)) == PERIOD_TYPES[2] else "timestamp"
+        base = "timestamptz" if without_modifier(_type(plan)) == PERIOD_TYPES[2] else "timestamp"
         query = sql.SQL(_Q["periods_between"]).format(
             first=given[0], last=given[1], now=sql.SQL("pg_catalog.now()::{}").format(sql.SQL(base)),
             base=sql.SQL(base), ahead=sql.Literal(ahead), most=sql.Literal(MOST + 1), **_period(plan),
@@ -147,7 +147,7 @@ def edges(conn: Session, plan: Plan) -> tuple[str | None, str | None, bool]:
 
 
 def _finite(plan: Plan) -> str:
-    if bare(_type(plan)) in PERIOD_TYPES:
+    if without_modifier(_type(plan)) in PERIOD_TYPES:
         return "pg_catalog.isfinite({})"
     return "{}::numeric <> ALL ('{{NaN,Infinity,-Infinity}}'::numeric[])"
 
@@ -155,7 +155,7 @@ def _finite(plan: Plan) -> str:
 def lowest_and_used(conn: Session, plan: Plan) -> tuple[str | None, str | None]:
     """The lower bounds (as text) of the lowest partition, and of the highest that holds rows."""
     bounds = []
-    for _, schema, name, bound in partitions(conn, plan):
+    for _, schema, name, bound in made_partitions(conn, plan):
         if found := _BOUND.fullmatch(bound):
             bounds.append((_order(plan, found[1], found[2]), found[1], found[2], schema, name))
     bounds.sort()
@@ -198,7 +198,7 @@ def _floor(value: str, width: int) -> int:
 def _width_cell(plan: Plan, low: int) -> Cell:
     """`bound` is empty where the type has no such values."""
     assert plan.split is not None
-    width, bits = int(plan.split.step), WIDTH_TYPES.get(bare(_type(plan)))
+    width, bits = int(plan.split.step), WIDTH_TYPES.get(without_modifier(_type(plan)))
     lower: sql.Composable = sql.Literal(low)
     upper: sql.Composable = sql.Literal(low + width)
     if bits is not None:
@@ -215,7 +215,7 @@ def _range_bound(low: sql.Composable, high: sql.Composable) -> str:
     return sql.SQL("FOR VALUES FROM ({}) TO ({})").format(low, high).as_string()
 
 
-def listed(texts: Sequence[str]) -> Cell:
+def list_cell(texts: Sequence[str]) -> Cell:
     """A partition for these values."""
     joined = "_".join(texts)
     suffix = re.sub(r"[^a-z0-9_]", "_", joined.lower())
@@ -235,14 +235,14 @@ DEFAULT_CELL = Cell(DEFAULT, "DEFAULT")
 # --- partitions of the copy -------------------------------------------------------------------------------------------
 
 
-def partitions(conn: Session, plan: Plan) -> list[tuple[int, str, str, str]]:
+def made_partitions(conn: Session, plan: Plan) -> list[tuple[int, str, str, str]]:
     """(oid, schema, name, bound) of each."""
     return conn.execute(_Q["partitions"], [plan.copy_schema, plan.copy_name]).fetchall()
 
 
 def are_new(conn: Session, plan: Plan, cells: Iterable[Cell]) -> bool:
     """Whether one of these has no partition yet."""
-    there = {name for _, _, name, _ in partitions(conn, plan)}
+    there = {name for _, _, name, _ in made_partitions(conn, plan)}
     return any(partition_name(plan.copy_name, cell.suffix) not in there for cell in cells)
 
 

@@ -43,7 +43,7 @@ def forget_keys(target: Session, table: TableRow) -> None:
     """All that the target keeps of a table by key: pending keys, values of columns that its copy alone has, and the
     log that a slot fills."""
     drop_pending(target, table)
-    copy_only_columns.drop(target, table)
+    copy_only_columns.drop_kept(target, table)
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
 
 
@@ -112,7 +112,7 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
     plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
     if plan.keep:
-        copy_only_columns.delete_from_copy(target, table, staging)
+        copy_only_columns.delete_keeping(target, table, staging)
         return
     delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
     foreign_code.execute(target, plan.keepers.writer if behind else "", delete, staging)
@@ -135,7 +135,7 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
     rows to a copy that started over. Which row a value belongs to, the next window tells. In the caller's
     transaction."""
     staging = staging_table(target, "ingest", table.plan, table.id)
-    copy_only_columns.stage_keys(target, table, staging)
+    copy_only_columns.stage_kept_keys(target, table, staging)
     ingest_keys(target, table, staging, ())
     target.execute(sql.SQL("TRUNCATE {}").format(staging))
 

@@ -12,14 +12,16 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows.checksums import Sides, compare
+from airflow_provider_pgddl.engine.rows.checksums import Sides, compare_range
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 
-Result = tuple[int, int, tuple[str, ...] | None]  # range id, rows, keys that differ; None: it took too long
+RangeResult = tuple[int, int, tuple[str, ...] | None]  # range id, rows, keys that differ; None: it took too long
 
-FASTER = 4  # times as many neighbours are compared as one than the last time, at most
-GROUP = 10  # ranges after which the source's locks on their indexes are given up: a server has few, of tables thousands
+NEIGHBOURS_GROWTH = 4  # times as many neighbours are compared as one than the last time, at most
+LOCKED_RANGES = (
+    10  # ranges after which the source's locks on their indexes are given up: a server has few, of tables thousands
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,14 @@ class Part:
     apart: bool = False
 
 
-def compare_part(part: Part) -> list[Result]:
+def compare_part(part: Part) -> list[RangeResult]:
     """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
     source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
     plans = {s.plan.oid: s.plan for _, s in part.ranges}.values()
     tables = [sql.Identifier(plan.schema, plan.name) for plan in plans]
-    compared = list[Result]()
+    compared = list[RangeResult]()
     # Who waits for one of the tables waits behind the window, too, which gives way by itself.
     with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, tables):
         compare_ranges(source, copy, part.ranges, part.seconds, compared, part.apart)
@@ -51,7 +53,7 @@ def compare_part(part: Part) -> list[Result]:
 
 
 def compare_ranges(
-    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[Result],
+    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[RangeResult],
     apart: bool = False,
 ) -> None:  # fmt: skip
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
@@ -66,12 +68,12 @@ def compare_ranges(
         try:
             # Each query locks its table's indexes until the end of the transaction, unless it is rolled back.
             with source.transaction(force_rollback=True), _transaction_of(copy, source):
-                for _ in range(GROUP):
+                for _ in range(LOCKED_RANGES):
                     joined = _neighbours(todo[place : place + fitting])
                     first, sides = todo[place]
                     within = Range(first.id, first.low, joined[-1].high)
                     started = time.monotonic()
-                    found = compare(source, copy, sides, within, latest if first.limited else None)
+                    found = compare_range(source, copy, sides, within, latest if first.limited else None)
                     if apart and found.differ and len(joined) > 1:
                         fitting = 1
                         continue
@@ -89,7 +91,7 @@ def compare_ranges(
                         fitting = 1
                     else:
                         by_pace = int(len(joined) * (deadline - now) / (now - started))
-                        fitting = max(1, min(by_pace, FASTER * len(joined)))
+                        fitting = max(1, min(by_pace, NEIGHBOURS_GROWTH * len(joined)))
         except pg.QueryCanceled:
             if time.monotonic() < latest:
                 raise  # somebody waits for the table

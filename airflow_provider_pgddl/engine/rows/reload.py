@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, read_moves, watched
+from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, moves_in_window, watched
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -107,7 +107,7 @@ def _make_pending(
     record(replica.target)
     if not leaves:
         if table.plan.keep:
-            moves = read_moves(replica, logs, table)
+            moves = moves_in_window(replica, logs, table)
             copy_only_columns.save_all(replica.target, table)
             copy_only_columns.forget_truncated(replica.target, table, moves.truncated)
             copy_only_columns.follow(replica.target, table, moves)

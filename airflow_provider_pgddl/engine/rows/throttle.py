@@ -38,7 +38,7 @@ def limits(pipeline: Pipeline) -> Limits:
     return Limits(throttle.max_replica_lag, throttle.max_active_backends, throttle.query)
 
 
-class Throttle:
+class Throttling:
     """Looks at the source over one session, which must not be in a transaction. One object for one run or worker: it
     remembers where replicas were at its last look."""
 

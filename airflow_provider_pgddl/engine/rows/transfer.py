@@ -29,7 +29,7 @@ REFUSALS = (
 )  # fmt: skip
 
 
-def refusal(error: psycopg.Error) -> str:
+def refused_row(error: psycopg.Error) -> str:
     """A REFUSALS error as a finding."""
     return (
         f"the copy refused a row of the source ({error.diag.message_primary or error}): undo what changed on the "

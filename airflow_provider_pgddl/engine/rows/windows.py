@@ -40,7 +40,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     truncate_leaves,
 )
 from airflow_provider_pgddl.engine.rows.row_counters import count_refusal
-from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refusal
+from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refused_row
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
 from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain_into_partitions
 from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
@@ -340,7 +340,7 @@ def ingest_across(
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         keys = stage_keys(logs, replica.target, table, staging)
         if table.plan.keep:
-            ingest_keeping(replica.target, table, staging, read_moves(replica, logs, table))
+            ingest_keeping(replica.target, table, staging, moves_in_window(replica, logs, table))
         else:
             truncate_leaves(replica.target, table, truncated, behind=table.id in behind)
             delete_from_copy(replica.target, table, staging, behind=table.id in behind)
@@ -390,7 +390,7 @@ def _ingest_together(
     return changed
 
 
-def read_moves(replica: Replica, logs: Logs, table: TableRow) -> copy_only_columns.Moves:
+def moves_in_window(replica: Replica, logs: Logs, table: TableRow) -> copy_only_columns.Moves:
     shown = logs.shown or catalog.current_snapshot(replica.source)
     return copy_only_columns.read_moves(logs.session, replica.target, table, logs.of(table), shown)
 
@@ -426,7 +426,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int
             done.stopped[table.id] = [str(lost)]
             continue
         except REFUSALS as error:
-            done.stopped[table.id] = [refusal(error)]
+            done.stopped[table.id] = [refused_row(error)]
             count_refusal(conn, replica.pipeline, table.plan, error)
             continue
         done.keys += keys

@@ -15,7 +15,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.schema.definitions import same_expression
 from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 
-Kind = Literal["same", "safe", "lossy", "impossible"]
+CastKind = Literal["same", "safe", "lossy", "impossible"]
 Expression = Literal["column", "cast", "text"]
 
 
@@ -27,7 +27,7 @@ class Cast:
     `why` is a sentence without its full stop, `example` one value before and after ("19.99 → 20"). `expression` is what
     the source is asked for: the column as it is, a CAST, or a CAST of the column's text."""
 
-    kind: Kind
+    kind: CastKind
     why: str
     example: str | None = None
     expression: Expression = "cast"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import listed, literal, written
+from airflow_provider_pgddl.engine.schema.names import comma_joined, literal, sql_name
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TypeModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
-from airflow_provider_pgddl.engine.schema.verdict import Finding
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 
 _STRINGS = ("text", "character varying", "character", "name")
 _NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
@@ -35,9 +35,9 @@ def type_difference(pair: Pair, source: ColumnModel, target: ColumnModel) -> Ite
     where = f"{pair.there}.{source.name}: {mine} on the source, {its} on the target"
     if cast.kind == "safe":
         impact = f"{cast.why} - continuing"
-        finding = Finding("safe_cast", "info", f"Type difference on {where}", source.name, impact, mine, its)
+        finding = SchemaFinding("safe_cast", "info", f"Type difference on {where}", source.name, impact, mine, its)
     else:
-        finding = Finding(
+        finding = SchemaFinding(
             "type_mismatch",
             "mismatch",
             f"Type mismatch on {where}",
@@ -54,7 +54,7 @@ def type_difference(pair: Pair, source: ColumnModel, target: ColumnModel) -> Ite
 
 def _change_type(pair: Pair, source: ColumnModel, target: ColumnModel) -> tuple[str, ...]:
     """The target's column made what the source's is."""
-    alter = f"ALTER COLUMN {written(source.name)}"
+    alter = f"ALTER COLUMN {sql_name(source.name)}"
     if source.type.text == target.type.text:
         if source.type.base is not None:
             return (f"{pair.alter} {alter} TYPE {source.type.stored.text};",)
@@ -64,13 +64,13 @@ def _change_type(pair: Pair, source: ColumnModel, target: ColumnModel) -> tuple[
     if types.unmakeable:
         return ()
     collate = f" COLLATE {source.collation}" if source.collation else ""
-    using = _using(written(source.name), target.type, source.type)
+    using = _using(sql_name(source.name), target.type, source.type)
     actions = [f"{alter} TYPE {source.type.text}{collate}{using}"]
     if using and target.default is not None:
         actions.insert(0, f"{alter} DROP DEFAULT")  # which Postgres would have to cast as well
         if source.default is not None and "nextval" not in source.default:
             actions.append(f"{alter} SET DEFAULT {source.default}")
-    return (*types.statements, f"{pair.alter} {listed(actions)};")
+    return (*types.statements, f"{pair.alter} {comma_joined(actions)};")
 
 
 def _using(column: str, was: TypeModel, becomes: TypeModel) -> str:
@@ -102,7 +102,7 @@ def _missing_labels(wanted: TypeModel, present: TypeModel) -> tuple[str, ...]:
     return tuple(statements)
 
 
-def collation_finding(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding | None:
+def collation_finding(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFinding | None:
     if (source.collation, source.deterministic) == (target.collation, target.deterministic):
         return None
     bare = _bare(source.type), _bare(target.type)
@@ -115,7 +115,7 @@ def collation_finding(pair: Pair, source: ColumnModel, target: ColumnModel) -> F
     merges = not target.deterministic and (in_key or unique)
     mismatch = merges or (in_key and not (source.deterministic and target.deterministic))
     collation = source.collation or 'pg_catalog."default"'
-    return Finding(
+    return SchemaFinding(
         "collation",
         "mismatch" if mismatch else "warning",
         f"Column '{name}' has collation {mine} on the source, {its} on the target",
@@ -126,7 +126,7 @@ def collation_finding(pair: Pair, source: ColumnModel, target: ColumnModel) -> F
         else "Values are the same; they may sort and compare otherwise",
         mine,
         its,
-        (f"{pair.alter} ALTER COLUMN {written(name)} TYPE {target.type.text} COLLATE {collation};",),
+        (f"{pair.alter} ALTER COLUMN {sql_name(name)} TYPE {target.type.text} COLLATE {collation};",),
     )
 
 

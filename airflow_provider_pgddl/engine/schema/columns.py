@@ -8,10 +8,10 @@ from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.schema.column_types import collation_finding, type_difference
 from airflow_provider_pgddl.engine.schema.definitions import same_expression, tree_of
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import literal, written
+from airflow_provider_pgddl.engine.schema.names import literal, sql_name
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TypeModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
-from airflow_provider_pgddl.engine.schema.verdict import OR, Finding, Kind
+from airflow_provider_pgddl.engine.schema.verdict import OR, FindingKind, SchemaFinding
 
 _IDENTITY = {"a": "ALWAYS", "d": "BY DEFAULT"}
 _DEFAULTS = {
@@ -41,10 +41,10 @@ def _source_added(pair: Pair, column: ColumnModel) -> Difference:
     types = pair.needed_types()
     types.need(column.type)
     collate = f" COLLATE {column.collation}" if column.collation else ""
-    add = f"{pair.alter} ADD COLUMN {written(column.name)} {column.type.text}{collate};"
-    kind: Kind = "missing_type" if types.unmakeable else "source_added_column"
+    add = f"{pair.alter} ADD COLUMN {sql_name(column.name)} {column.type.text}{collate};"
+    kind: FindingKind = "missing_type" if types.unmakeable else "source_added_column"
     return Difference(
-        Finding(
+        SchemaFinding(
             kind,
             "mismatch",
             f"Source has new column '{column.name}' not in target{types.sentence()}",
@@ -59,14 +59,14 @@ def _source_added(pair: Pair, column: ColumnModel) -> Difference:
     )
 
 
-def _other_name(pair: Pair, kind: Kind, now: ColumnModel, was: ColumnModel) -> Difference:
+def _other_name(pair: Pair, kind: FindingKind, now: ColumnModel, was: ColumnModel) -> Difference:
     what = (
         f"Source has renamed column '{was.name}' to '{now.name}', target has not"
         if kind == "renamed_column"
         else f"Source has column '{now.name}', target has '{was.name}': they differ only in case"
     )
     return Difference(
-        Finding(
+        SchemaFinding(
             kind,
             "mismatch",
             what,
@@ -74,7 +74,7 @@ def _other_name(pair: Pair, kind: Kind, now: ColumnModel, was: ColumnModel) -> D
             impact=f"If sync continues, {now.name} data will be LOST",
             source=now.name,
             target=was.name,
-            fix=(f"{pair.alter} RENAME COLUMN {written(was.name)} TO {written(now.name)};",),
+            fix=(f"{pair.alter} RENAME COLUMN {sql_name(was.name)} TO {sql_name(now.name)};",),
             reason="data_loss_risk",
         ),
         now,
@@ -86,15 +86,15 @@ def _target_added(pair: Pair, column: ColumnModel) -> Difference:
     how, follows = _left_alone(column)
     if how:
         what = f"Target has extra column '{column.name}' ({how})"
-        finding = Finding("target_added_column", "warning", what, column.name, follows, target=column.type.text)
+        finding = SchemaFinding("target_added_column", "warning", what, column.name, follows, target=column.type.text)
         return Difference(finding, None, column)
-    drop = f"{pair.alter} ALTER COLUMN {written(column.name)} DROP NOT NULL;"
+    drop = f"{pair.alter} ALTER COLUMN {sql_name(column.name)} DROP NOT NULL;"
     default = _some_default(column.type)
-    set_default = f"{pair.alter} ALTER COLUMN {written(column.name)} SET DEFAULT {default};"
+    set_default = f"{pair.alter} ALTER COLUMN {sql_name(column.name)} SET DEFAULT {default};"
     alternatives = [drop] if column.not_null else []  # a domain is NOT NULL wherever it is used
     if default:
         alternatives += [OR, set_default] if alternatives else [set_default]
-    finding = Finding(
+    finding = SchemaFinding(
         "target_added_column",
         "mismatch",
         f"Target has new column '{column.name}' (NOT NULL, no DEFAULT)",
@@ -129,14 +129,14 @@ def _some_default(type_: TypeModel) -> str:
 
 
 def _removed(pair: Pair, column: ColumnModel) -> Difference:
-    finding = Finding(
+    finding = SchemaFinding(
         "source_removed_column",
         "mismatch",
         f"Target has column '{column.name}' that no longer exists in source",
         column.name,
         impact="What is to become of its values on the target has to be decided",
         target=column.type.text,
-        fix=(f"{pair.alter} DROP COLUMN {written(column.name)};",),
+        fix=(f"{pair.alter} DROP COLUMN {sql_name(column.name)};",),
         reason="source_removed",
     )
     return Difference(finding, None, column)
@@ -161,15 +161,15 @@ def _both(pair: Pair, source: ColumnModel, target: ColumnModel) -> Iterator[Diff
         yield Difference(identity, source, target)
 
 
-def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding | None:
-    name, alter = source.name, f"{pair.alter} ALTER COLUMN {written(source.name)}"
+def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFinding | None:
+    name, alter = source.name, f"{pair.alter} ALTER COLUMN {sql_name(source.name)}"
     if source.generated and not target.generated:
         what = f"Column '{name}' is generated on the source, and an ordinary column on the target"
-        return Finding("generated", "info", what, name, "Its values are copied", "generated", "ordinary")
-    again = f"{pair.alter} DROP COLUMN {written(name)}, ADD COLUMN {definition(source)};"
+        return SchemaFinding("generated", "info", what, name, "Its values are copied", "generated", "ordinary")
+    again = f"{pair.alter} DROP COLUMN {sql_name(name)}, ADD COLUMN {column_definition(source)};"
     drop = f"{alter} DROP EXPRESSION;" if target.generated == "s" else again
     if target.generated and not source.generated:
-        return Finding(
+        return SchemaFinding(
             "generated",
             "mismatch",
             f"Column '{name}' is generated on the target, and an ordinary column on the source",
@@ -187,7 +187,7 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding 
     same = same or (bool(pair.renamed) and same_expression(its, mine, pair.renamed))
     if same and judge_cast(source.type, target.type).kind in ("same", "safe"):
         return None
-    return Finding(
+    return SchemaFinding(
         "generated",
         "mismatch",
         f"Column '{name}' is generated on both sides, and not alike",
@@ -199,10 +199,10 @@ def _generated(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding 
     )
 
 
-def _identity(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding | None:
+def _identity(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFinding | None:
     if source.identity == target.identity:
         return None
-    name, alter = source.name, f"{pair.alter} ALTER COLUMN {written(source.name)}"
+    name, alter = source.name, f"{pair.alter} ALTER COLUMN {sql_name(source.name)}"
     mine, its = (_identity_of(column) for column in (source, target))
     fix: tuple[str, ...] = ()
     if not source.identity:
@@ -216,16 +216,16 @@ def _identity(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding |
         impact = "Values are copied; after the cut-over the target treats values that clients give otherwise"
         fix = (f"{alter} SET GENERATED {_IDENTITY[source.identity]};",)
     what = f"Column '{name}': {mine} on the source, {its} on the target"
-    return Finding("identity", "warning", what, name, impact, mine, its, fix)
+    return SchemaFinding("identity", "warning", what, name, impact, mine, its, fix)
 
 
-def _not_null(pair: Pair, source: ColumnModel, target: ColumnModel) -> Finding | None:
+def _not_null(pair: Pair, source: ColumnModel, target: ColumnModel) -> SchemaFinding | None:
     keys = {*pair.key_columns, *(pair.target.key or ())}
     if not target.not_null or source.not_null or _never_null(source.type) or source.name in keys:
         return None
-    alter = f"ALTER COLUMN {written(source.name)}"
+    alter = f"ALTER COLUMN {sql_name(source.name)}"
     identity = f"{alter} DROP IDENTITY, " if target.identity else ""
-    return Finding(
+    return SchemaFinding(
         "not_null",
         "mismatch",
         f"Column '{source.name}' is NOT NULL on the target, and may be NULL on the source",
@@ -243,9 +243,9 @@ def _never_null(type_: TypeModel) -> bool:
     return type_.not_null or (type_.base is not None and _never_null(type_.base))
 
 
-def definition(column: ColumnModel) -> str:
+def column_definition(column: ColumnModel) -> str:
     """A column as CREATE TABLE says it; without its DEFAULT, which may need what the target does not have."""
-    parts = [written(column.name), column.type.text]
+    parts = [sql_name(column.name), column.type.text]
     if column.collation:
         parts.append(f"COLLATE {column.collation}")
     if column.generated:

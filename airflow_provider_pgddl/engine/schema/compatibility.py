@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.schema.columns import column_differences, definition
+from airflow_provider_pgddl.engine.schema.columns import column_definition, column_differences
 from airflow_provider_pgddl.engine.schema.constraints import constraint_differences, key_differences
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import listed, shown, written
+from airflow_provider_pgddl.engine.schema.names import comma_joined, plain_name, sql_name
 from airflow_provider_pgddl.engine.schema.new_types import Types
 from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
-from airflow_provider_pgddl.engine.schema.verdict import Finding
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _TABLES = ("r", "p")
@@ -32,7 +32,7 @@ _RELATIONS = {  # pg_class.relkind, and the word of its ALTER
 }
 
 
-def compare(
+def compare_tables(
     source: TableModel | None, target: TableModel | None, target_types: frozenset[str], *,
     removed: Collection[str] = (), renamed: Mapping[str, str] = _NONE, altered: Collection[str] = (),
     keyed: bool = True, names: tuple[Name, Name], role: str = "",
@@ -44,7 +44,7 @@ def compare(
     shape on purpose. Without `keyed` the target has no indexes yet. `names` are those of the two tables, `role` is
     whom a missing right is to be granted. The fixes of two findings may begin with the same CREATE TYPE: once is
     enough."""
-    there, here = shown(names[0]), written(*names[1])
+    there, here = plain_name(names[0]), sql_name(*names[1])
     if source is None:
         return [_missing_on_source(there, here)]
     if source.relkind not in _TABLES:
@@ -52,7 +52,7 @@ def compare(
     if target is None:
         return [_missing_on_target(source, target_types, names)]
     if target.relkind not in _TABLES:
-        rename = f"ALTER {_RELATIONS[target.relkind][1]} {here} RENAME TO {written(names[1][1] + '_before_pgddl')};"
+        rename = f"ALTER {_RELATIONS[target.relkind][1]} {here} RENAME TO {sql_name(names[1][1] + '_before_pgddl')};"
         return [Difference(_not_a_table(there, target.relkind, "target", rename))]
     pair = Pair(source, target, target_types, names, renamed, {*removed, *renamed}, altered)
     found = [Difference(finding) for finding in _privileges(source, target, names, role)]
@@ -64,7 +64,7 @@ def compare(
 
 def _missing_on_source(there: str, here: str) -> Difference:
     return Difference(
-        Finding(
+        SchemaFinding(
             "missing_on_source",
             "mismatch",
             f"Table {there} was dropped on the source, or renamed",
@@ -77,18 +77,18 @@ def _missing_on_source(there: str, here: str) -> Difference:
 
 def _missing_on_target(source: TableModel, target_types: frozenset[str], names: tuple[Name, Name]) -> Difference:
     types = Types(target_types)
-    types.need_schema(written(names[1][0]))
-    columns = [definition(column) for column in source.columns]
+    types.need_schema(sql_name(names[1][0]))
+    columns = [column_definition(column) for column in source.columns]
     if source.key:
-        columns.append(f"PRIMARY KEY ({listed(map(written, source.key))})")
-    create = f"CREATE TABLE {written(*names[1])} (\n  " + ",\n  ".join(columns) + "\n);"
+        columns.append(f"PRIMARY KEY ({comma_joined(map(sql_name, source.key))})")
+    create = f"CREATE TABLE {sql_name(*names[1])} (\n  " + ",\n  ".join(columns) + "\n);"
     for column in source.columns:
         types.need(column.type)
     return Difference(
-        Finding(
+        SchemaFinding(
             "missing_on_target",
             "mismatch",
-            f"Table {shown(names[0])} does not exist on the target" + types.sentence(),
+            f"Table {plain_name(names[0])} does not exist on the target" + types.sentence(),
             impact="Its rows have nowhere to go",
             fix=(*types.statements, create),
             reason="missing_table",
@@ -96,8 +96,8 @@ def _missing_on_target(source: TableModel, target_types: frozenset[str], names: 
     )
 
 
-def _not_a_table(there: str, relkind: str, side: str, *fix: str) -> Finding:
-    return Finding(
+def _not_a_table(there: str, relkind: str, side: str, *fix: str) -> SchemaFinding:
+    return SchemaFinding(
         "not_a_table",
         "mismatch",
         f"{there} is {_RELATIONS[relkind][0]} on the {side}, where a table is expected",
@@ -107,22 +107,22 @@ def _not_a_table(there: str, relkind: str, side: str, *fix: str) -> Finding:
     )
 
 
-def _privileges(source: TableModel, target: TableModel, names: tuple[Name, Name], role: str) -> Iterator[Finding]:
-    who = written(role) if role else "our_role"
+def _privileges(source: TableModel, target: TableModel, names: tuple[Name, Name], role: str) -> Iterator[SchemaFinding]:
+    who = sql_name(role) if role else "our_role"
     sides = (("source", [r for r in source.missing if r in ("USAGE", "SELECT")], names[0]),
              ("target", list(target.missing), names[1]))  # fmt: skip
     for side, missing, name in sides:
-        grants = [f"GRANT USAGE ON SCHEMA {written(name[0])} TO {who};"] if "USAGE" in missing else []
-        rights = listed(right for right in missing if right != "USAGE")
+        grants = [f"GRANT USAGE ON SCHEMA {sql_name(name[0])} TO {who};"] if "USAGE" in missing else []
+        rights = comma_joined(right for right in missing if right != "USAGE")
         if rights:
-            grants.append(f"GRANT {rights} ON TABLE {written(*name)} TO {who};")
+            grants.append(f"GRANT {rights} ON TABLE {sql_name(*name)} TO {who};")
         if grants:
             told = rights + (", " if rights and "USAGE" in missing else "")
             told += f"USAGE of schema {name[0]}" if "USAGE" in missing else ""
-            yield Finding(
+            yield SchemaFinding(
                 "privileges",
                 "mismatch",
-                f"Our role lacks {told} on {shown(names[0])} of the {side}",
+                f"Our role lacks {told} on {plain_name(names[0])} of the {side}",
                 impact="Its rows cannot be " + ("read" if side == "source" else "written"),
                 fix=tuple(f"-- on the source: {grant}" for grant in grants) if side == "source" else tuple(grants),
                 reason="privileges",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.engine.ddl.parse import parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.schema.definitions import flags, same_constraint, same_index, tree_of
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import listed, written
+from airflow_provider_pgddl.engine.schema.names import comma_joined, sql_name
 from airflow_provider_pgddl.engine.schema.table_model import ConstraintModel
 from airflow_provider_pgddl.engine.schema.table_pair import Pair
-from airflow_provider_pgddl.engine.schema.verdict import Finding
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 
 
 def key_differences(pair: Pair) -> Iterator[Difference]:
@@ -19,10 +19,10 @@ def key_differences(pair: Pair) -> Iterator[Difference]:
     if source is None or _is_key(pair, source):
         return
     primary = next((c for c in pair.target.constraints if c.kind == "p"), None)
-    drop = f"DROP CONSTRAINT {written(primary.name)}, " if primary else ""
-    columns = listed(map(written, source))
-    mine, its = f"({listed(source)})", f"({listed(target)})" if target else "none"
-    finding = Finding(
+    drop = f"DROP CONSTRAINT {sql_name(primary.name)}, " if primary else ""
+    columns = comma_joined(map(sql_name, source))
+    mine, its = f"({comma_joined(source)})", f"({comma_joined(target)})" if target else "none"
+    finding = SchemaFinding(
         "key",
         "mismatch",
         f"The key of {pair.there} is {mine} on the source, {its} on the target",
@@ -61,8 +61,8 @@ def constraint_differences(pair: Pair, *, keyed: bool) -> Iterator[Difference]:
         yield Difference(_foreign_key(constraint) if foreign else _beyond(pair, constraint))
 
 
-def _foreign_key(constraint: ConstraintModel) -> Finding:
-    return Finding(
+def _foreign_key(constraint: ConstraintModel) -> SchemaFinding:
+    return SchemaFinding(
         "target_constraint",
         "warning",
         f"Target has foreign key '{constraint.name}' {constraint.definition}, source has not",
@@ -73,12 +73,12 @@ def _foreign_key(constraint: ConstraintModel) -> Finding:
     )
 
 
-def _beyond(pair: Pair, constraint: ConstraintModel) -> Finding:
+def _beyond(pair: Pair, constraint: ConstraintModel) -> SchemaFinding:
     if constraint.kind == "i":
-        what, drop = "unique index", f"DROP INDEX {written(pair.names[1][0], constraint.name)};"
+        what, drop = "unique index", f"DROP INDEX {sql_name(pair.names[1][0], constraint.name)};"
     else:
-        what, drop = "constraint", f"{pair.alter} DROP CONSTRAINT {written(constraint.name)};"
-    return Finding(
+        what, drop = "constraint", f"{pair.alter} DROP CONSTRAINT {sql_name(constraint.name)};"
+    return SchemaFinding(
         "target_constraint",
         "mismatch",
         f"Target has {what} '{constraint.name}' that source does not have: {constraint.definition}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.schema.casts import Cast
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel
-from airflow_provider_pgddl.engine.schema.verdict import Finding
+from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Difference:
     """One finding with the columns that it is about (None where a side has none) and, where their types differ, the
     cast between them."""
 
-    finding: Finding
+    finding: SchemaFinding
     source: ColumnModel | None = None
     target: ColumnModel | None = None
     cast: Cast | None = None

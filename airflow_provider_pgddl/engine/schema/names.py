@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 _BARE = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
-def written(*names: str) -> str:
+def sql_name(*names: str) -> str:
     """Names joined by dots as SQL takes them: quoted only where they must be."""
     return ".".join(map(_written, names))
 
@@ -30,11 +30,11 @@ def _written(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def shown(name: Name) -> str:
+def plain_name(name: Name) -> str:
     return ".".join(name)
 
 
-def listed(names: Iterable[str]) -> str:
+def comma_joined(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 

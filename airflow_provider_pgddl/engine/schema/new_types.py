@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_pgddl.engine.schema.names import listed, literal, written
+from airflow_provider_pgddl.engine.schema.names import comma_joined, literal, sql_name
 from airflow_provider_pgddl.engine.schema.table_model import TypeModel
 
 
@@ -43,7 +43,7 @@ class Types:
     def sentence(self) -> str:
         if not self.missing:
             return ""
-        return f", nor does the target have {'types' if len(self.missing) > 1 else 'type'} {listed(self.missing)}"
+        return f", nor does the target have {'types' if len(self.missing) > 1 else 'type'} {comma_joined(self.missing)}"
 
 
 def _schema_of(type_name: str) -> str:
@@ -55,14 +55,14 @@ def _schema_of(type_name: str) -> str:
 def _create_type(type_: TypeModel) -> str | None:
     if type_.extension:
         where = _schema_of(type_.name)
-        return f"CREATE EXTENSION IF NOT EXISTS {written(type_.extension)}" + (f" SCHEMA {where};" if where else ";")
+        return f"CREATE EXTENSION IF NOT EXISTS {sql_name(type_.extension)}" + (f" SCHEMA {where};" if where else ";")
     if type_.kind == "enum":
-        return f"CREATE TYPE {type_.name} AS ENUM ({listed(map(literal, type_.labels))});"
+        return f"CREATE TYPE {type_.name} AS ENUM ({comma_joined(map(literal, type_.labels))});"
     if type_.base is not None:
         checks = "".join(f" CHECK ({check})" for check in type_.checks)
         return f"CREATE DOMAIN {type_.name} AS {type_.base.text}{' NOT NULL' if type_.not_null else ''}{checks};"
     if type_.kind == "composite":
-        attributes = listed(f"{written(name)} {text}" for name, text in type_.attributes)
+        attributes = comma_joined(f"{sql_name(name)} {text}" for name, text in type_.attributes)
         return f"CREATE TYPE {type_.name} AS ({attributes});"
     if type_.kind == "range" and type_.element:
         return f"CREATE TYPE {type_.name} AS RANGE (SUBTYPE = {type_.element.text});"

@@ -30,9 +30,16 @@ from airflow_provider_pgddl.engine.pipeline.names import (
 )
 from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.names import written as in_sql
+from airflow_provider_pgddl.engine.schema.names import sql_name as in_sql
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
-from airflow_provider_pgddl.engine.schema.verdict import Choice, Finding, Kind, Migration, Status, Verdict
+from airflow_provider_pgddl.engine.schema.verdict import (
+    AutoMigration,
+    Choice,
+    FindingKind,
+    SchemaFinding,
+    Verdict,
+    VerdictStatus,
+)
 
 APPLY = "pgddl schema sync --apply"
 WARN_ONLY = (
@@ -148,11 +155,13 @@ def takes_no_null(column: ColumnModel) -> bool:
     return column.not_null
 
 
-def _verdict(findings: Sequence[Finding], policy: TablePolicy) -> Verdict:
+def _verdict(findings: Sequence[SchemaFinding], policy: TablePolicy) -> Verdict:
     if policy.validation == "disabled":
         findings = [f for f in findings if f.severity == "mismatch"]
     severities = {f.severity for f in findings}
-    status: Status = "mismatch" if "mismatch" in severities else "warning" if "warning" in severities else "compatible"
+    status: VerdictStatus = (
+        "mismatch" if "mismatch" in severities else "warning" if "warning" in severities else "compatible"
+    )
     return Verdict(status, tuple(findings))
 
 
@@ -162,12 +171,12 @@ class _Judgement:
     def __init__(self, source: TableModel, target: TableModel, policy: TablePolicy):
         self.source, self.target, self.policy = source, target, policy
         self.key = {*(source.key or ()), *(target.key or ())}
-        self.findings: list[Finding] = []
+        self.findings: list[SchemaFinding] = []
         self.skip: set[str] = set()
         self.casts: dict[str, str] = {}
         self.retyped: set[str] = set()
         self.nulls: set[str] = set()
-        self.migrations: list[Migration] = []
+        self.migrations: list[AutoMigration] = []
 
     def verdict(self) -> Verdict:
         copied = {c.name for c in self.source.columns} - self.skip
@@ -194,17 +203,17 @@ class _Judgement:
                 continue
             if column.name in self.key:
                 what = f"Column '{column.name}' is in skip_columns and part of the key, so it cannot be left out"
-                self.stop(Finding("key", "mismatch", what, column.name, impact="Rows are found by their key"))
+                self.stop(SchemaFinding("key", "mismatch", what, column.name, impact="Rows are found by their key"))
                 continue
             self.skip.add(column.name)
             there = self.target.column(column.name)
             if there is not None and refuses_rows(there):
                 what = f"Column '{column.name}' is left out (skip_columns), and gets no value on the target"
-                self.needs_value(Finding("target_added_column", "mismatch", what, column.name), there)
+                self.needs_value(SchemaFinding("target_added_column", "mismatch", what, column.name), there)
                 continue
             what = f"Column '{column.name}' is left out (skip_columns): its data is not copied"
-            kind: Kind = "source_added_column" if there is None else "target_added_column"
-            self.findings.append(Finding(kind, "info", what, column.name, source=column.type.text))
+            kind: FindingKind = "source_added_column" if there is None else "target_added_column"
+            self.findings.append(SchemaFinding(kind, "info", what, column.name, source=column.type.text))
 
     def take(self, difference: Difference) -> None:
         """One difference: its finding, with the severity that the policy gives it, and what follows from it."""
@@ -232,15 +241,15 @@ class _Judgement:
 
     # What a finding becomes
 
-    def stop(self, finding: Finding) -> None:
+    def stop(self, finding: SchemaFinding) -> None:
         """A mismatch whatever the policy says."""
         self.findings.append(replace(finding, severity="mismatch"))
 
-    def warn(self, finding: Finding, follows: str) -> None:
+    def warn(self, finding: SchemaFinding, follows: str) -> None:
         """The policy lets it pass; `follows` says what that means."""
         self.findings.append(replace(finding, severity="warning", what=_and(finding.what, follows), choices=()))
 
-    def goes_on(self, finding: Finding, choices: Sequence[Choice] = ()) -> bool:
+    def goes_on(self, finding: SchemaFinding, choices: Sequence[Choice] = ()) -> bool:
         """A mismatch that rows could go on with: whether they do."""
         if self.policy.lenient:
             self.warn(finding, WARN_ONLY)
@@ -249,7 +258,7 @@ class _Judgement:
             self.stop(replace(finding, choices=(*finding.choices, *choices)))
         return self.policy.lenient
 
-    def needs_value(self, finding: Finding, column: ColumnModel) -> None:
+    def needs_value(self, finding: SchemaFinding, column: ColumnModel) -> None:
         """A column of the target that gets no value and must have one."""
         self.stop(
             replace(
@@ -271,7 +280,7 @@ class _Judgement:
         text = written(*self.policy.table, column) + value
         return f"--{name}={shlex.quote(text)}"
 
-    def migration(self, finding: Finding, planned: Migration) -> Finding:
+    def migration(self, finding: SchemaFinding, planned: AutoMigration) -> SchemaFinding:
         """The finding with what is going to be done about it."""
         self.migrations.append(planned)
         if planned.approved:
@@ -298,7 +307,7 @@ class _Judgement:
             return
         if finding.fix and (policy.source_added == "add" or "add_column" in policy.migrate):
             approved = policy.source_added == "add" or policy.approved
-            finding = self.migration(finding, Migration("add_column", name, finding.fix, approved))
+            finding = self.migration(finding, AutoMigration("add_column", name, finding.fix, approved))
         if name in self.key:
             self.stop(finding)
         elif self.goes_on(finding, self.skip_choices(name)):
@@ -328,7 +337,7 @@ class _Judgement:
         elif column.name in self.key:
             self.stop(finding)
         elif action == "drop":
-            self.goes_on(self.migration(finding, Migration("drop_column", column.name, finding.fix, True)))
+            self.goes_on(self.migration(finding, AutoMigration("drop_column", column.name, finding.fix, True)))
         elif refuses_rows(column) and (action == "preserve" or policy.lenient):
             self.needs_value(finding, column)
         else:
@@ -341,7 +350,7 @@ class _Judgement:
                 ],
             )
 
-    def make_null(self, finding: Finding, column: ColumnModel) -> None:
+    def make_null(self, finding: SchemaFinding, column: ColumnModel) -> None:
         if column.name in self.key:
             self.stop(replace(finding, what=_and(finding.what, "It is part of the key, so it cannot be set to NULL")))
         elif column.generated:
@@ -414,14 +423,14 @@ class _Judgement:
         using = f" USING {column}::{becomes.text}" if text else ""
         return (f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {becomes.text}{using};",)
 
-    def widened(self, difference: Difference, finding: Finding) -> Finding:
+    def widened(self, difference: Difference, finding: SchemaFinding) -> SchemaFinding:
         """The finding, and a migration where the target's column can become what the source has without any loss."""
         if "safe_type_change" not in self.policy.migrate or not finding.fix or difference.source is None:
             return finding
         name, was, becomes = _column(difference), _target(difference).type, difference.source.type
         if judge_cast(was, becomes, key=name in self.key).kind != "safe":
             return finding
-        return self.migration(finding, Migration("safe_type_change", name, finding.fix, self.policy.approved))
+        return self.migration(finding, AutoMigration("safe_type_change", name, finding.fix, self.policy.approved))
 
     def generated(self, difference: Difference) -> None:
         finding, name = difference.finding, _column(difference)

@@ -17,13 +17,13 @@ from rich.cells import cell_len, chop_cells
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import (
     Choice,
-    Finding,
-    Kind,
+    FindingKind,
     Reason,
+    SchemaFinding,
     Severity,
-    Status,
     TableReport,
     Verdict,
+    VerdictStatus,
 )
 
 WIDTH = 66
@@ -49,7 +49,7 @@ class _Words:
     short: str = "Fix target schema"
 
 
-_WORDS: Mapping[Kind, _Words] = {
+_WORDS: Mapping[FindingKind, _Words] = {
     "source_added_column": _Words(
         heading="Schema mismatch detected",
         own="Source has new column '{column}' not in target",
@@ -107,8 +107,8 @@ _REASONS: Mapping[Reason, str] = {
     "stopped": "The table was stopped",
 }
 _LEVELS: Mapping[Severity, str] = {"mismatch": "ERROR", "warning": "WARN", "info": "INFO"}
-_VERDICTS: Mapping[Status, str] = {"compatible": "✓ OK", "warning": "⚠ WARNING", "mismatch": "❌ ERROR"}
-_SUMMARY: Mapping[Status, str] = {
+_VERDICTS: Mapping[VerdictStatus, str] = {"compatible": "✓ OK", "warning": "⚠ WARNING", "mismatch": "❌ ERROR"}
+_SUMMARY: Mapping[VerdictStatus, str] = {
     "compatible": "✓ {} fully compatible",
     "warning": "⚠ {} compatible with warnings",
     "mismatch": "❌ {} INCOMPATIBLE",
@@ -116,25 +116,25 @@ _SUMMARY: Mapping[Status, str] = {
 _STYLES: Mapping[str, str] = {"bold": "1", "mismatch": "31", "warning": "33", "compatible": "32"}
 
 
-def words(finding: Finding) -> _Words:
+def finding_words(finding: SchemaFinding) -> _Words:
     return _WORDS.get(finding.kind, _PLAIN)
 
 
-def _problem(finding: Finding, lines: Sequence[str]) -> list[str]:
+def _problem(finding: SchemaFinding, lines: Sequence[str]) -> list[str]:
     """The finding's sentence, with the prescribed lines in place of what they tell; what a policy has added stays."""
     sides = {"column": finding.column, "source": finding.source, "target": finding.target}
-    own = words(finding).own.format_map(sides)
+    own = finding_words(finding).own.format_map(sides)
     if not (lines and own and own in finding.what):
         return finding.what.split("\n")
     more = finding.what.partition(own)[2].lstrip("., ")
     return [line.format_map(sides) for line in lines] + ([more[:1].upper() + more[1:]] if more else [])
 
 
-def resolution(findings: Iterable[Finding]) -> str | None:
+def resolution(findings: Iterable[SchemaFinding]) -> str | None:
     """How to get on, in short: the first mismatch's fix, or its first flag; None where there is neither."""
     for finding in findings:
         if finding.severity == "mismatch" and (finding.fix or finding.choices):
-            ways = [words(finding).short] if finding.fix else []
+            ways = [finding_words(finding).short] if finding.fix else []
             ways += [f"use {choice.flag.partition('=')[0].split()[0]}" for choice in finding.choices[:1]]
             return " or ".join(ways)
     return None
@@ -151,8 +151,8 @@ def lines(report: TableReport, *, pipeline_file: str | None = None) -> list[str]
     return [_one_line(line) for line in told]
 
 
-def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[str]:
-    said, stops = words(finding), finding.severity == "mismatch"
+def _told(table: str, finding: SchemaFinding, pipeline_file: str | None) -> Iterator[str]:
+    said, stops = finding_words(finding), finding.severity == "mismatch"
     about = f"{table}.{finding.column}" if finding.kind in ("type_mismatch", "safe_cast") else table
     difference = "Type difference" if finding.kind in ("type_mismatch", "safe_cast") else "Schema difference"
     yield f"[{_LEVELS[finding.severity]}] {said.heading if stops else difference} on {about}"
@@ -175,7 +175,7 @@ def _told(table: str, finding: Finding, pipeline_file: str | None) -> Iterator[s
         yield from (f"    {_pgddl(command, pipeline_file)}" for command in finding.commands)
 
 
-def _ways(finding: Finding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
+def _ways(finding: SchemaFinding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
     """The fix alone as it stands; numbered where there is more than one way out."""
     if not finding.choices:
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
@@ -197,7 +197,7 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
     frame.text(_one_line(f"Table: {report.table}"))
     shown = stops or list(report.findings)
     for number, finding in enumerate(shown, 1):
-        said = words(finding)
+        said = finding_words(finding)
         if number > 1:
             frame.rule()
         if finding.column and finding.kind == "type_mismatch":
@@ -240,7 +240,7 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
     return frame.drawn()
 
 
-def _title(stops: Sequence[Finding]) -> str:
+def _title(stops: Sequence[SchemaFinding]) -> str:
     kinds = {finding.kind for finding in stops}
     if not kinds:
         return "Schema Difference"
@@ -252,9 +252,9 @@ def _title(stops: Sequence[Finding]) -> str:
 _EXAMPLE = re.compile(r"\(([^()]+) → ([^()]+)\)$")
 
 
-def _boxed(finding: Finding) -> list[str]:
+def _boxed(finding: SchemaFinding) -> list[str]:
     """The problem; both types below each other, with the example that the impact gives."""
-    told = _problem(finding, words(finding).boxed)
+    told = _problem(finding, finding_words(finding).boxed)
     example = _EXAMPLE.search(finding.impact or "")
     if finding.kind != "type_mismatch" or example is None or len(told) < 2:
         return told
@@ -263,7 +263,7 @@ def _boxed(finding: Finding) -> list[str]:
     return beside + told[2:]
 
 
-def _impact(frame: _Frame, finding: Finding, held_back: int | None) -> None:
+def _impact(frame: _Frame, finding: SchemaFinding, held_back: int | None) -> None:
     if finding.impact is None and held_back is None:
         return
     frame.blank()
@@ -341,7 +341,7 @@ def _noted(report: TableReport) -> Iterator[str]:
         yield f"Action: {report.resolution}"
 
 
-def _note(finding: Finding) -> Iterator[str]:
+def _note(finding: SchemaFinding) -> Iterator[str]:
     stops = " - WILL STOP SYNC" if finding.severity == "mismatch" else ""
     if finding.kind == "source_added_column" and stops:
         yield f"⚠  Source has '{finding.column}' (not in target){stops}"
@@ -396,12 +396,12 @@ def diff(
 
 
 _SIGNS: Mapping[Severity, str] = {"mismatch": "❌", "warning": "⚠", "info": "✓"}
-_STATUS_WORDS: Mapping[Status, str] = {
+_STATUS_WORDS: Mapping[VerdictStatus, str] = {
     "compatible": "COMPATIBLE", "warning": "COMPATIBLE WITH WARNINGS", "mismatch": "INCOMPATIBLE"
 }  # fmt: skip
 
 
-def _reason(finding: Finding) -> str:
+def _reason(finding: SchemaFinding) -> str:
     if finding.reason == "data_loss_risk" and finding.kind != "source_added_column":
         return finding.what.split("\n")[0]
     return _REASONS[finding.reason]

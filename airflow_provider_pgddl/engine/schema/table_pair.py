@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.schema.names import shown, written
+from airflow_provider_pgddl.engine.schema.names import plain_name, sql_name
 from airflow_provider_pgddl.engine.schema.new_types import Types
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
-from airflow_provider_pgddl.engine.schema.verdict import Kind
+from airflow_provider_pgddl.engine.schema.verdict import FindingKind
 
 
 class Pair:
@@ -24,14 +24,14 @@ class Pair:
     ):  # fmt: skip
         self.source, self.target, self.types, self.names = source, target, target_types, names
         self.removed, self.altered = removed, altered
-        self.there, self.alter = shown(names[0]), f"ALTER TABLE {written(*names[1])}"
+        self.there, self.alter = plain_name(names[0]), f"ALTER TABLE {sql_name(*names[1])}"
         self.key_columns = {*(source.key or ())}
         mine = {c.name: c for c in source.columns}
         its = {c.name: c for c in target.columns}
         self.both = [(c, its[c.name]) for c in source.columns if c.name in its]
         lacking = {name: c for name, c in mine.items() if name not in its}
         extra = {name: c for name, c in its.items() if name not in mine}
-        self.other_names: list[tuple[Kind, ColumnModel, ColumnModel]] = []
+        self.other_names: list[tuple[FindingKind, ColumnModel, ColumnModel]] = []
         for was, now in renamed.items():
             if was in extra and now in lacking:
                 self.other_names.append(("renamed_column", lacking.pop(now), extra.pop(was)))
@@ -47,7 +47,7 @@ class Pair:
     def needed_types(self) -> Types:
         """None yet, and the schema that the target's table is in is there."""
         types = Types(self.types)
-        types.schemas.add(written(self.names[1][0]))
+        types.schemas.add(sql_name(self.names[1][0]))
         return types
 
     def on_retyped(self, expression: str) -> bool:

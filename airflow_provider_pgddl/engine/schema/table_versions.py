@@ -146,7 +146,7 @@ def _json(value: Any) -> Any:
     return value
 
 
-def diff(before: TableMeta | None, after: TableMeta | None) -> TableDiff:
+def table_diff(before: TableMeta | None, after: TableMeta | None) -> TableDiff:
     """What lies between two versions of one table; None stands for a table that is not there."""
     if before is None and after is None:
         raise ValueError("a difference needs at least one version")

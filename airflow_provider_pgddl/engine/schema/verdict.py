@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["info", "warning", "mismatch"]
-Status = Literal["compatible", "warning", "mismatch"]
-Kind = Literal[
+VerdictStatus = Literal["compatible", "warning", "mismatch"]
+FindingKind = Literal[
     "source_added_column", "target_added_column", "source_removed_column", "renamed_column", "column_case",
     "type_mismatch", "safe_cast", "missing_type", "generated", "identity", "collation", "not_null",
     "target_constraint", "key", "missing_on_target", "missing_on_source", "not_a_table", "privileges",
@@ -35,13 +35,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SchemaFinding:
     """One difference between source and target. `what` is a sentence that stands by itself; `impact` what would happen;
     `fix` SQL for the target, a statement each; `statement` DDL that waits, and `commands` what pgddl can be told
     about it; `source` and `target` the two sides in a word or two; `metric` the
     label under which `mismatches_total` counts it."""
 
-    kind: Kind
+    kind: FindingKind
     severity: Severity
     what: str
     column: str | None = None
@@ -59,7 +59,7 @@ class Finding:
         return asdict(self) | {"metric": self.metric or self.kind}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Finding:
+    def from_json(cls, value: Mapping[str, Any]) -> SchemaFinding:
         fields = dict(value)
         fields["fix"] = tuple(fields.get("fix") or ())
         fields["commands"] = tuple(fields.get("commands") or ())
@@ -67,13 +67,13 @@ class Finding:
         return cls(**fields)
 
 
-def stopped(what: str, reason: Reason = "stopped") -> Finding:
+def stopped(what: str, reason: Reason = "stopped") -> SchemaFinding:
     """What stops a table and is no difference of two schemas: a refused row, a lost log, DDL that waits."""
-    return Finding("stopped", "mismatch", what, reason=reason)
+    return SchemaFinding("stopped", "mismatch", what, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class AutoMigration:
     """A change of the target that the policy lets us make by ourselves."""
 
     kind: Literal["add_column", "safe_type_change", "drop_column"]
@@ -91,18 +91,18 @@ class Verdict:
     `nulls`: columns of the target that are written as NULL. `taken`: generated columns of the source whose values are
     copied. `keep`: columns of the target that nobody writes, and whose values stay."""
 
-    status: Status
-    findings: tuple[Finding, ...] = ()
+    status: VerdictStatus
+    findings: tuple[SchemaFinding, ...] = ()
     skip: frozenset[str] = frozenset()
     casts: Mapping[str, str] = field(default_factory=dict)
     retyped: frozenset[str] = frozenset()
     nulls: tuple[str, ...] = ()
     taken: frozenset[str] = frozenset()
     keep: tuple[str, ...] = ()
-    migrations: tuple[Migration, ...] = ()
+    migrations: tuple[AutoMigration, ...] = ()
 
     @property
-    def mismatches(self) -> tuple[Finding, ...]:
+    def mismatches(self) -> tuple[SchemaFinding, ...]:
         return tuple(f for f in self.findings if f.severity == "mismatch")
 
 
@@ -112,8 +112,8 @@ class TableReport:
     short sentence that says how to get on; `new` says that this mismatch has not been announced to anybody yet."""
 
     table: str
-    status: Status
-    findings: tuple[Finding, ...] = ()
+    status: VerdictStatus
+    findings: tuple[SchemaFinding, ...] = ()
     source_columns: int = 0
     target_columns: int = 0
     since: str | None = None

@@ -96,7 +96,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
             conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         conn.close()
-        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+        raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
     except BaseException:
         conn.close()
         raise
@@ -118,7 +118,7 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
         conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         conn.close()
-        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+        raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
     except BaseException:
         conn.close()
         raise
@@ -139,7 +139,7 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
             await conn.execute(_PIN, _pins(conn.info))
     except psycopg.Error as error:
         await conn.close()
-        raise from_postgres(error, doing=f"opening a session on {describe(dsn)}") from None
+        raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
     except BaseException:
         await conn.close()
         raise
@@ -208,7 +208,8 @@ def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
     major = info.server_version // 10_000
     if major < OLDEST_MAJOR:
         raise PreflightRefused(
-            f"{describe(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed", todo="upgrade this server first"
+            f"{describe_dsn(dsn)} is Postgres {major}: {OLDEST_MAJOR} or newer is needed",
+            todo="upgrade this server first",
         )
 
 
@@ -216,12 +217,12 @@ def _refuse_shared(conn: Session, dsn: str) -> None:
     """Before anything is set: through such a pooler our settings, and our locks, would end up with somebody else."""
     if shares_sessions(conn):
         raise PreflightRefused(
-            f"{describe(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
+            f"{describe_dsn(dsn)} is a pooler in transaction mode, which hands every transaction to another session",
             todo="connect to the server itself, or to a pooler in session mode",
         )
 
 
-def describe(dsn: str) -> str:
+def describe_dsn(dsn: str) -> str:
     """Host, port and database of a connection string: for messages; never its password."""
     try:
         parts = conninfo.conninfo_to_dict(dsn)
@@ -245,7 +246,7 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
     if isinstance(error, psycopg.ProgrammingError):
         return PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}")
     text = " ".join(_redact(str(error), dsn).split())
-    where = describe(dsn)
+    where = describe_dsn(dsn)
     final = {
         "password authentication failed": "correct the password of this connection",
         "no password supplied": "give this connection a password",

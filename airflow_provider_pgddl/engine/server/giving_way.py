@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.lock_timeout import shown
+from airflow_provider_pgddl.engine.server.lock_timeout import process_shown
 from airflow_provider_pgddl.engine.sql import queries
 
 LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond what they are let, and the cancellation
@@ -121,7 +121,7 @@ class Watch:
             self._note(now - row[0] if row else None)
             waiting, late = bool(row and row[0] >= self._tolerance), now > self._until
             if row and waiting:
-                self._who = shown(row[1], row[2])
+                self._who = process_shown(row[1], row[2])
             if waiting or late:
                 # First the holder, where it works; if that has not helped by the next look, whom it waits for as well.
                 for session in (self._holder, *(self._others if self.gave_way or self._too_long else ())):

@@ -60,10 +60,10 @@ def _ours(pipeline: str) -> str:
 
 
 def _in_front(found: Sequence[tuple[int, str | None]]) -> str:
-    return f"; in front: {', '.join(shown(*each) for each in found)}" if found else ""
+    return f"; in front: {', '.join(process_shown(*each) for each in found)}" if found else ""
 
 
-def shown(pid: int, query: str | None) -> str:
+def process_shown(pid: int, query: str | None) -> str:
     """How a person finds it; of its statement only what has no values of rows in it."""
     words = " ".join(_VALUES.split(query or "", maxsplit=1)[0].split())
     words = re.sub(r"\b\d+\b", "?", words)[:_SHOWN]

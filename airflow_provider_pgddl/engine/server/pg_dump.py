@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.errors import (
     from_postgres,
 )
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.server.connect import connect, describe
+from airflow_provider_pgddl.engine.server.connect import connect, describe_dsn
 from airflow_provider_pgddl.engine.sql import queries
 
 CHOSEN_BY = "PGDDL_PG_DUMP"  # the environment variable that names one pg_dump and no other
@@ -175,7 +175,7 @@ def _run(program: Path, arguments: list[str], environment: Mapping[str, str], ds
     for secret in secrets:
         said = said.replace(secret, "***")
     if process.returncode != 0:
-        raise _failed(said, describe(dsn))
+        raise _failed(said, describe_dsn(dsn))
     try:
         return output.decode("utf-8")
     except UnicodeDecodeError:

@@ -59,7 +59,7 @@ _KINDS: Mapping[str, TypeKind] = {
 # what it names: it prints expressions and types as they are now, whatever snapshot asks.
 _GONE = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedObject)
 
-Row = dict[str, Any]
+CatalogRow = dict[str, Any]
 
 
 class _Altered(Exception):
@@ -160,7 +160,7 @@ def _assemble(row: Any, oids: Collection[int], major: int) -> Schemas:
 _RIGHTS = ("USAGE", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
 
-def _column(row: Row, types: Mapping[tuple[int, int], TypeModel], major: int) -> ColumnModel:
+def _column(row: CatalogRow, types: Mapping[tuple[int, int], TypeModel], major: int) -> ColumnModel:
     if row["has_default"]:
         _known(row["default_"])
     type_ = types.get((row["type_"], row["atttypmod"]))
@@ -175,7 +175,7 @@ def _names(columns: Mapping[int, ColumnModel], numbers: Collection[int]) -> tupl
     return tuple(_known(columns.get(number)).name for number in numbers)
 
 
-def _types(rows: Collection[Row]) -> dict[tuple[int, int], TypeModel]:
+def _types(rows: Collection[CatalogRow]) -> dict[tuple[int, int], TypeModel]:
     by_number = {(row["oid"], row["typmod"]): row for row in rows}
     models: dict[tuple[int, int], TypeModel] = {}
 
@@ -184,7 +184,7 @@ def _types(rows: Collection[Row]) -> dict[tuple[int, int], TypeModel]:
             models[number] = make(_known(by_number.get(number)))
         return models[number]
 
-    def make(row: Row) -> TypeModel:
+    def make(row: CatalogRow) -> TypeModel:
         if "???" in (row["name"], row["text_"]) or None in row["checks"]:  # how a type is printed that is gone
             raise _Altered
         part = model((row["part"], row["part_typmod"])) if row["part"] is not None else None

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.commands.control import cancel, pause, resume
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
-from airflow_provider_pgddl.engine.following.schema_gate import gate, shown
+from airflow_provider_pgddl.engine.following.schema_gate import gate, shown_already
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.idle import finished, idle
@@ -31,7 +31,7 @@ ALL_STAGES = (*STAGES, "revert")
 
 __all__ = [
     "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "idle", "pause", "plan", "reset", "resume", "run",
-    "shown", "status",
+    "shown_already", "status",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
-from airflow_provider_pgddl.engine.following.ddl import follow, stop
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.schema_gate import validating
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receiving
@@ -16,7 +16,15 @@ from airflow_provider_pgddl.engine.journal.control import Control, Told
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
-from airflow_provider_pgddl.engine.rows.chunks import COPY, LONGEST, Done, TableToCopy, Work, copy_chunks, plan_chunks
+from airflow_provider_pgddl.engine.rows.chunks import (
+    COPY,
+    LONGEST,
+    Share,
+    ShareDone,
+    TableToCopy,
+    copy_chunks,
+    plan_chunks,
+)
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again, refuse_code
 from airflow_provider_pgddl.engine.rows.pending_keys import wait_for_kept
@@ -40,7 +48,7 @@ def run(context: Context) -> StageResult:
     _require_snapshot(context)
     if not context.moves_rows:
         return context.result("nothing_to_do")
-    follow(context, look=True)
+    follow_ddl(context, look=True)
     todo = context.healthy(context.tables(), "created")
     if not todo:
         return context.result("nothing_to_do")
@@ -58,7 +66,7 @@ def run(context: Context) -> StageResult:
             what = f"was rewritten or truncated {RESTARTS} times during the backfill"
             raise Retry(what, table=table.qualified, todo="run the stage again in a quieter moment")
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
-        follow(context)
+        follow_ddl(context)
         todo = context.healthy(context.tables(), "created")
         left = context.journal.chunks_left([t.id for t in todo])
         todo = [t for t in todo if not t.planned or left.get(t.id, (0, 0))[0] > 0]
@@ -115,10 +123,10 @@ def _to_copy(context: Context, table: TableRow) -> TableToCopy:
     return TableToCopy(table.id, table.plan, table.version, table.physical, context.fence(table), context.trigger_names)
 
 
-def _copy(context: Context, tables: Sequence[TableRow]) -> list[Done]:
+def _copy(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
     """Round after round until no chunk is left to claim: one that a dead worker's session still holds is passed over,
     and comes back once the server has noticed."""
-    patience, finished, todo = Patience(context.pipeline.ddl.retry_for, context.say), list[Done](), list(tables)
+    patience, finished, todo = Patience(context.pipeline.ddl.retry_for, context.say), list[ShareDone](), list(tables)
     progress: Journal | None = None
     # What the gate has closed for meanwhile keeps its chunks for later.
     while left := context.journal.chunks_left([t.id for t in context.healthy(todo)]):
@@ -155,9 +163,11 @@ def _app(context: Context) -> str:
     return f"pgddl backfill {context.name}"
 
 
-def _one_round(context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int) -> list[Done]:
+def _one_round(
+    context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int
+) -> list[ShareDone]:
     """Over Spark where there is much to copy, in threads of this process where there is little."""
-    work = Work(
+    work = Share(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
     )  # fmt: skip

@@ -76,7 +76,7 @@ def _give_up_way_back(context: Context) -> None:
     with context.fenced():
         for way in context.journal.reverses(context.journal.run):
             drop_pending(context.target, way.row)
-            copy_only_columns.drop(context.target, way.row)
+            copy_only_columns.drop_kept(context.target, way.row)
             context.journal.forget_reverse(way)
 
 

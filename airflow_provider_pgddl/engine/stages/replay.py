@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.following.catch_up import catch_up, ready, tell_lost_commits
-from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
@@ -18,7 +18,7 @@ def run(context: Context) -> StageResult:
     row = context.row()
     if row.cut_over_at is not None:
         return context.result("nothing_to_do")
-    follow(context, look=True)
+    follow_ddl(context, look=True)
     if not context.moves_rows:
         return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
     tables = ready(context)

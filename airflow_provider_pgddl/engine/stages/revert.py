@@ -38,11 +38,10 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import Effort, Watch
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.blockers import Watched, blockers_signalled
+from airflow_provider_pgddl.engine.swapping.blockers import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.in_place import (
     ForeignKey,
-    NotYet,
     Serial,
     add_foreign_key,
     carry_identity,
@@ -55,6 +54,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
     refuse_left_behind,
     wait_out_old_snapshots,
 )
+from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
 
 _Q = queries("reverse")
@@ -322,7 +322,7 @@ def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
     return figures
 
 
-def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Watched) -> dict[str, Any]:
+def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: BlockerWatch) -> dict[str, Any]:
     journal, tables = Journal(conn, context.name), [t for t, _ in backs]
     keys = foreign_keys(conn, [way.row.oid for _, way in backs])
     lost = [ForeignKey(**key) for _, way in backs for key in way.foreign_keys]

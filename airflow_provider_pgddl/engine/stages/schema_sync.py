@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from airflow_provider_pgddl.engine.apply.events import GROUP, apply_events
 from airflow_provider_pgddl.engine.apply.index_build import Build, build, is_shared
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
-from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, follow_what_blocks, stop
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
 from airflow_provider_pgddl.engine.following.reconcile import settle_built
@@ -34,7 +34,7 @@ def run(context: Context) -> StageResult:
     if not context.moves_rows:
         return context.result("nothing_to_do")
     for _ in range(LATE_TRIES):
-        follow(context, look=True)
+        follow_ddl(context, look=True)
         bring_late(context, "backfill")
         if not not_yet(context, "captured", "created"):
             break

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
-from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow, transport
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
 from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
@@ -74,7 +74,7 @@ def run(context: Context) -> StageResult:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)
     started = _start_capture(context)
     if context.journal.stage_done(context.journal.run, "snapshot"):
-        follow(context, look=True)
+        follow_ddl(context, look=True)
     wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_done(context.journal.run, "setup") else "nothing_to_do"

@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.apply.events import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.following.ddl import (
-    follow,
+    follow_ddl,
     follow_what_blocks,
 )
 from airflow_provider_pgddl.engine.following.partition_by import make_partitions
@@ -36,7 +36,7 @@ def run(context: Context) -> StageResult:
     journal, run_no = context.journal, context.journal.run
     _make_recorded(context)
     if journal.stage_done(run_no, "snapshot"):
-        follow(context, look=True)
+        follow_ddl(context, look=True)
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
     if not fresh and journal.stage_done(run_no, "snapshot"):
         return context.result("nothing_to_do")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.following.ddl import follow
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
@@ -27,7 +27,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if not (context.in_place or context.job.dry_run or context.row().cut_over_at):
         # One that was killed between its fence and its end has left applications without a place to write to.
-        across.lower_fence(context.source, context.pipeline, context.tables())
+        across.lower_fences(context.source, context.pipeline, context.tables())
     context.border().wait()
     if context.row().cut_over_at is not None:
         followed = follow_up(context)
@@ -35,7 +35,7 @@ def run(context: Context) -> StageResult:
         return followed.noted(context.result(state, validated=followed.done))
     if context.in_place:
         follow_up(context)  # where a revert was killed
-    follow(context, look=True)
+    follow_ddl(context, look=True)
     refuse_unready(context)
     for left in finish_all(context):
         raise PreflightRefused(left["reason"], table=left["table"] or None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_pgddl.engine.following.catch_up import followed, ready
-from airflow_provider_pgddl.engine.following.ddl import follow
-from airflow_provider_pgddl.engine.following.row_comparison import _is_current, _verdicts, compare
+from airflow_provider_pgddl.engine.following.catch_up import followed_tables, ready
+from airflow_provider_pgddl.engine.following.ddl import follow_ddl
+from airflow_provider_pgddl.engine.following.row_comparison import _is_current, _verdicts, compare_rows
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 
@@ -12,14 +12,14 @@ from airflow_provider_pgddl.engine.job.context import Context, StageResult
 def run(context: Context) -> StageResult:
     if context.row().cut_over_at is not None or not context.moves_rows:
         return context.result("nothing_to_do")
-    follow(context, look=True)
+    follow_ddl(context, look=True)
     tables = [t for t in ready(context) if not t.keyless]
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
     if _is_current(context, tables):
         return context.result("nothing_to_do", _verdicts(context, tables))
-    mended = compare(context)
-    tables = followed(context)
+    mended = compare_rows(context)
+    tables = followed_tables(context)
     verdicts = _verdicts(context, tables)
     if {t.id for t in tables} == {t.id for t in context.journal.tables(context.journal.run) if not t.keyless}:
         with context.fenced():

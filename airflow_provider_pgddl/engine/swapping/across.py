@@ -43,12 +43,12 @@ from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
-from airflow_provider_pgddl.engine.swapping.in_place import validation
-from airflow_provider_pgddl.engine.swapping.readiness import not_compared, refuse_blocked, refuse_unready
+from airflow_provider_pgddl.engine.swapping.in_place import validate_statement
+from airflow_provider_pgddl.engine.swapping.readiness import NotYet, not_compared, refuse_blocked, refuse_unready
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
 
 _Q = queries("swap")
-Key = tuple[Name, str]  # a table, and the name of a constraint on it
+ConstraintName = tuple[Name, str]  # a table, and the name of a constraint on it
 COMMIT_WAIT = 10.0  # seconds for a commit whose connection was lost to come to its end
 
 
@@ -74,24 +74,20 @@ def run(context: Context) -> dict[str, Any]:
         with _fence(context, tables) as held:
             windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
-                raise _NotYet("a table came or went just now")
+                raise NotYet("a table came or went just now")
             refuse_blocked(context)
             if not_compared(context, context.tables()):
-                raise _NotYet("a table changed just now")
+                raise NotYet("a table changed just now")
             _refuse_left_behind(context, tables)
             if not guard.unchanged(context.source):
-                raise _NotYet("the source's schema changed just now")
+                raise NotYet("the source's schema changed just now")
             figures = _make_ready(context, tables, held)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
-    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=(_NotYet, ChangedJustNow))
+    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=(NotYet, ChangedJustNow))
     context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
     return figures
-
-
-class _NotYet(Exception):
-    """Why this try must not go on."""
 
 
 def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | None) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
     return {"sequences": sequences, "foreign_keys": keys, **figures}
 
 
-def _is_about(event: EventRow, keys: set[Key]) -> bool:
+def _is_about(event: EventRow, keys: set[ConstraintName]) -> bool:
     """Whether it is a comment on one of these foreign keys."""
     return bool(keys and event.event.get("table") and (_table(event), constraint_of_comment(event.statement)) in keys)
 
@@ -125,7 +121,7 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     """In the transaction that notes the cut-over: it is undone with it, and a retry copies again."""
     _, stopped = stopped_by_drift(held, context.journal, tables)
     if stopped:
-        raise _NotYet("a table without a key changed just now")
+        raise NotYet("a table without a key changed just now")
     sides = sides_of(context.target, tables, in_place=False)
     figures = copy_all(held, context.target, [(t, sides[t.id]) for t in tables])
     lsn = insert_lsn(held)
@@ -181,7 +177,7 @@ def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
     except BaseException:
         if _certainly_not_cut_over(context):
             with context.brief_session("source", "fence") as session:
-                lower_fence(session, context.pipeline, tables)
+                lower_fences(session, context.pipeline, tables)
             context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
         raise
 
@@ -209,7 +205,7 @@ def _certainly_not_cut_over(context: Context) -> bool:
         return False
 
 
-def lower_fence(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]) -> None:
+def lower_fences(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]) -> None:
     """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none."""
     name = pipeline.pipeline
     fenced = [r for r in fenced_relations(source, tables) if change_log.is_fenced(source, name, r)]
@@ -257,14 +253,14 @@ def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: 
         raise
 
 
-def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
+def _add_foreign_keys(context: Context) -> tuple[int, set[ConstraintName]]:
     """NOT VALID, which takes no time; they are validated once applications run. Returns how many, and those that come
     only then."""
     run_no = context.journal.run
     events = context.journal.events(run_no, ["foreign_key"])
     before_18 = catalog.server(context.target).major < 18
     partitioned = _partitioned(context.target, events) if before_18 else set()
-    changed, of_partitions, later = list[EventRow](), list[EventRow](), set[Key]()
+    changed, of_partitions, later = list[EventRow](), list[EventRow](), set[ConstraintName]()
     taken = {(_table(event), constraint_name(event.statement)) for event in events}
     for event in events:
         table, name = _table(event), constraint_name(event.statement)
@@ -272,22 +268,22 @@ def _add_foreign_keys(context: Context) -> tuple[int, set[Key]]:
         if parts:
             of_partitions += [replace(event, statement=statement) for _, _, statement in parts]
             for partition, key, _ in parts:
-                context.journal.add_follow_up(run_no, validation(context.target, *partition, key))
+                context.journal.add_follow_up(run_no, validate_statement(context.target, *partition, key))
             context.journal.add_follow_up(run_no, validated(event.statement))
             later.add((table, name))
         elif table in partitioned:  # without a partition there is no row to be checked
             changed.append(replace(event, statement=validated(event.statement)))
         else:
             if not is_not_valid(event.statement):
-                context.journal.add_follow_up(run_no, validation(context.target, *table, name))
+                context.journal.add_follow_up(run_no, validate_statement(context.target, *table, name))
             changed.append(replace(event, statement=not_valid(event.statement)))
     apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
     for to_be_validated in to_validate(context):
-        context.journal.add_follow_up(run_no, validation(context.target, *to_be_validated))
+        context.journal.add_follow_up(run_no, validate_statement(context.target, *to_be_validated))
     return len(events), later
 
 
-def _key_of_partitions(context: Context, event: EventRow, taken: set[Key]) -> list[tuple[Name, str, str]]:
+def _key_of_partitions(context: Context, event: EventRow, taken: set[ConstraintName]) -> list[tuple[Name, str, str]]:
     """Before 18 a partitioned table takes no foreign key that is NOT VALID (C23): its partitions do, and once theirs
     are validated the table adopts them without a look at a row. (partition, name there, statement) of each."""
     found = list[tuple[Name, str, str]]()

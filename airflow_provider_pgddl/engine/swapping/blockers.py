@@ -12,10 +12,10 @@ from airflow_provider_pgddl.engine.server.connect import Session
 # Nobody is signalled before: an application's own short transactions end by themselves.
 LONG = 1.0  # seconds
 
-Watched = Callable[[Session], AbstractContextManager[object]]
+BlockerWatch = Callable[[Session], AbstractContextManager[object]]
 
 
-def blockers_signalled(context: Context) -> Watched:
+def blockers_signalled(context: Context) -> BlockerWatch:
     """For all tries of a stage; what it returns is called around the statements of each that take the locks."""
     swap = context.pipeline.swap
     if swap.signal_blockers == "off" or context.job.dry_run:

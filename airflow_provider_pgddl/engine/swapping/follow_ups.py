@@ -9,7 +9,7 @@ import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, relation, statement_node
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, describe
+from airflow_provider_pgddl.engine.ddl.subject import added_constraints, subject_of
 from airflow_provider_pgddl.engine.errors import LeftBehindTheWall, StageFailed, remedy_for
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.pipeline.names import written
@@ -94,5 +94,5 @@ def _why(error: StageFailed | psycopg.Error) -> str:
 
 
 def _table(statement: str) -> str:
-    subject = describe(parse(statement))
+    subject = subject_of(parse(statement))
     return ".".join(subject.table or (subject.schema or "", subject.name or ""))

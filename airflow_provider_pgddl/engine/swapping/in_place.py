@@ -39,9 +39,9 @@ from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.blockers import Watched, blockers_signalled
+from airflow_provider_pgddl.engine.swapping.blockers import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
-from airflow_provider_pgddl.engine.swapping.readiness import refuse_unready
+from airflow_provider_pgddl.engine.swapping.readiness import NotYet, refuse_unready
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.swapping.way_back import WayBack
 
@@ -94,10 +94,6 @@ class _Found:
         return cls(keys, read_dependents(context.pipeline, conn, tables), {t.id: _parts(conn, t) for t in tables})
 
 
-class NotYet(Exception):
-    """Why this try must not go on: what to do first is in the loop around it."""
-
-
 def _what_new_types_break(context: Context, tables: Sequence[TableRow]) -> list[Finding]:
     """Told by the server under locks on what it prints, which an ALTER TABLE in the queue may keep from us."""
     with context.source.transaction():
@@ -142,7 +138,12 @@ def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
 
 
 def _exchange(
-    context: Context, conn: Session, tables: Sequence[TableRow], guard: SchemaGuard, way_back: WayBack, watch: Watched
+    context: Context,
+    conn: Session,
+    tables: Sequence[TableRow],
+    guard: SchemaGuard,
+    way_back: WayBack,
+    watch: BlockerWatch,
 ) -> dict[str, Any]:
     journal = Journal(conn, context.name)
     events = journal.events(context.journal.run, ["finish"])
@@ -185,7 +186,7 @@ def _exchange(
         drained = drain_all(context, conn, [t for t in tables if not t.keyless])
         copied = copy_all(conn, conn, keyless) if keyless else {}
         for root in direct_function.modes(conn, context.name):
-            direct_function.take_back(conn, context.name, root)  # what is replaced has no copy to write to any more
+            direct_function.write_to_log(conn, context.name, root)  # what is replaced has no copy to write to any more
         for key in keys:
             conn.execute(drop_statement(key))
         carried.take_away(conn)
@@ -233,7 +234,7 @@ def replaced_names(tables: Sequence[TableRow]) -> dict[tuple[str, str], tuple[st
 
 def refuse_left_behind(conn: Session, oids: Sequence[int]) -> None:
     """Nothing was seen that is not carried, so this is a mistake of ours: better found before the commit."""
-    left = dependents.left_behind(conn, oids)
+    left = dependents.still_referring(conn, oids)
     if left:
         raise StageFailed(
             f"after the swap {left[0]} would still refer to the table that was replaced; nothing was changed",
@@ -418,7 +419,7 @@ def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None
     if key.comment:
         conn.execute(_comment(key))
     if key.validated:
-        journal.add_follow_up(context.journal.run, validation(conn, key.schema, key.table, key.name))
+        journal.add_follow_up(context.journal.run, validate_statement(conn, key.schema, key.table, key.name))
 
 
 def _comment(key: ForeignKey) -> sql.Composed:
@@ -427,7 +428,7 @@ def _comment(key: ForeignKey) -> sql.Composed:
     )
 
 
-def validation(conn: Session, schema: str, table: str, constraint: str) -> str:
+def validate_statement(conn: Session, schema: str, table: str, constraint: str) -> str:
     """The statement that validates a constraint later."""
     statement = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
     return statement.format(sql.Identifier(schema, table), sql.Identifier(constraint)).as_string(conn)

@@ -10,7 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.events import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
-from airflow_provider_pgddl.engine.following.waiting_statements import definition, replace_pending
+from airflow_provider_pgddl.engine.following.waiting_statements import definition_on_server, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
@@ -38,8 +38,8 @@ def carry_indexes(
         if built and built[0] == "index" and built not in now:
             _rename(context, built, [e.index for e in added if e.index and e.table == event.table])
     for built in dict.fromkeys(_built(e) for e in [*gone, *added] if e.kind in ("index", "statistics")):
-        copy = built and definition(context.target, built[0], _on_copy(context, built))
-        if built and copy and (built not in now or copy != definition(context.source, *built[:2])):
+        copy = built and definition_on_server(context.target, built[0], _on_copy(context, built))
+        if built and copy and (built not in now or copy != definition_on_server(context.source, *built[:2])):
             with context.fenced():
                 name = sql.Identifier(*_on_copy(context, built))
                 context.target.execute(sql.SQL("DROP {} {}").format(sql.SQL(built[0].upper()), name))
@@ -47,7 +47,7 @@ def carry_indexes(
         built
         for event in added
         if event.phase == "index" and (built := _built(event))
-        if definition(context.target, built[0], _on_copy(context, built)) is None
+        if definition_on_server(context.target, built[0], _on_copy(context, built)) is None
     }
     wanted = [e for e in added if e.phase == "index" and _built(e) in missing]
     if not wanted:
@@ -121,10 +121,10 @@ def _is_free(context: Context, name: Name, renamed: Collection[Name]) -> bool:
 
 def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
     """Where one of the same definition has come in its place: a constraint's cannot be dropped."""
-    copy = definition(context.target, "index", _on_copy(context, was))
+    copy = definition_on_server(context.target, "index", _on_copy(context, was))
     for name in candidates if copy else ():
-        there = definition(context.target, "index", _on_copy(context, ("index", name, name[0])))
-        if there is None and definition(context.source, "index", name) == copy:
+        there = definition_on_server(context.target, "index", _on_copy(context, ("index", name, name[0])))
+        if there is None and definition_on_server(context.source, "index", name) == copy:
             rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
             with context.fenced():
                 old = sql.Identifier(*_on_copy(context, was))

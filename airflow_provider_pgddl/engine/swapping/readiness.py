@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
-from airflow_provider_pgddl.engine.following.row_comparison import compare, unverified
+from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+
+
+class NotYet(Exception):
+    """Why this try must not go on: what to do first is in the loop around it."""
 
 
 def refuse_unready(context: Context) -> None:
@@ -28,7 +32,7 @@ def refuse_unready(context: Context) -> None:
     changed = not_compared(context, tables)
     if changed and context.journal.stage_done(context.journal.run, "verify"):
         context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
-        compare(context, changed)
+        compare_rows(context, changed)
         refuse_blocked(context)
     for table in not_compared(context, context.tables()):
         reason = unverified(context, [table])[table.qualified]
