@@ -42,6 +42,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """What is generated takes the place of its line; a name that is not there ends the build. A link to the benchmarks'
     page, which is in another folder of the repository, leads to their page of the site."""
+    if "/" not in page.file.src_uri:
+        page.meta.setdefault("hide", ["navigation"])  # a page by itself: there is nothing to choose from
     markdown = re.sub(r"^<!-- generated: (.+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
     above = "../" * page.file.src_uri.count("/")
     return re.sub(r"\]\((\.\./)+benchmarks/README\.md", f"]({above}benchmarks.md", markdown)
