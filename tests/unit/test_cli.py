@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_pgddl import cli, cli_schema
+from tests.conftest import REPOSITORY
 
 PIPELINE = """
 pipeline: shop
@@ -33,11 +36,49 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def pgddl(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """In this process: to start one and to import everything takes longer than any answer."""
+    command = list(map(str, args))
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in env.items():
+            patch.setenv(name, value)
+        try:
+            code = cli.main(command)
+        except SystemExit as ended:  # argparse's way
+            code = ended.code  # type: ignore[assignment]
+    return kept_quiet(subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue()))
+
+
+def as_typed(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     command = [sys.executable, "-m", "airflow_provider_pgddl.cli", *map(str, args)]
-    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    return kept_quiet(subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120))
+
+
+def kept_quiet(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """No stack trace, and no password."""
     assert "Traceback" not in done.stdout + done.stderr
     assert "hush" not in done.stdout + done.stderr
     return done
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["fly"], 2, "usage: pgddl"),
+        (["status", "-p", "none.yaml"], 2, "none.yaml: cannot read the pipeline file"),
+        (["status", "-p", "shop.yaml"], 5, "127.0.0.1"),
+        (["--version"], 0, "pgddl"),
+    ],
+)
+def test_the_program_ends_with_the_code(
+    pipeline: Path, args: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.chdir(pipeline.parent)
+    done = as_typed(*args, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("words", [words for words, _ in cli.each_command()], ids=" ".join)
@@ -143,7 +184,7 @@ def test_only_a_swap_is_rehearsed(pipeline: Path) -> None:
 
 @pytest.mark.spark
 def test_an_unreachable_server_found_by_a_stage_is_worth_retrying(pipeline: Path) -> None:
-    done = pgddl("run", "setup", "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    done = as_typed("run", "setup", "-p", pipeline, "--json", SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 5, done.stderr
     assert json.loads(done.stdout)["error"] == "Unreachable"
 
@@ -163,7 +204,7 @@ def test_reset_asks_first(pipeline: Path) -> None:
 def test_without_java_a_stage_is_one_clear_line(pipeline: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").symlink_to(Path(sys.executable).parent / "spark-submit")
-    done = pgddl(
+    done = as_typed(
         "run",
         "setup",
         "-p",
@@ -180,7 +221,7 @@ def test_without_java_a_stage_is_one_clear_line(pipeline: Path, tmp_path: Path) 
 def test_an_unknown_connection_is_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text("pipeline: shop\nsource: {conn_id: nowhere}\nrewrite: {shop.orders: {}}\n")
     home = {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    done = pgddl("status", "-p", tmp_path / "shop.yaml", **home)
+    done = as_typed("status", "-p", tmp_path / "shop.yaml", **home)
     assert done.returncode == 2
     assert "Airflow knows no connection nowhere" in done.stderr
 

@@ -95,7 +95,7 @@ def test_one_that_is_named_is_run(collected: pytest.Pytester) -> None:
 
 
 def test_how_many_are_left_is_said(collected: pytest.Pytester) -> None:
-    done = collected.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider")
+    done = collected.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider")
     done.stdout.fnmatch_lines(
         [
             f"each scenario in one of its combinations; {OPTION} (make test-all) for every one",
