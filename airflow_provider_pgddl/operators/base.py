@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlE
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
 from airflow_provider_pgddl.engine.job.folder import job_folder
-from airflow_provider_pgddl.engine.journal import pipelines
+from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
@@ -318,7 +318,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _result(self, job: Job, target: str) -> dict[str, Any]:
         try:
             with connect(target, purpose="result", pipeline=job.pipeline.pipeline) as conn:
-                recorded = pipelines.stage_result(conn, job.id)
+                recorded = stage_runs.stage_result(conn, job.id)
         except PgddlError as error:
             self._give_up(error)
         if recorded is None:

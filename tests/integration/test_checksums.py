@@ -108,7 +108,7 @@ def unnoticed(job: Lifecycle) -> list[str]:
     job.run_all(until="verify")
     found = []
     with connect(job.source, purpose="test") as source, connect(job.target, purpose="test") as target:
-        (table,) = Journal(target, job.name).tables(1)
+        (table,) = Journal(target, job.name).tables.of(1)
         sides = sides_of(target, [table], in_place=job.source == job.target)[table.id]
         assert not compare_range(source, target, sides, WHOLE).differ
         for change in SUBTLE:

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import progress
-from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.chunks import ChunkProgress, Chunks
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.stages import backfill
@@ -158,13 +158,13 @@ def test_a_backfill_without_workers_says_that_it_waits_for_them(
     small = {"workers": 1, "chunk_bytes": "64kB"}
     move = lifecycle(source_dsn, target_dsn, backfill=small, tables={"include": ["*.*"]})
     move.run_all(until="snapshot")
-    looks, enough, look = list[int](), threading.Event(), Journal.chunk_progress
+    looks, enough, look = list[int](), threading.Event(), Chunks.progress
 
-    def looked(journal: Journal, ids: Sequence[int]) -> tuple[int, int, int, int, int]:
+    def looked(section: Chunks, ids: Sequence[int]) -> ChunkProgress:
         looks.append(len(looks))
         if len(looks) > 20:
             enough.set()
-        return look(journal, ids)
+        return look(section, ids)
 
     def late(work: chunks.Share) -> chunks.ShareDone:
         assert enough.wait(30)
@@ -174,7 +174,7 @@ def test_a_backfill_without_workers_says_that_it_waits_for_them(
     waited = list[str]()
     monkeypatch.setattr(progress, "LINE_EVERY", 0.01)
     monkeypatch.setattr(backfill, "WAITING_EVERY", every)
-    monkeypatch.setattr(Journal, "chunk_progress", looked)
+    monkeypatch.setattr(Chunks, "progress", looked)
     monkeypatch.setattr(backfill, "copy_chunks", late)
     move.run("backfill")
     (said,) = waited

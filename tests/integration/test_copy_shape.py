@@ -14,8 +14,9 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, TableToCopy, copy_chunks, plan_chunks
@@ -46,7 +47,7 @@ class ByHand:
         return Journal(self.replica.target, self.pipeline.name)
 
     def tables(self) -> list[TableRow]:
-        return self.journal.tables(self.replica.run)
+        return self.journal.tables.of(self.replica.run)
 
     def table(self, name: str) -> TableRow:
         return next(t for t in self.tables() if t.name == name)
@@ -243,7 +244,7 @@ def test_a_chunk_is_not_copied_into_an_altered_copy(prices: Lifecycle) -> None:
         done = copied_by_chunks(hand, "prices")
         assert (done.rows, done.stopped) == (0, {table.id: [COPY_ALTERED]})
         assert one(prices.target, "SELECT count(*) FROM prices") == 0
-        assert hand.journal.chunks_left([table.id])[table.id][0] > 0
+        assert hand.journal.chunks.left([table.id])[table.id].chunks > 0
 
 
 def test_a_copy_that_was_altered_is_not_read_again(replaying: ByHand) -> None:
@@ -364,7 +365,7 @@ def test_a_table_that_is_dropped_while_its_size_is_asked_for_is_a_retry(
     move = lifecycle(source_dsn, rewrite={"public.t": order})
     move.run_all(until="snapshot")
     with connect(source_dsn, purpose="test") as source, connect(source_dsn, purpose="test") as journal:
-        (row,) = Journal(journal, move.name).tables(1)
+        (row,) = Journal(journal, move.name).tables.of(1)
         table = TableToCopy(row.id, row.plan, row.version, row.physical, Fence(move.name, (), 0), ())
         now = catalog.describe(source, [row.oid])[row.oid]
         with (

@@ -31,8 +31,9 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rights.trust import powers
@@ -356,9 +357,19 @@ def dumped(target: Target, *statements: str) -> list[EventRow]:
     for statement in statements:
         event = DdlEvent(seq=0, tag="CREATE INDEX", kind="index", section="post-data", phase="index",
                          statement=statement, schema="public", name=None, table=("public", "t"))  # fmt: skip
-        args = ["shop", 1, journal.next_seq(1), "index", None, Jsonb(event.to_json()), statement, "pending", None]
+        args = [
+            "shop",
+            1,
+            journal.dump_events.next_seq(1),
+            "index",
+            None,
+            Jsonb(event.to_json()),
+            statement,
+            "pending",
+            None,
+        ]
         target.conn.execute(queries("journal")["insert_event"], args)
-    return journal.events(1, ["index"])
+    return journal.dump_events.to_apply(1, ["index"])
 
 
 def in_one_transaction(

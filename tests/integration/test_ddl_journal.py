@@ -83,9 +83,9 @@ def test_an_event_is_recorded_once_and_in_order(journal: DdlJournal) -> None:
 def test_the_snapshots_events_are_left_alone(journal: DdlJournal) -> None:
     snapshot = Journal(journal.conn, "shop")
     event = journal.record(decision(1))
-    assert snapshot.events(1, ["create", "index", "foreign_key", "finish"]) == []
-    assert snapshot.event_counts(1) == {} and snapshot.all_events(1) == []
-    snapshot.queue_behind(1, 100, 200)
+    assert snapshot.dump_events.to_apply(1, ["create", "index", "foreign_key", "finish"]) == []
+    assert snapshot.dump_events.counts(1) == {} and snapshot.dump_events.recorded(1) == []
+    snapshot.dump_events.queue_behind(1, 100, 200)
     assert [(r.id, r.seq) for r in journal.waiting()] == [(event, 0)]
 
 

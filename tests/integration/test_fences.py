@@ -43,7 +43,7 @@ def taken_over(move: Lifecycle) -> Iterator[Context]:
 
 
 def blocks(context: Context) -> Any:
-    return context.block({context.journal.tables(1)[0].id: ["told by nobody"]})
+    return context.block({context.journal.tables.of(1)[0].id: ["told by nobody"]})
 
 
 def looks(context: Context) -> Any:

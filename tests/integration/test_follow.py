@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.journal import pipelines
+from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
@@ -77,7 +77,7 @@ def test_runs_of_days_do_not_pile_up_and_what_they_say_stays(shop: Lifecycle) ->
     counts = shop.journal(
         "SELECT stage, count(*) FROM pgddl.stage_runs GROUP BY stage HAVING count(*) > 10 ORDER BY stage"
     )
-    assert counts == [("replay", pipelines.STAGE_RUNS_KEPT + 1), ("snapshot", pipelines.STAGE_RUNS_KEPT + 1)]
+    assert counts == [("replay", stage_runs.KEPT + 1), ("snapshot", stage_runs.KEPT + 1)]
     assert stages.status(load_pipeline(shop.content), shop.source, shop.target)["longest_wait"]["ms"] == 77
     execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3")
     assert one_run(shop)["replay"] == "done"  # though the snapshot that was done is the oldest run of its stage

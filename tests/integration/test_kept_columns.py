@@ -17,7 +17,8 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal import lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.chunks import Share, TableToCopy, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillPart, fill_part
@@ -212,7 +213,7 @@ def test_c05_a_table_that_is_read_again_keeps_them(noted: ByHand) -> None:
     table = noted.table("people")
 
     def record(conn: psycopg.Connection[Any]) -> None:
-        Journal(conn, noted.pipeline.name).set_physical(table.id, table.physical)
+        Journal(conn, noted.pipeline.name).tables.set_physical(table.id, table.physical)
 
     assert reload(noted.replica, table, record) == 19
     do(noted.pipeline.source, "UPDATE people SET id = 104 WHERE id = 103")
@@ -233,7 +234,7 @@ def test_c05_a_table_that_starts_over_keeps_them(people: Lifecycle, changed: boo
         with target.transaction():
             copy_only_columns.save_all(target, table)
             target.execute("TRUNCATE public.people")
-            hand.journal.unplan(table.id)
+            hand.journal.tables.unplan(table.id)
         if changed:
             do(people.source, SWAP, "UPDATE people SET id = 103 WHERE id = 3", "DELETE FROM people WHERE id = 4")
         copied_by_chunks(hand, "people")
@@ -242,7 +243,7 @@ def test_c05_a_table_that_starts_over_keeps_them(people: Lifecycle, changed: boo
         clear_changed(hand.replica, hand.tables())
         with target.transaction():
             wait_for_kept(target, table)
-            hand.journal.set_state("backfilled", [table.id])
+            hand.journal.tables.set_state("backfilled", [table.id])
         hand.window()
         settled(hand)
 
@@ -472,7 +473,7 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
                         break
                     with target.transaction():  # a writer has truncated it
                         target.execute("TRUNCATE people")
-                        hand.journal.unplan(table.id)
+                        hand.journal.tables.unplan(table.id)
             turns.release(rng.randint(0, 20))
         finally:
             over.set()
@@ -484,10 +485,10 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
         do(people.source, "ALTER TABLE people ALTER COLUMN legacy TYPE text USING NULL")  # as if it were gone
         physical = catalog.describe(hand.replica.watcher, [table.oid], change_log.trigger_names(people.name))
         hand.plan("people", columns=left, expressions=left, keep=("legacy",), keep_types=("text",))
-        hand.journal.set_physical(table.id, physical[table.oid].physical())
+        hand.journal.tables.set_physical(table.id, physical[table.oid].physical())
         with target.transaction():
             wait_for_kept(target, hand.table("people"))
-            hand.journal.set_state("backfilled", [table.id])
+            hand.journal.tables.set_state("backfilled", [table.id])
         while hand.window().pending or copy_only_columns.unfollowed(target, hand.table("people")):
             pass
         found = people.journal("SELECT id, who, body, legacy FROM people ORDER BY id")
@@ -501,7 +502,7 @@ def _chunks(hand: ByHand, source: psycopg.Connection[Any]) -> Share:
     table, pipeline = hand.table("people"), hand.pipeline
     triggers = change_log.trigger_names(pipeline.name)
     now = catalog.describe(source, [table.oid], triggers)[table.oid]
-    hand.journal.set_planned(table.id, now.physical())
+    hand.journal.tables.set_planned(table.id, now.physical())
     todo = TableToCopy(table.id, table.plan, table.version, now.physical(), hand.replica.fence, triggers)
     plan_chunks(hand.replica.target, source, todo, now, 8192, 8192)
     limits = Limits(None, None, None)
@@ -522,7 +523,7 @@ def test_c05_keys_exchanged_before_their_blocks_are_read_are_not_followed_again(
         take_in(hand)
         copied_by_chunks(hand, "people")
         do(people.target, NOTED)
-        hand.journal.set_state("backfilled", [hand.table("people").id])
+        hand.journal.tables.set_state("backfilled", [hand.table("people").id])
         do(people.source, *then)
         hand.window()
         settled(hand, new=[21])

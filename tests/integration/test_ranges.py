@@ -14,7 +14,8 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.following import row_comparison
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rows import checksums, range_comparison, ranges
 from airflow_provider_pgddl.engine.rows.checksums import RangeCompared, Sides
@@ -41,7 +42,7 @@ IN_A_RANGE = ranges.FEWEST_ROWS
 def both(move: Lifecycle) -> Iterator[tuple[Session, Session, TableRow]]:
     """Sessions on source and copy, and the pipeline's only table."""
     with connect(move.source, purpose="test") as source, connect(move.target, purpose="test") as target:
-        (table,) = Journal(target, move.name).tables(1)
+        (table,) = Journal(target, move.name).tables.of(1)
         yield source, target, table
 
 

@@ -26,7 +26,8 @@ from airflow_provider_pgddl.engine.errors import (
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow, Tables
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.chunks import ShareDone
@@ -1108,7 +1109,7 @@ def test_tables_that_are_rewritten_once_each_are_no_table_that_never_rests(
         do(source_dsn, f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
     move = lifecycle(source_dsn, rewrite={f"public.{name}": {} for name in names}, **SMALL)
     move.run_all(until="snapshot")
-    left, copy = [t.id for t in Journal(connect(source_dsn, purpose="test"), move.name).tables(1)], backfill._copy
+    left, copy = [t.id for t in Journal(connect(source_dsn, purpose="test"), move.name).tables.of(1)], backfill._copy
 
     def one_more_is_rewritten(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
         return [replace(done, rewritten=(left.pop(),) if left else ()) for done in copy(context, tables)]
@@ -1165,7 +1166,7 @@ def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, monkey
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(Journal, "add_table", kill)
+        dying.setattr(Tables, "add", kill)
         with pytest.raises(Killed):
             move.run("setup")
     do(

@@ -11,8 +11,12 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 
 ENGINE = REPOSITORY / "airflow_provider_pgddl" / "engine"
+SECTIONS = (
+    "blocked_tables", "chunks", "dump_events", "finishes", "follow_ups", "pipelines", "stage_runs", "tables",
+    "verification", "ways_back", "windows",
+)  # fmt: skip
 JOURNALS = {
-    "journal.pipelines": "journal",
+    **{f"journal.{section}": "journal" for section in SECTIONS},
     "journal.ddl": "ddl_events",
     "journal.schema": "schema_status",
 }  # module: its SQL

@@ -23,8 +23,10 @@ from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, EventStatus
+from airflow_provider_pgddl.engine.journal.ddl_history import WAS_THERE
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
-from airflow_provider_pgddl.engine.journal.pipelines import WAS_THERE, EventRow, Journal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter, keeper_of
@@ -58,23 +60,23 @@ def apply_event(
     journal = Journal(conn, pipeline)
     try:
         with conn.transaction():
-            if not journal.lock_events([event.id]):
+            if not journal.dump_events.lock([event.id]):
                 return
             run_event(conn, event, trusted)
             if copies_only:
                 _refuse_locks_outside(conn, event.statement)
-            journal.event_status(event.id, "applied")
+            journal.dump_events.set_status(event.id, "applied")
             lease.check(conn, fence)
     except pg.DuplicateSchema:
         with lease.fenced(conn, fence):
-            journal.event_status(event.id, "skipped", "the schema is there already")
+            journal.dump_events.set_status(event.id, "skipped", "the schema is there already")
     except psycopg.Error as error:
         remedy = remedy_for(error)
         if remedy is not None and remedy.retryable:
             raise
         failure = _cannot_apply(event, error)
         with lease.fenced(conn, fence):
-            journal.event_failed(event.id, failure.what)
+            journal.dump_events.set_failed(event.id, failure.what)
         raise failure from None
 
 
@@ -103,7 +105,7 @@ def _refuse_locks_outside(conn: Session, statement: str) -> None:
 def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow], trusted: Sequence[str]) -> None:
     """Applies events in the caller's transaction: all or none, with what else it does."""
     journal = Journal(conn, pipeline)
-    left = journal.lock_events([event.id for event in events])
+    left = journal.dump_events.lock([event.id for event in events])
     for event in (e for e in events if e.id in left):
         try:
             run_event(conn, event, trusted)
@@ -112,7 +114,7 @@ def apply_together(conn: Session, pipeline: str, events: Sequence[EventRow], tru
             if remedy is not None and remedy.retryable:
                 raise
             raise _cannot_apply(event, error) from None
-        journal.event_status(event.id, "applied")
+        journal.dump_events.set_status(event.id, "applied")
 
 
 def apply_events(
@@ -146,12 +148,12 @@ def apply_in_groups(
         group = events[first : first + GROUP]
         try:
             with lease.fenced(conn, fence):
-                left = journal.lock_events([event.id for event in group])
+                left = journal.dump_events.lock([event.id for event in group])
                 for event in (e for e in group if e.id in left):
                     run_event(conn, event, trusted)
                     if copies_only:
                         _refuse_locks_outside(conn, event.statement)
-                journal.events_applied(sorted(left))
+                journal.dump_events.set_applied(sorted(left))
         except (psycopg.Error, StageFailed):
             if conn.closed:
                 raise

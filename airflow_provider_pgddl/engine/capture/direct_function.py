@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture.change_log import SCHEMA, log_table
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session

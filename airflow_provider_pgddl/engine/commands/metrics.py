@@ -83,7 +83,7 @@ def _read(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> _Known:
     if now["state"] == "not set up":
         return _Known(name)
     with connect(target_dsn, purpose="metrics", pipeline=name) as target:
-        tables = Journal(target, name).tables(now["run"])
+        tables = Journal(target, name).tables.of(now["run"])
         schemas = SchemaJournal(target, name)
         verdicts, counters = schemas.statuses(), schemas.counters()
     blocked = now["mismatches"]

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.following.source_dump import DumpStep, dump_e
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.journal import migrations
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches

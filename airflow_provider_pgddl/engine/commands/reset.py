@@ -24,9 +24,11 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
 )
 from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.pipelines import exists as journal_exists
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
@@ -65,7 +67,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
                 f"pipeline {name!r} has swapped its tables",
                 todo=back if pipeline.swap.keep_old else "run stage cleanup, which ends it",
             )
-        chosen = _chosen(journal.tables(row.run), tables)
+        chosen = _chosen(journal.tables.of(row.run), tables)
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
@@ -104,7 +106,7 @@ def _reset_tables(
         with journal.conn.transaction():
             journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
             forget_keys(journal.conn, table)
-            journal.forget_table(table)
+            journal.tables.forget(table)
         dropped.append(f"copy of {table.qualified}")
     return dropped
 
@@ -113,7 +115,7 @@ def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: 
     """What follow.finish has brought that is about these tables, or all of it: foreign keys of others, and policies
     that look at them, would keep them from being dropped. What stays with the pipeline comes again with the next
     replay."""
-    events = [DdlEvent.from_json(e) for e in journal.finished_events(run)] if pipeline.follow.finish else []
+    events = [DdlEvent.from_json(e) for e in journal.finishes.events(run)] if pipeline.follow.finish else []
     for event in sorted(events, key=lambda e: -ORDER.index(group_of(e) or "told")):
         if tables is not None and (key_of(event) is None or not {event.table, *event.references} & {*tables}):
             continue
@@ -125,13 +127,15 @@ def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: 
 def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[Applied]:
     """What was applied of these tables' events and of all that cannot be there without them: views, functions over
     their rows. The latter are pending again, and wait for the next snapshot."""
-    events = [(i, table_id, DdlEvent.from_json(e), status) for i, table_id, e, status, _ in journal.all_events(run)]
+    events = [
+        (row.id, row.table_id, DdlEvent.from_json(row.event), row.status) for row in journal.dump_events.recorded(run)
+    ]
     chosen = {t.id for t in tables}
     names = {event.table for _, table_id, event, _ in events if table_id in chosen and event.table}
     _, gone = without([e for _, _, e, _ in events], names)
     gone_ids = {id(e) for e in gone}
     found = [x for x in events if id(x[2]) in gone_ids and x[3] == "applied"]
-    by_id = {t.id: t for t in journal.tables(run)}
+    by_id = {t.id: t for t in journal.tables.of(run)}
     for _, table_id, event, _ in found:
         if event.tag == "CREATE TABLE" and table_id in by_id and table_id not in chosen:
             raise UsageError(
@@ -156,7 +160,7 @@ def _reset_all(
                 dropped.append(f"copy of {table.qualified}")
         else:
             _take_back_finished(pipeline, journal, row.run, None)
-            applied = [(i, DdlEvent.from_json(event)) for i, event in journal.applied_events(row.run)]
+            applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:
         forget_keys(journal.conn, table)
@@ -201,7 +205,7 @@ def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
             try:
                 with journal.conn.transaction():
                     journal.conn.execute(statement)
-                    journal.event_status(event_id, "pending")
+                    journal.dump_events.set_status(event_id, "pending")
                 dropped.append(statement)
             except _NOT_YET as error:
                 kept.append((event_id, statement))

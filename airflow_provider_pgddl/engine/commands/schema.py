@@ -69,7 +69,7 @@ def _look(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
             chosen = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
             names = _wanted(tables, chosen.rows, pipeline)
             return [_seen(name, both) for name, both in sorted(evaluate(pipeline, source, target, None, names).items())]
-        rows = {(row.schema, row.name): row for row in journal.tables(journal.run)}
+        rows = {(row.schema, row.name): row for row in journal.tables.of(journal.run)}
         names = _wanted(tables, rows, pipeline)
         found = evaluate(pipeline, source, target, [rows[name] for name in names], ())
         return _with_what_is_recorded(journal, {name: _seen(name, both) for name, both in sorted(found.items())})
@@ -120,7 +120,7 @@ def _seen(name: Name, both: Evaluated) -> TableCompared:
 
 def _with_what_is_recorded(journal: Journal, seen: Mapping[Name, TableCompared]) -> list[TableCompared]:
     """With DDL that waits for a person, which stops a table as well, and since when a verdict stands."""
-    stuck = journal.stuck_tables()
+    stuck = journal.blocked_tables.by_ddl()
     recorded = SchemaJournal(journal.conn, journal.pipeline).statuses()
     told = []
     for name, one in seen.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
@@ -29,14 +30,14 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         row = journal.find()
         if row is None:
             return {"pipeline": name, "state": "not set up"}
-        tables = journal.tables(row.run)
+        tables = journal.tables.of(row.run)
         working = [t for t in tables if t.state != "cleaned"]
         logs = set(change_log.captured_roots(source, name).values()) if row.finished_at is None else set()
         changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
         followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
         pending = count_pending(target, followed)
-        back = [way.row for way in journal.reverses(row.run) if way.row.log_table in logs]
-        left, longest = journal.chunks_left([t.id for t in tables]), journal.longest_wait(row.run)
+        back = [way.row for way in journal.ways_back.of(row.run) if way.row.log_table in logs]
+        left, longest = journal.chunks.left([t.id for t in tables]), journal.stage_runs.longest_wait(row.run)
         return {
             "pipeline": name,
             "state": _state(row),
@@ -49,18 +50,18 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
             "verify_needed": row.verify_needed,
             "control": control_status(Control(target, name)),
             "stages": {
-                s["stage"]: {
-                    "started_at": s["started_at"],
-                    "finished_at": s["finished_at"],
-                    "state": (s["result"] or {}).get("state", "unfinished"),
+                s.stage: {
+                    "started_at": s.started_at,
+                    "finished_at": s.finished_at,
+                    "state": (s.result or {}).get("state", "unfinished"),
                 }
-                for s in journal.stages(row.run)
+                for s in journal.stage_runs.latest(row.run)
             },
             "tables": {
                 t.qualified: {
                     "state": t.state,
                     "copied_at_swap": t.keyless,
-                    "chunks_left": left.get(t.id, (0, 0))[0],
+                    "chunks_left": left[t.id].chunks if t.id in left else 0,
                     "changes_in_log": changes.get(t.id, 0),
                     "pending_keys": pending.get(t.id, 0),
                     "lag_keys": changes.get(t.id, 0) + pending.get(t.id, 0),
@@ -68,12 +69,12 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
                 for t in tables
             },
             "ddl_events": DdlJournal(target, name, row.run).counts(),
-            "windows": journal.windows(row.run),
+            "windows": asdict(journal.windows.summary(row.run)),
             "lag": None if row.cut_over_at else _lag(journal, source, row.run),
             "retained_wal_bytes": slot_log.retained(source, name) if pipeline.by_slot else None,
-            "longest_wait": {"ms": longest[0], "stage": longest[1]} if longest else None,
+            "longest_wait": asdict(longest) if longest else None,
             "schema": _verdicts(journal),
-            "mismatches": journal.mismatches(),
+            "mismatches": journal.blocked_tables.mismatches(),
         }
 
 
@@ -99,10 +100,10 @@ def _since_cut_over(pipeline: Pipeline, source: Session, row: PipelineRow, chang
 def _lag(journal: Journal, source: Session, run: int) -> dict[str, Any] | None:
     """Since the last snapshot of the source that the target has shown in full, but for blocked tables; None before the
     first."""
-    last = journal.last_complete(run)
+    last = journal.windows.last_complete(run)
     if last is None:
         return None
-    lag = behind(source, *last)
+    lag = behind(source, last.lsn, last.taken_at)
     return {"bytes": lag.bytes, "seconds": round(lag.seconds, 3)}
 
 
@@ -112,7 +113,7 @@ def _verdicts(journal: Journal) -> dict[str, dict[str, Any]]:
         ".".join(name): {"status": s.status, "since": s.since, "resolution": s.resolution}
         for name, s in journal.schema.statuses().items()
     }
-    for table in journal.stuck_tables():
+    for table in journal.blocked_tables.by_ddl():
         known = found.get(table)
         since = known["since"] if known and known["status"] == "mismatch" else None
         found[table] = {"status": "mismatch", "since": since, "resolution": STUCK}

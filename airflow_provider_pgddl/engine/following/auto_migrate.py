@@ -8,7 +8,7 @@ from airflow_provider_pgddl.engine.apply.target_alterations import Alteration, A
 from airflow_provider_pgddl.engine.errors import Fenced, PgddlError
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate, is_as_described
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy
 from airflow_provider_pgddl.engine.schema.table_model import Schemas

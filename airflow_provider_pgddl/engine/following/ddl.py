@@ -33,8 +33,9 @@ from airflow_provider_pgddl.engine.following.reconcile import settle
 from airflow_provider_pgddl.engine.following.sequences import in_reach
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN, WAITS
 from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
-from airflow_provider_pgddl.engine.journal.pipelines import SHOWN, WAITS, TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
@@ -109,7 +110,7 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
         follow_ddl(context, look=True)
         if context.changed_again.isdisjoint(stopped):
             break  # else it is as it was only because the next change came too soon
-    mismatches = context.journal.mismatches()
+    mismatches = context.journal.blocked_tables.mismatches()
     now = {t.id: t for t in context.tables() if t.qualified not in mismatches}
     # A type is followed by its own event, which leaves the tables that use it as they are.
     still = {i: why for i, why in stopped.items() if why != [TYPE_ALTERED]}
@@ -127,7 +128,7 @@ def _look_now(context: Context) -> _Seen:
     source = context.session_once("source", "ddl")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
+        return _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
 
 
 def _look(context: Context, source: Session, oids: Collection[int], names: dict[Name, int]) -> _Seen:
@@ -175,7 +176,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
         news = bool(read.events or read.lost)
         if news or look:
             names = catalog.table_oids(source)
-            mine = {t.oid for t in context.journal.tables(context.journal.run)}
+            mine = {t.oid for t in context.journal.tables.of(context.journal.run)}
             if context.moves_rows and not context.in_place:
                 mine |= {names[name] for name in matches(context.pipeline, names, strict=False).rows}
             seen = _look(context, source, mine, names)
@@ -201,7 +202,7 @@ def read_shown(context: Context, source: Session) -> Shown:
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
-    seen = _look(context, source, {t.oid for t in context.journal.tables(context.journal.run)}, {})
+    seen = _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
     return Shown(read, ddl_log.describe_relations(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
@@ -276,7 +277,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
-    tables = [(t.schema, t.name) for t in context.journal.tables(context.journal.run)]
+    tables = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
     rules = Rules.of(context.pipeline, tables, context.source.info.server_version // 10_000)
     decisions = decide(events, rules, versions)
     with context.fenced():
@@ -303,7 +304,7 @@ def _for_now(context: Context, decision: Decision) -> Decision:
         return _drop_statistics(decision)
     if decision.verdict != "apply":
         return decision
-    tables = {(t.schema, t.name): t for t in context.journal.tables(context.journal.run)}
+    tables = {(t.schema, t.name): t for t in context.journal.tables.of(context.journal.run)}
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return _skip(decision, ELSEWHERE)
@@ -338,7 +339,7 @@ def _drop_statistics(decision: Decision) -> Decision:
 def _comes_by_blocks(context: Context, table: TableRow) -> bool:
     """Whether the copy gets its rows by blocks, and its indexes behind them. A table whose copy an event has made, key
     and all, gets its rows by windows from the start: no later stage would build its indexes."""
-    if table.state != "captured" or table.id in context.journal.tables_with_events(context.journal.run):
+    if table.state != "captured" or table.id in context.journal.dump_events.tables(context.journal.run):
         return table.state in ("captured", "created", "backfilled")
     copy = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name)
     return copy is None or catalog.describe(context.target, [copy])[copy].key is None
@@ -355,8 +356,8 @@ def _skip(decision: Decision, rule: str) -> Decision:
 def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
     """Where the names of a statement are to be found in place: with the copies."""
     run_no = context.journal.run
-    tables = {(t.schema, t.name) for t in context.journal.tables(run_no)}
-    events = [DdlEvent.from_json(e) for _, _, e, _, _ in context.journal.all_events(run_no)]
+    tables = {(t.schema, t.name) for t in context.journal.tables.of(run_no)}
+    events = [DdlEvent.from_json(row.event) for row in context.journal.dump_events.recorded(run_no)]
     names = moving(events, tables)
     owners = {m["oid"]: (m["schema"], m["name"]) for m in event["tables"].values()}
     for made in event["objects"]:

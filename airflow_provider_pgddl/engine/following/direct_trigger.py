@@ -14,7 +14,8 @@ from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.partition_cells import NoPartition
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending

@@ -9,7 +9,7 @@ from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_lock, 
 from airflow_provider_pgddl.engine.following.schema_gate import MEND
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.server import catalog
 
 TODO = f"`pgddl {MEND}` compares both, and reads again what differs"
@@ -70,17 +70,17 @@ def _read_beyond(context: Context, switch: str | None) -> bool:
     """Whether rows may have been read of what was written behind there."""
     if switch is None:
         return True
-    journal, tables = context.journal, context.journal.tables(context.journal.run)
+    journal, tables = context.journal, context.journal.tables.of(context.journal.run)
     if any(t.state in ("created", "backfilled") and not t.keyless for t in tables):
         return True  # of blocks it is not kept when they were read
     by_slot = context.pipeline.by_slot
-    read = slot_log.received(context.target, context.name) if by_slot else journal.last_read(journal.run)
+    read = slot_log.received(context.target, context.name) if by_slot else journal.windows.last_read(journal.run)
     some = any(t.state == "indexed" and not t.keyless for t in tables)
     return some and (read is None or parse_lsn(read) > parse_lsn(switch))
 
 
 def _logs(context: Context) -> list[TableRow]:
-    return [t for t in context.journal.tables(context.journal.run) if not t.keyless]
+    return [t for t in context.journal.tables.of(context.journal.run) if not t.keyless]
 
 
 def _ddl_that_never_was(context: Context, switch: str | None) -> tuple[str | None, list[int]] | None:

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.following.missing_definitions import MissingA
 from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump, steps_across
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
@@ -42,11 +42,11 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
     if not (context.pipeline.follow.finish and context.job.tables is None and not context.job.dry_run):
         return []
     run_no, journal = context.journal.run, context.journal
-    known = journal.finish(run_no)
+    known = journal.finishes.last(run_no)
     if known is None and not first:
         return []
     digest = _digest(context)
-    if known is None or digest != known[0]:
+    if known is None or digest != known.digest:
         dumped = settled_dump(context)
         try:
             wanted = _bring(context, dumped)
@@ -54,7 +54,7 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
             context.say(f"not brought: {error}")
             return [{"table": error.table or "", "reason": "; ".join(filter(None, (error.what, error.todo)))}]
         with context.fenced():
-            journal.set_finished_events(run_no, digest, [event.to_json() for event in wanted])
+            journal.finishes.set_events(run_no, digest, [event.to_json() for event in wanted])
     return _fill_views(context) if first else []
 
 
@@ -74,7 +74,7 @@ def _bring(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
     """Returns what the source has of it; of tables that have to wait, what they had the last time, which stays."""
     waits = _not_ready(context)
     wanted = [e for e in _wanted(context, dumped) if not _is_about(e, waits)]
-    known = [DdlEvent.from_json(event) for event in context.journal.finished_events(context.journal.run)]
+    known = [DdlEvent.from_json(event) for event in context.journal.finishes.events(context.journal.run)]
     before = [event for event in known if not _is_about(event, waits)]
     for _ in range(LOOKS):
         found = difference(wanted, before, Arrived(context).events)
@@ -165,7 +165,7 @@ def _refuse_firing(context: Context) -> None:
 def _fill_views(context: Context) -> list[Blocked]:
     """Those that are filled on the source and empty here, and those that were refreshed there since."""
     run_no, journal = context.journal.run, context.journal
-    upto, names = journal.refreshed_since(run_no)
+    upto, names = journal.finishes.refreshed_since(run_no)
     there = {(s, n): filled for s, n, filled in context.source.execute(queries("swap")["materialized_views"])}
     here = {(s, n): filled for s, n, filled in context.target.execute(queries("swap")["materialized_views"])}
     statements = dict.fromkeys(unfilled(context))
@@ -186,7 +186,7 @@ def _fill_views(context: Context) -> list[Blocked]:
         else:
             context.say(statement)
     with context.fenced():
-        journal.set_refreshed(run_no, upto)
+        journal.finishes.set_refreshed(run_no, upto)
     return blocked
 
 

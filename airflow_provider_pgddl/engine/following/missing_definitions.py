@@ -68,7 +68,7 @@ def without_finished(context: Context, arrived: Arrived, events: Iterable[DdlEve
     if not context.pipeline.follow.finish:
         return listed
     finishing = [e for e in listed if group_of(e) is not None]
-    before = [DdlEvent.from_json(event) for event in context.journal.finished_events(context.journal.run)]
+    before = [DdlEvent.from_json(event) for event in context.journal.finishes.events(context.journal.run)]
     missing = difference(finishing, before, arrived.events).missing
     left = [id(event) for event in missing]
     return [e for e in listed if group_of(e) is None or id(e) in left]

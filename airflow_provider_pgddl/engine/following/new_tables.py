@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.following.reconcile import attached, look_at,
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
@@ -38,10 +38,10 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
 
     `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
     run_no = context.journal.run
-    known = {t.oid: t for t in context.journal.tables(run_no)}
+    known = {t.oid: t for t in context.journal.tables.of(run_no)}
     parts = attached(context, seen)
     copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
-    stuck = context.journal.stuck_tables()
+    stuck = context.journal.blocked_tables.by_ddl()
     keyless: set[Name] = set()
     for name in matches(context.pipeline, names, strict=False).rows:
         oid = names[name]
@@ -69,18 +69,18 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             # It may have another name by now; its copy gets that once the statement has been followed.
             plan = replace(first_plan(context.pipeline, table), copy_schema=name[0], copy_name=name[1])
             with context.fenced():
-                context.journal.add_table(run_no, table, log, plan)
-            late = next(t for t in context.journal.tables(run_no) if t.oid == oid)
+                context.journal.tables.add(run_no, table, log, plan)
+            late = next(t for t in context.journal.tables.of(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         _take_in(context, late, then, within)
     stopped = {name: [KEYLESS] for name in keyless} | _left_behind(context, names)
     with context.fenced():
-        context.journal.set_statuses_of_others(stopped)
+        context.journal.blocked_tables.set_statuses_of_others(context.journal.run, stopped)
 
 
 def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:
     """Partitions that were detached and that nobody follows from there on: their copies are not what they are."""
-    detached = context.journal.detached(context.journal.run)
+    detached = context.journal.ddl_history.detached(context.journal.run)
     gone = [name for name, oid in names.items() if oid in detached]
     chosen = matches(context.pipeline, gone, strict=False)
     others = set(gone) - {*chosen.rows, *chosen.schema_only}
@@ -90,7 +90,7 @@ def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list
 def _holds_rows_of_others(context: Context, late: TableRow, within: Collection[TableRow] = ()) -> bool:
     """Whether its event has made no copy (IF NOT EXISTS), but found a table that somebody fills. Copies of the tables
     that have become parts of it hold our rows."""
-    if late.oid in context.journal.detached(context.journal.run):
+    if late.oid in context.journal.ddl_history.detached(context.journal.run):
         return False  # its rows came with those of the table that it was a partition of
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(late.plan.copy_only)
     if within:

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
 from airflow_provider_pgddl.engine.rights import foreign_code

@@ -29,8 +29,9 @@ from airflow_provider_pgddl.engine.following.schema_comparison import (
 )
 from airflow_provider_pgddl.engine.following.table_capture import capture, release_leaf, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import Recorded
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
@@ -73,10 +74,10 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, aga
     """
     # What a run is not about is left to the run that holds its lease; windows stop it until then.
     limited = {table_name(t) for t in context.job.tables} if context.job.tables is not None else None
-    stuck = context.journal.stuck_tables()
+    stuck = context.journal.blocked_tables.by_ddl()
     tables = [
         t
-        for t in context.journal.tables(context.journal.run)
+        for t in context.journal.tables.of(context.journal.run)
         if t.state not in ("swapped", "cleaned")
         and t.qualified not in stuck
         and (limited is None or (t.schema, t.name) in limited)
@@ -123,7 +124,7 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
                 if look is not None:
                     verdicts |= _record_plan(context.target, context.name, table, look, state)
                 else:  # changed just now: its first chunk sees that
-                    context.journal.set_state(state, [table.id])
+                    context.journal.tables.set_state(state, [table.id])
             context.journal.schema.record_many(verdicts)
 
 
@@ -154,13 +155,13 @@ def settle_built(context: Context, tables: Sequence[TableRow]) -> None:
     for first in range(0, len(built), GROUP):
         group = built[first : first + GROUP]
         with context.fenced():
-            context.journal.set_state("indexed", [t.id for t in group])
+            context.journal.tables.set_state("indexed", [t.id for t in group])
             found = [(table, looks[table.id]) for table in group if table.id in looks]
             context.journal.schema.record_many({(t.schema, t.name): recorded(look.evaluated) for t, look in found})
             for table, look in found:
                 rewritten = was_rewritten(table.copy_physical, look.fresh.copy_physical)
                 if not (look.verdict.mismatches or rewritten or _concerns_rows(table, look.fresh)):
-                    context.journal.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
+                    context.journal.tables.set_copy(look.fresh)  # a key makes columns NOT NULL: no change of anybody's
 
 
 def look_at(
@@ -241,7 +242,7 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
         return None
     if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
         with context.fenced(table):
-            context.journal.set_copy(look.fresh)
+            context.journal.tables.set_copy(look.fresh)
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
 
@@ -276,7 +277,8 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     known = table.version.get("attnums", {}).values()
     if values_missing(table.plan, look.fresh.plan, known, ()) is None:
         return None
-    applied = added_columns(context.journal.captured_statements(context.journal.run, table.oid), table.oid)
+    history = context.journal.ddl_history.statements_about(context.journal.run, table.oid)
+    applied = added_columns([(one.captured, one.statements) for one in history], table.oid)
     return values_missing(table.plan, look.fresh.plan, known, applied)
 
 
@@ -284,13 +286,13 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
     """Dropped on the source, and by an applied event on the target: there is nothing left to follow."""
     there = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
     # What stands there then was made by a later event, which is another table's.
-    if there and not context.journal.was_dropped(context.journal.run, table.oid):
+    if there and not context.journal.ddl_history.was_dropped(context.journal.run, table.oid):
         context.block({table.id: ["was dropped on the source, and its copy is still there"]})
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced(table):
         forget_keys(context.target, table)
-        context.journal.forget_table(table)
+        context.journal.tables.forget(table)
     context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
 
 
@@ -299,7 +301,7 @@ def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced(table):
         forget_keys(context.target, table)
-        context.journal.forget_table(table)
+        context.journal.tables.forget(table)
     context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
 
 
@@ -317,9 +319,9 @@ def _leaves(table: Table) -> set[int]:
 
 def _comes_later(context: Context, root: Table) -> bool:
     """Whether a table came after the snapshot and has not been taken in yet."""
-    if context.in_place or not context.journal.stage_done(context.journal.run, "snapshot"):
+    if context.in_place or not context.journal.stage_runs.done(context.journal.run, "snapshot"):
         return False
-    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables(context.journal.run))
+    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables.of(context.journal.run))
 
 
 def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Table) -> None:
@@ -330,7 +332,7 @@ def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Tabl
     why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
     with context.fenced(table):
         context.journal.schema.forget((table.schema, table.name))
-        context.journal.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
+        context.journal.tables.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
         context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})
 
 
@@ -365,7 +367,7 @@ def _look_again(context: Context, table: TableRow, now: Table) -> Look | None:
 
 def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
     new = [leaf.oid for leaf in now.leaves if str(leaf.oid) not in table.physical]
-    return context.journal.born_as_partitions(context.journal.run, new) if new else set()
+    return context.journal.ddl_history.born_as_partitions(context.journal.run, new) if new else set()
 
 
 def _capture_again(context: Context, table: TableRow) -> Table:
@@ -400,9 +402,9 @@ def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state:
     """Records all but the verdict, which is returned."""
     journal = Journal(conn, pipeline)
     copy_only_columns.rekey(conn, was, look.fresh)
-    journal.replan(replace(look.fresh, state=state))
+    journal.tables.replan(replace(look.fresh, state=state))
     copy_only_columns.fit(conn, look.fresh)
-    journal.rename_chunks(look.fresh, look.now.leaves)
+    journal.tables.rename_chunks(look.fresh, look.now.leaves)
     names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
     if names[0] != names[1]:
         journal.schema.forget(names[0])
@@ -422,7 +424,7 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
         with context.fenced(was):
             copy_only_columns.rekey(context.target, was, look.fresh)
             empty_again(context.target, look.fresh)
-            context.journal.unplan(was.id)
+            context.journal.tables.unplan(was.id)
             drop_pending(context.target, look.fresh)
             create_pending(context.target, look.fresh)
             _record(context.target, context.name, was, look, "created")
@@ -439,7 +441,7 @@ def read_again(
     def record(conn: Session) -> None:
         for table in within:
             forget_keys(conn, table)
-            Journal(conn, context.name).forget_table(table)
+            Journal(conn, context.name).tables.forget(table)
         _record(conn, context.name, was, look, "indexed")
 
     try:

@@ -15,9 +15,11 @@ from airflow_provider_pgddl.engine.following.catch_up import followed_tables, on
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
 from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.model.ranges import Bound, Range
+from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.mend import take_out
@@ -31,7 +33,6 @@ FEW_ROWS = 1000  # of a range that differs, which are read again as they are
 ROWS_A_DIFFERENCE = 20  # from which on it is cut first
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
 SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
-Left = tuple[int, int, Bound | None, Bound | None]  # range id, table id, low, high
 
 
 def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
@@ -57,13 +58,13 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
 
 def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
     """Tables that the swap must refuse, each with the reason: never compared, not to the end, or differing."""
-    found = context.journal.verification([t.id for t in tables])
+    found = context.journal.verification.of_tables([t.id for t in tables])
     reasons = {}
     for table in (t for t in tables if not t.keyless):  # such are compared when they are copied
-        left, _, differ = found.get(table.id, (1, 0, 0))
-        if differ:
-            reasons[table.qualified] = f"{_counted(differ)} rows differ"
-        elif left:
+        last = found.get(table.id)
+        if last is not None and last.differ:
+            reasons[table.qualified] = f"{_counted(last.differ)} rows differ"
+        elif last is None or last.ranges_left:
             reasons[table.qualified] = "it was not verified to the end"
     return reasons
 
@@ -73,13 +74,13 @@ def _is_current(context: Context, tables: Sequence[TableRow]) -> bool:
     row = context.row()
     if row.verify_needed or unverified(context, tables):
         return False
-    last = context.journal.last_done(row.run, "verify")
+    last = context.journal.stage_runs.last_done(row.run, "verify")
     return last is not None and last["figures"].get("window") == row.window_no
 
 
 def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
     """Ranges for the tables that have none in this job."""
-    cut = context.journal.tables_with_ranges(context.job.id)
+    cut = context.journal.verification.tables(context.job.id)
     tables = [t for t in tables if t.id not in cut]
     if not tables:
         return
@@ -95,7 +96,7 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
         for number, (low, high) in enumerate(pairwise([None, *of_table, None]))
     ]
     with context.fenced():
-        context.journal.add_ranges(context.job.id, ranges)
+        context.journal.verification.add(context.job.id, ranges)
 
 
 def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend: bool = False) -> None:
@@ -108,7 +109,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
     replica = context.replica
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
-    total = len(journal.ranges_left([t.id for t in chosen()], job))
+    total = len(journal.verification.left([t.id for t in chosen()], job))
     spread = _worth_spreading(context, chosen(), total)
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
@@ -121,27 +122,30 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
         follow_ddl(context)
         tables = chosen()
         _cut_missing(context, tables)
-        left = journal.ranges_left([t.id for t in tables], job)
+        left = journal.verification.left([t.id for t in tables], job)
         if not left:
             return
         if changed := [t for t in tables if planned.get(t.id) != t.plan]:
             sides.update(sides_of(context.target, changed, in_place=context.in_place))
             planned.update({t.id: t.plan for t in changed})
-            several = {table for table, ranges in Counter(r[1] for r in left).items() if ranges > 1}
+            several = {table for table, ranges in Counter(r.table_id for r in left).items() if ranges > 1}
             at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
         compared: list[RangeResult] = []
 
         def inside(
-            done: Window, left: Sequence[Left] = left, compared: list[RangeResult] = compared, fill: bool = fill
+            done: Window, left: Sequence[RangeRow] = left, compared: list[RangeResult] = compared, fill: bool = fill
         ) -> None:
             if context.in_place:
                 compared.clear()  # a window that gave way was taken back; across databases it had committed before
             known = {range_id for range_id, _, _ in compared}
             if not (done.pending and fill):  # else some keys are still to be read; the next window has fewer
                 todo = [
-                    (Range(number, low, high, number not in uncut, len(left) if table in at_once else 1), sides[table])
-                    for number, table, low, high in left
-                    if table not in done.stopped and number not in known
+                    (
+                        Range(r.id, r.low, r.high, r.id not in uncut, len(left) if r.table_id in at_once else 1),
+                        sides[r.table_id],
+                    )
+                    for r in left
+                    if r.table_id not in done.stopped and r.id not in known
                 ]
                 if not todo:
                     return
@@ -163,8 +167,10 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
             too_long |= {r for r, rows, differ in compared if r not in uncut and _is_worth_cutting(rows, differ)}
         compared = [found for found in compared if found[0] not in too_long]
         with context.fenced():
-            journal.ranges_done((number, rows, differ) for number, rows, differ in compared if differ is not None)
-        not_at_once = {table for range_id, table, _, _ in left if range_id in too_long} & at_once
+            journal.verification.set_done(
+                (number, rows, differ) for number, rows, differ in compared if differ is not None
+            )
+        not_at_once = {r.table_id for r in left if r.id in too_long} & at_once
         at_once.difference_update(not_at_once)
         uncut.update(_cut_up(context, too_long, [t for t in chosen() if t.id not in not_at_once]))
         seen += len(compared)
@@ -183,14 +189,14 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
         border.wait()
         follow_ddl(context)
         tables = {t.id: t for t in chosen()}
-        todo = context.journal.ranges_differing([*tables], job)
+        todo = context.journal.verification.differing([*tables], job)
         if not todo:
             return taken
         over = [*tables.values()] if context.in_place else followed_tables(context)
         rows: dict[int, int] = {}
 
         def inside(
-            done: Window, todo: Sequence[Left] = todo, tables: Mapping[int, TableRow] = tables,
+            done: Window, todo: Sequence[RangeRow] = todo, tables: Mapping[int, TableRow] = tables,
             over: Sequence[TableRow] = over, rows: dict[int, int] = rows,
         ) -> None:  # fmt: skip
             if context.in_place:
@@ -198,11 +204,11 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
             deadline = time.monotonic() + WINDOW_SECONDS
             there = [t for t in over if t.id not in done.stopped]
             journal = Journal(replica.target, context.name)
-            for number, table, low, high in todo:
-                if table in done.stopped or number in rows:
+            for r in todo:
+                if r.table_id in done.stopped or r.id in rows:
                     continue
-                again = partial(journal.compare_again, number)
-                rows[number] = take_out(replica, done, there, tables[table], Range(number, low, high), again)
+                again = partial(journal.verification.compare_again, r.id)
+                rows[r.id] = take_out(replica, done, there, tables[r.table_id], Range(r.id, r.low, r.high), again)
                 if time.monotonic() > deadline:
                     return
 
@@ -215,21 +221,21 @@ def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableR
     if not too_long:
         return set()
     plans, uncut = {t.id: t.plan for t in tables}, set[int]()
-    for range_id, table, low, high in context.journal.ranges_left([*plans], context.job.id):
-        if range_id not in too_long:
+    for r in context.journal.verification.left([*plans], context.job.id):
+        if r.id not in too_long:
             continue
-        shorter = parts(context.source, context.target, plans[table], Range(range_id, low, high))
+        shorter = parts(context.source, context.target, plans[r.table_id], Range(r.id, r.low, r.high))
         if len(shorter) == 1:
-            uncut.add(range_id)
+            uncut.add(r.id)
             continue
         with context.fenced():
-            context.journal.cut_range(range_id, [(part.low, part.high) for part in shorter])
+            context.journal.verification.cut(r.id, [(part.low, part.high) for part in shorter])
     return uncut
 
 
 def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) -> bool:
     """Whether to compare over Spark: across databases, where there is much."""
-    size = context.journal.chunk_progress([t.id for t in tables])[3]
+    size = context.journal.chunks.progress([t.id for t in tables]).bytes
     return not context.in_place and worth_spreading(context.pipeline, ranges, size)
 
 
@@ -274,8 +280,8 @@ def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> 
 
 
 def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
-    found = context.journal.verification([t.id for t in tables])
-    return {t.qualified: {"rows": found[t.id][1], "differ": found[t.id][2]} for t in tables if t.id in found}
+    found = context.journal.verification.of_tables([t.id for t in tables])
+    return {t.qualified: {"rows": found[t.id].rows, "differ": found[t.id].differ} for t in tables if t.id in found}
 
 
 def _counted(differ: int) -> str:
@@ -287,7 +293,7 @@ def _raise_difference(context: Context, tables: Sequence[TableRow], differing: d
     by_name = {t.qualified: t for t in tables}
     lines = []
     for name in differing:
-        keys = context.journal.differing(by_name[name].id)
+        keys = context.journal.verification.differing_keys(by_name[name].id)
         lines.append(f"{name}: {_counted(differing[name]['differ'])} rows differ, such as {', '.join(keys[:5])}")
     raise StageFailed(
         "the copy does not equal the source: " + "; ".join(lines),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
 from airflow_provider_pgddl.engine.following.plans import skipped_columns
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
 from airflow_provider_pgddl.engine.journal.schema import Recorded
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline

@@ -16,8 +16,9 @@ from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, L
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import GateResult, Recorded, StatusRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
@@ -55,9 +56,9 @@ def gate(
         row = journal.row() if required else journal.find()
         if row is None or row.cut_over_at is not None:
             return []
-        rows = journal.tables(row.run)
+        rows = journal.tables.of(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows}, fence)
-        stuck = journal.stuck_tables()
+        stuck = journal.blocked_tables.by_ddl()
         evaluated = evaluate_and_record(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
         reports = _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)

@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
 from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import migrations
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
@@ -28,9 +28,9 @@ def note_keyless(context: Context, table: Table) -> TableRow:
     run, log = context.journal.run, change_log.log_name(context.name, table.oid)
     plan = first_plan(context.pipeline, table)
     with context.fenced():
-        context.journal.add_table(run, table, log, plan)
+        context.journal.tables.add(run, table, log, plan)
     context.say(f"{table.qualified}: {AT_SWAP}")
-    return next(t for t in context.journal.tables(run) if t.oid == table.oid)
+    return next(t for t in context.journal.tables.of(run) if t.oid == table.oid)
 
 
 def capture(context: Context, oid: int) -> tuple[Table, str]:

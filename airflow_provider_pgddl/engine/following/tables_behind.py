@@ -9,7 +9,7 @@ from typing import NoReturn
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.server import catalog
 
 LATE_TRIES = 5  # for a new table that DDL changes again and again before it can be taken in
@@ -34,7 +34,7 @@ def bring_late(context: Context, *stages: str) -> None:
     run_no = context.journal.run
     for stage in stages:
         behind = context.healthy(context.tables(), *_BEFORE[stage])
-        if behind and context.journal.stage_finished(run_no, stage):
+        if behind and context.journal.stage_runs.finished(run_no, stage):
             context.say(f"{', '.join(t.qualified for t in behind)}: {stage} first")
             import_module(f"airflow_provider_pgddl.engine.stages.{stage}").run(context)
 
@@ -45,7 +45,7 @@ def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, w
     stage = "snapshot" if first.state == "captured" else before
     run_no = context.journal.run
     # One that DDL has made has no copy under its name only while its next change is being followed.
-    late = first.state == "captured" and bool(context.journal.captured_statements(run_no, first.oid))
-    if late or (first.state != "captured" and context.journal.stage_finished(run_no, before)):
+    late = first.state == "captured" and bool(context.journal.ddl_history.statements_about(run_no, first.oid))
+    if late or (first.state != "captured" and context.journal.stage_runs.finished(run_no, before)):
         raise Retry(f"{what}: DDL has changed it again and again", table=first.qualified, todo="run the stage again")
     raise UsageError(f"{first.qualified} {what}", todo=f"run stage {stage} first")

@@ -14,7 +14,8 @@ from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.source_dump import DumpStep, in_place_steps, steps_across
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import REPLACED, TableRow
+from airflow_provider_pgddl.engine.journal.dump_events import REPLACED, EventRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -30,9 +31,9 @@ def replace_pending(
     """
     run_no = context.journal.run
     built = {
-        event["statement"]
-        for _, _, event, status, _ in context.journal.all_events(run_no)
-        if event.get("index") and status == "applied"
+        row.event["statement"]
+        for row in context.journal.dump_events.recorded(run_no)
+        if row.event.get("index") and row.status == "applied"
     }
     steps = [
         _unless_there(context, s, built)
@@ -42,20 +43,20 @@ def replace_pending(
     ids = {(t.schema, t.name): t.id for t in context.tables()}
     ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
     kept = {ids[name] for name in but_not if name in ids}
-    waiting = [
-        (event_id, statement)
-        for event_id, table_id, event, statement in context.journal.waiting_statements(run_no, list(phases))
-        # By its table, whose name may be another one's by now.
-        if (table_id not in kept if table_id is not None else DdlEvent.from_json(event).table not in but_not)
-    ]
-    before = Counter(statement for _, statement in waiting)
+
+    def is_kept(row: EventRow) -> bool:
+        """By its table, whose name may be another one's by now."""
+        return row.table_id in kept if row.table_id is not None else DdlEvent.from_json(row.event).table in but_not
+
+    waiting = [row for row in context.journal.dump_events.to_apply(run_no, list(phases)) if not is_kept(row)]
+    before = Counter(row.statement for row in waiting)
     now = Counter(s.statement for s in steps if s.status == "pending")
     if before == now:
         return 0
-    first = context.journal.next_seq(run_no)
+    first = context.journal.dump_events.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
-        for event_id, _ in waiting:
-            context.journal.event_status(event_id, "skipped", REPLACED)
+        for row in waiting:
+            context.journal.dump_events.set_status(row.id, "skipped", REPLACED)
         cursor.executemany(
             queries("journal")["insert_event"],
             [

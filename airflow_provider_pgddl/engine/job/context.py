@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.job.slot_receiver import receive
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
@@ -92,7 +93,7 @@ class Context:
         self.source = self.session("source", "stage")
         self.target = self.source if self.pipeline.in_place else self.session("target", "stage")
         self.journal = Journal(self.target, self.name)
-        self.journal.keepers_of = self._keepers_of
+        self.journal.tables.keepers_of = self._keepers_of
         self._keepers = dict[tuple[int, str, str, bool], Keepers]()  # by oid and copy, and whether that is there
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
@@ -200,7 +201,7 @@ class Context:
 
     def tables(self) -> list[TableRow]:
         """This run's tables, limited to those that the job names, whatever their state."""
-        tables = self.journal.tables(self.journal.run)
+        tables = self.journal.tables.of(self.journal.run)
         if self.job.tables is None:
             return tables
         wanted = {table_name(t) for t in self.job.tables}
@@ -241,7 +242,7 @@ class Context:
 
     def block(self, stopped: Mapping[int, list[str]]) -> None:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
-        by_id = {t.id: t for t in self.journal.tables(self.journal.run)}
+        by_id = {t.id: t for t in self.journal.tables.of(self.journal.run)}
         found = {i: [verdict.stopped(finding) for finding in findings] for i, findings in stopped.items()}
         with self.fenced():
             self.journal.schema.record_many(
@@ -253,7 +254,7 @@ class Context:
 
     def healthy(self, tables: Sequence[TableRow], *states: str) -> list[TableRow]:
         """Those of the tables in one of these states that no mismatch blocks."""
-        mismatches = self.journal.mismatches()
+        mismatches = self.journal.blocked_tables.mismatches()
         return [t for t in tables if t.qualified not in mismatches and (not states or t.state in states)]
 
     def result(self, state: str, tables: Mapping[str, Mapping[str, Any]] | None = None, **figures: Any) -> StageResult:
@@ -261,10 +262,10 @@ class Context:
         else DDL that waits for a person is about, in a job for the whole pipeline."""
         mine = {t.qualified for t in self.tables()}
         if self.job.tables is None:
-            mine |= self.journal.stuck_tables().keys()
+            mine |= self.journal.blocked_tables.by_ddl().keys()
         blocked = [
             {"table": table, "reason": "; ".join(findings)}
-            for table, findings in self.journal.mismatches().items()
+            for table, findings in self.journal.blocked_tables.mismatches().items()
             if table in mine
         ]
         return StageResult(self.job.stage, self.name, self.journal.run, state, tables or {}, blocked, figures)

@@ -65,9 +65,12 @@ def _is_outdated(pipeline: Pipeline, source: Session, target: Session, row: Pipe
 
 def _is_settled(pipeline: Pipeline, source: Session, journal: Journal, run: int) -> bool:
     """Whether every table that the file names has come as far as replay, and none is stopped."""
-    if not all(journal.stage_finished(run, stage) for stage in BEFORE_REPLAY) or journal.mismatches():
+    if (
+        not all(journal.stage_runs.finished(run, stage) for stage in BEFORE_REPLAY)
+        or journal.blocked_tables.mismatches()
+    ):
         return False
-    tables = journal.tables(run)
+    tables = journal.tables.of(run)
     if any(table.state != "indexed" and not table.keyless for table in tables):
         return False
     wanted = catalog.oids_of(source, matches(pipeline, catalog.table_names(source), strict=False).rows)

@@ -12,7 +12,7 @@ from typing import Self
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.rights import foreign_code

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum

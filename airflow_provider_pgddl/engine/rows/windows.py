@@ -22,7 +22,8 @@ from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.lease import Fence
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
@@ -185,7 +186,7 @@ def stopped_by_drift(
             healthy.append(table)
             physical = now[table.oid].physical()
             if physical != table.physical:
-                journal.set_physical(table.id, physical)
+                journal.tables.set_physical(table.id, physical)
     return healthy, stopped
 
 
@@ -291,7 +292,7 @@ def untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window
 def note_window(journal: Journal, replica: Replica, done: Window, acknowledged: int, whole: bool) -> int:
     """The window into the journal; returns its number."""
     lsn = done.lsn if whole and not done.stopped else None
-    return journal.add_window(acknowledged, replica.run, done.keys, done.rows, done.pending, done.taken_at, lsn)
+    return journal.windows.add(acknowledged, replica.run, done.keys, done.rows, done.pending, done.taken_at, lsn)
 
 
 def _type_altered(replica: Replica) -> bool:

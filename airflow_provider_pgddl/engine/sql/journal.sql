@@ -1,7 +1,7 @@
 -- name: pipeline
 -- Setup asks this before it brings an older journal up to date, which does not have the last column.
 SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
-       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz
+       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz AS reverted_at
 FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: insert_pipeline
@@ -45,8 +45,8 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 SELECT pg_catalog.to_regclass('pgddl.reverses') IS NOT NULL
 
 -- name: reverses
-SELECT r.table_id, r.id, t.schema_name, t.table_name, r.source_oid, r.log_table, r.plan, r.version, r.physical, r.facts,
-       r.foreign_keys, r.silenced
+SELECT r.table_id, r.id, t.schema_name AS schema, t.table_name AS name, r.source_oid AS oid, r.log_table, r.plan, r.version,
+       r.physical, r.facts, r.foreign_keys, r.silenced
 FROM pgddl.reverses r JOIN pgddl.tables t ON t.id = r.table_id
 WHERE t.pipeline = %s AND t.run = %s ORDER BY t.schema_name COLLATE "C", t.table_name COLLATE "C"
 
@@ -80,7 +80,8 @@ ORDER BY window_no DESC LIMIT 1
 SELECT lsn::text FROM pgddl.windows WHERE pipeline = %s AND run = %s ORDER BY window_no DESC LIMIT 1
 
 -- name: windows
-SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(rows), 0), max(finished_at) FROM pgddl.windows WHERE pipeline = %s AND run = %s
+SELECT count(*) AS windows, coalesce(sum(keys), 0)::bigint AS keys, coalesce(sum(rows), 0)::bigint AS rows, max(finished_at) AS last
+FROM pgddl.windows WHERE pipeline = %s AND run = %s
 
 -- name: start_stage
 INSERT INTO pgddl.stage_runs (job_id, pipeline, run, stage, token) VALUES (%s, %s, %s, %s, %s)
@@ -131,8 +132,8 @@ SELECT (result -> 'figures' ->> 'longest_wait_ms')::int AS ms, stage
 FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND result -> 'figures' ? 'longest_wait_ms' ORDER BY ms DESC LIMIT 1
 
 -- name: tables
-SELECT id, schema_name, table_name, source_oid, log_table, plan, version, fingerprint, physical, state, planned_at IS NOT NULL,
-       removed_columns, copy_physical
+SELECT id, schema_name AS schema, table_name AS name, source_oid AS oid, log_table, plan, version, fingerprint, physical, state,
+       planned_at IS NOT NULL AS planned, removed_columns, copy_physical
 FROM pgddl.tables WHERE pipeline = %s AND run = %s ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
 
 -- name: insert_table
@@ -155,7 +156,8 @@ UPDATE pgddl.chunks SET leaf_schema = %s, leaf_name = %s WHERE table_id = %s AND
 
 -- name: stuck
 -- What waits for a person, and what waits behind it, in their order.
-SELECT e.id, e.event ->> 'tag', e.status, coalesce(e.note, e.rule), e.touches, e.object_kind, e.statement
+SELECT e.id, e.event ->> 'tag' AS tag, e.status, coalesce(e.note, e.rule) AS note, e.touches, e.object_kind, e.statement, p.run,
+       p.config
 FROM pgddl.ddl_events e JOIN pgddl.pipelines p ON p.pipeline = e.pipeline AND p.run = e.run
 WHERE e.pipeline = %s AND e.captured_id IS NOT NULL
   AND e.status IN ('pending', 'failed', 'unhandled', 'awaiting_approval', 'applying')
@@ -253,16 +255,17 @@ UPDATE pgddl.chunks SET done_at = pg_catalog.clock_timestamp(), rows = %s, xid =
 WHERE id = %s
 
 -- name: chunks_left
-SELECT t.id, count(*) FILTER (WHERE c.done_at IS NULL), coalesce(sum(c.bytes) FILTER (WHERE c.done_at IS NULL), 0)
+SELECT t.id AS table_id, count(*) FILTER (WHERE c.done_at IS NULL) AS chunks,
+       coalesce(sum(c.bytes) FILTER (WHERE c.done_at IS NULL), 0)::bigint AS bytes
 FROM pgddl.tables t JOIN pgddl.chunks c ON c.table_id = t.id
 WHERE t.id = ANY(%s) GROUP BY t.id
 
 -- name: chunk_bytes
-SELECT table_id, sum(bytes)::bigint FROM pgddl.chunks WHERE table_id = ANY(%s) GROUP BY table_id
+SELECT table_id, sum(bytes)::bigint AS bytes FROM pgddl.chunks WHERE table_id = ANY(%s) GROUP BY table_id
 
 -- name: chunk_progress
-SELECT count(*), count(done_at), coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
-       coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint
+SELECT count(*) AS chunks, count(done_at) AS chunks_done, coalesce(sum(rows), 0)::bigint AS rows_done,
+       coalesce(sum(bytes), 0)::bigint AS bytes, coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint AS bytes_done
 FROM pgddl.chunks WHERE table_id = ANY(%s)
 
 -- name: insert_event
@@ -306,15 +309,10 @@ WHERE pipeline = %s AND run = %s AND event ->> 'section' IS NOT NULL AND event -
   AND note IS DISTINCT FROM %s AND NOT (phase = 'index' AND status IN ('pending', 'failed'))
 ORDER BY seq
 
--- name: waiting_statements
-SELECT id, table_id, event, statement FROM pgddl.ddl_events
-WHERE pipeline = %s AND run = %s AND phase = ANY(%s) AND status IN ('pending', 'failed') AND captured_id IS NULL
-ORDER BY seq
-
 -- name: captured_touches
-SELECT t.name ->> 0, t.name ->> 1, pg_catalog.bool_or(
+SELECT t.name ->> 0 AS schema, t.name ->> 1 AS name, pg_catalog.bool_or(
     e.status = 'skipped' AND coalesce(e.rule, '') <> ALL(%(carried)s)
-    AND coalesce(e.captured ->> 'tag', '') <> ALL(%(dumped)s)), pg_catalog.bool_or(e.status = 'resolved')
+    AND coalesce(e.captured ->> 'tag', '') <> ALL(%(dumped)s)) AS left_out, pg_catalog.bool_or(e.status = 'resolved') AS resolved
 FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.touches) t(name)
 WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
   AND e.status IN ('applied', 'resolved', 'skipped')
@@ -352,7 +350,7 @@ UPDATE pgddl.verifications SET differ = NULL, rows = NULL, verified_at = NULL WH
 -- name: take_range
 DELETE FROM pgddl.verifications v WHERE v.id = %s AND v.differ IS NULL
 RETURNING v.table_id, v.job_id,
-          (SELECT max(o.range_no) FROM pgddl.verifications o WHERE o.table_id = v.table_id AND o.job_id = v.job_id)
+          (SELECT max(o.range_no) FROM pgddl.verifications o WHERE o.table_id = v.table_id AND o.job_id = v.job_id) AS last_no
 
 -- name: tables_with_ranges
 SELECT DISTINCT table_id FROM pgddl.verifications WHERE job_id = %s
@@ -369,10 +367,10 @@ WITH last AS (
     FROM pgddl.verifications v JOIN pgddl.tables t ON t.id = v.table_id
     WHERE t.pipeline = %s AND v.table_id = ANY(%s) ORDER BY v.table_id, v.id DESC
 )
-SELECT v.table_id, count(*) FILTER (WHERE v.differ IS NULL), coalesce(sum(v.rows), 0)::bigint,
+SELECT v.table_id, count(*) FILTER (WHERE v.differ IS NULL) AS ranges_left, coalesce(sum(v.rows), 0)::bigint AS rows,
        (SELECT count(DISTINCT k.key) FROM pgddl.verifications d
         CROSS JOIN LATERAL pg_catalog.jsonb_array_elements_text(d.differ) AS k (key)
-        WHERE d.table_id = v.table_id AND d.job_id = v.job_id)
+        WHERE d.table_id = v.table_id AND d.job_id = v.job_id) AS differ
 FROM pgddl.verifications v JOIN last USING (table_id, job_id) GROUP BY v.table_id, v.job_id
 
 -- name: differing
@@ -412,12 +410,12 @@ INSERT INTO pgddl.finished (pipeline, run, number, event) VALUES (%s, %s, %s, %s
 
 -- name: refreshed_since
 -- The last captured event, and the materialized views that those since the last time have refreshed.
-SELECT (SELECT coalesce(max(e.seq), -1) FROM pgddl.ddl_events e WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s),
+SELECT (SELECT coalesce(max(e.seq), -1) FROM pgddl.ddl_events e WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s) AS upto,
        ARRAY(SELECT DISTINCT ARRAY[o ->> 'schema', o ->> 'name']
              FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.captured -> 'objects') o
              WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured_id IS NOT NULL
                AND e.event ->> 'tag' = 'REFRESH MATERIALIZED VIEW'
-               AND e.seq > coalesce((SELECT f.seq FROM pgddl.finishes f WHERE f.pipeline = e.pipeline AND f.run = e.run), -1))
+               AND e.seq > coalesce((SELECT f.seq FROM pgddl.finishes f WHERE f.pipeline = e.pipeline AND f.run = e.run), -1)) AS names
 
 -- name: set_refreshed
 UPDATE pgddl.finishes SET seq = %s WHERE pipeline = %s AND run = %s

@@ -68,7 +68,7 @@ def run(job: Job) -> StageResult:
         if job.dry_run:
             return stage.run(context)  # type: ignore[no-any-return]
         with context.fenced():
-            journal.start_stage(job.id, number, job.stage, context.lease.token)
+            journal.stage_runs.start(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
         with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
@@ -76,7 +76,7 @@ def run(job: Job) -> StageResult:
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
         with context.fenced():
-            journal.finish_stage(job.id, job.stage, result.to_json())
+            journal.stage_runs.finish(job.id, number, job.stage, result.to_json())
     return result
 
 
@@ -89,8 +89,8 @@ def _finished(job: Job, held: Lease) -> StageResult | None:
     over = finished(job, journal.find())
     if over is not None and not migrations.state(held.conn, "journal")["pending"]:
         with held.conn.transaction():  # whoever began this stage looks for its result there
-            journal.start_stage(job.id, over.run, job.stage, 0)
-            journal.finish_stage(job.id, job.stage, over.to_json())
+            journal.stage_runs.start(job.id, over.run, job.stage, 0)
+            journal.stage_runs.finish(job.id, over.run, job.stage, over.to_json())
     return over
 
 

@@ -13,7 +13,8 @@ from airflow_provider_pgddl.engine.following.schema_gate import validating
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receiving
 from airflow_provider_pgddl.engine.journal.control import Control, Told
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import (
@@ -68,16 +69,16 @@ def run(context: Context) -> StageResult:
         _start_again(context, [t for t in context.tables() if t.id in rewritten])
         follow_ddl(context)
         todo = context.healthy(context.tables(), "created")
-        left = context.journal.chunks_left([t.id for t in todo])
-        todo = [t for t in todo if not t.planned or left.get(t.id, (0, 0))[0] > 0]
+        left = context.journal.chunks.left([t.id for t in todo])
+        todo = [t for t in todo if not t.planned or (t.id in left and left[t.id].chunks)]
     done = _mark_finished(context)
-    progress = context.journal.chunk_progress([t.id for t in context.tables()])
-    return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress[2],
-                          chunks=progress[1], rows_now=rows, bytes_now=size)  # fmt: skip
+    progress = context.journal.chunks.progress([t.id for t in context.tables()])
+    return context.result("done", {t.qualified: {"state": "backfilled"} for t in done}, rows=progress.rows_done,
+                          chunks=progress.chunks_done, rows_now=rows, bytes_now=size)  # fmt: skip
 
 
 def _require_snapshot(context: Context) -> None:
-    if not context.journal.stage_done(context.journal.run, "snapshot"):
+    if not context.journal.stage_runs.done(context.journal.run, "snapshot"):
         raise UsageError("the snapshot has not been taken", todo="run stage snapshot first")
 
 
@@ -112,9 +113,9 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
                     context.pipeline.backfill.chunk_bytes,
                     block_size,
                 )
-                context.journal.set_planned(table.id, now.physical())
+                context.journal.tables.set_planned(table.id, now.physical())
     if fresh:
-        context.journal.analyze_chunks()
+        context.journal.chunks.analyze()
     ids = {t.id for t in healthy}
     return [t for t in context.tables() if t.id in ids]
 
@@ -129,8 +130,8 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
     patience, finished, todo = Patience(context.pipeline.ddl.retry_for, context.say), list[ShareDone](), list(tables)
     progress: Journal | None = None
     # What the gate has closed for meanwhile keeps its chunks for later.
-    while left := context.journal.chunks_left([t.id for t in context.healthy(todo)]):
-        chunks, size = sum(n for n, _ in left.values()), sum(b for _, b in left.values())
+    while left := context.journal.chunks.left([t.id for t in context.healthy(todo)]):
+        chunks, size = sum(one.chunks for one in left.values()), sum(one.bytes for one in left.values())
         if chunks == 0:
             break
         if progress is None:
@@ -187,7 +188,7 @@ def _one_round(
 
 
 def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
-    start = last = journal.chunk_progress(ids)
+    start = last = journal.chunks.progress(ids)
     control, told, token = Control(journal.conn, journal.pipeline), Told(), context.lease.token
     workers, said_at = application_name(journal.pipeline, token, COPY), -WAITING_EVERY
 
@@ -197,18 +198,20 @@ def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # t
         text = told.line(hold)
         if hold or text:
             return text
-        now = chunks, done, rows, size, size_done = journal.chunk_progress(ids)
-        if done == start[1] and journal.conn.execute(queries("catalog")["workers"], [workers]).fetchone() == (0,):
+        now = journal.chunks.progress(ids)
+        done, rows = now.chunks_done, now.rows_done
+        idle = done == start.chunks_done
+        if idle and journal.conn.execute(queries("catalog")["workers"], [workers]).fetchone() == (0,):
             if seconds - said_at < WAITING_EVERY:
                 return None
             said_at = seconds
-            return f"waiting for workers to begin: {duration(seconds)} so far, {chunks - done} chunks to copy"
+            return f"waiting for workers to begin: {duration(seconds)} so far, {now.chunks - done} chunks to copy"
         in_front = context.in_front() if now == last else ""  # whom workers wait for, wherever they are
         last = now
-        rate = (rows - start[2]) / seconds
-        byte_rate = (size_done - start[4]) / seconds
-        left = f", {duration((size - size_done) / byte_rate)} left" if byte_rate else ""
-        return f"{done}/{chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}{in_front}"
+        rate = (rows - start.rows_done) / seconds
+        byte_rate = (now.bytes_done - start.bytes_done) / seconds
+        left = f", {duration((now.bytes - now.bytes_done) / byte_rate)} left" if byte_rate else ""
+        return f"{done}/{now.chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}{in_front}"
 
     return line
 
@@ -222,15 +225,15 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
         def attempt(table: TableRow = table) -> None:
             with context.fenced(table):
                 empty_again(context.target, table)
-                context.journal.unplan(table.id)
+                context.journal.tables.unplan(table.id)
 
         patiently(context, attempt)
 
 
 def _mark_finished(context: Context) -> list[TableRow]:
     tables = [t for t in context.healthy(context.tables(), "created") if t.planned]
-    left = context.journal.chunks_left([t.id for t in tables])
-    done = [t for t in tables if left.get(t.id, (0, 0))[0] == 0]
+    left = context.journal.chunks.left([t.id for t in tables])
+    done = [t for t in tables if t.id not in left or left[t.id].chunks == 0]
     with context.fenced():
         altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.keep})
         done = [t for t in done if t.id not in altered]
@@ -238,5 +241,5 @@ def _mark_finished(context: Context) -> list[TableRow]:
             if table.plan.keep:
                 refuse_code(context.target, table)
                 wait_for_kept(context.target, table)
-        context.journal.set_state("backfilled", [t.id for t in done])
+        context.journal.tables.set_state("backfilled", [t.id for t in done])
     return done

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
 )
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.journal import lease
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
@@ -40,15 +40,15 @@ def run(context: Context) -> StageResult:
         raise UsageError(
             "the swap has not been done", todo="run stage swap first; `pgddl reset` takes an unfinished pipeline away"
         )
-    left = context.journal.follow_ups_left(row.run)
-    if any(failed is None for _, failed in left):
+    left = context.journal.follow_ups.left(row.run)
+    if any(one.failed is None for one in left):
         raise UsageError("the swap has not been finished", todo="run stage swap again, which does what is left")
-    for statement, why in left:
-        context.say(f"was left to you: {statement}; ({why})")
+    for one in left:
+        context.say(f"was left to you: {one.statement}; ({one.failed})")
     if not context.in_place:
         _note_late_ddl(context)
     tables = context.tables()
-    for name, findings in context.journal.mismatches().items():
+    for name, findings in context.journal.blocked_tables.mismatches().items():
         raise PreflightRefused(
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
@@ -62,7 +62,7 @@ def run(context: Context) -> StageResult:
     with context.fenced():
         for table in tables:
             forget_keys(context.target, table)
-        context.journal.set_state("cleaned", [t.id for t in tables])
+        context.journal.tables.set_state("cleaned", [t.id for t in tables])
         context.journal.set_finished()
     forget_capture(context.source, context.name)
     fenced = context.pipeline.swap.fence == "read_only" or any(t.keyless for t in tables)
@@ -74,10 +74,10 @@ def run(context: Context) -> StageResult:
 def _give_up_way_back(context: Context) -> None:
     """From here on nothing can be reverted; the log that the new tables have for that goes with their capture."""
     with context.fenced():
-        for way in context.journal.reverses(context.journal.run):
+        for way in context.journal.ways_back.of(context.journal.run):
             drop_pending(context.target, way.row)
             copy_only_columns.drop_kept(context.target, way.row)
-            context.journal.forget_reverse(way)
+            context.journal.ways_back.forget(way)
 
 
 def _note_late_ddl(context: Context) -> None:
@@ -88,7 +88,7 @@ def _note_late_ddl(context: Context) -> None:
 
 def _finish_ddl_only(context: Context) -> StageResult:
     """Nothing has to be swapped: what is left is to stop listening."""
-    for name, findings in context.journal.mismatches().items():
+    for name, findings in context.journal.blocked_tables.mismatches().items():
         raise PreflightRefused(
             f"is blocked: {'; '.join(findings)}", table=name, todo="`pgddl ddl list` says what waits; then run it again"
         )

@@ -20,7 +20,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     follow_ddl(context, look=True)
     if not context.moves_rows:
-        return context.result("done", events=sum(context.journal.event_counts(row.run).values()))
+        return context.result("done", events=sum(context.journal.dump_events.counts(row.run).values()))
     tables = ready(context)
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}")
@@ -31,7 +31,7 @@ def run(context: Context) -> StageResult:
     last = windows[-1]
     moved = any(w.keys or w.rows for w in windows)
     lag = behind(context.source, last.lsn, last.taken_at)
-    state = "done" if moved or not context.journal.stage_done(row.run, "replay") else "nothing_to_do"
+    state = "done" if moved or not context.journal.stage_runs.done(row.run, "replay") else "nothing_to_do"
     result = tell_lost_commits(context, context.result(
         state, {t.qualified: {"state": t.state} for t in context.healthy(tables)}, windows=len(windows),
         keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,

@@ -22,7 +22,9 @@ from airflow_provider_pgddl.engine.following.table_capture import refuse_late_ch
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, Reverse, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.rights import foreign_code
@@ -104,7 +106,7 @@ def _ways_back(context: Context) -> list[Back]:
     """All tables or none."""
     if not context.pipeline.swap.keep_old:
         raise UsageError("swap.keep_old is false: nothing is kept to go back to")
-    ways = {r.table_id: r for r in context.journal.reverses(context.journal.run)}
+    ways = {r.table_id: r for r in context.journal.ways_back.of(context.journal.run)}
     captured = change_log.captured_roots(context.source, context.name)
     for table in context.tables():
         if table.id in ways and ways[table.id].row.oid in captured:
@@ -181,7 +183,7 @@ def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
                 for kind, name, _ in silenced:
                     disable = sql.SQL(f"ALTER TABLE {{}} DISABLE {kind.upper()} {{}}")
                     conn.execute(disable.format(old, sql.Identifier(name)))
-                context.journal.set_silenced(way, silenced)
+                context.journal.ways_back.set_silenced(way, silenced)
         ready.append((table, replace(way, silenced=silenced)))
     return ready
 
@@ -360,10 +362,10 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
         for table, way in backs:
             _wake(conn, table, way)
             forget_keys(conn, way.row)
-            journal.forget_reverse(way)
+            journal.ways_back.forget(way)
         _refuse_another(conn, journal, tables)
         _are_copies_again(conn, journal, backs)
-        journal.set_state("indexed", [t.id for t in tables])
+        journal.tables.set_state("indexed", [t.id for t in tables])
         journal.set_reverted()
         _pass_over_ddl(context, conn)
         lease.check(conn, context.fence())
@@ -423,8 +425,8 @@ def _are_copies_again(conn: Session, journal: Journal, backs: Sequence[Back]) ->
     digests = copy_digests(conn, [t for t, _ in backs])
     for table, way in backs:
         plan = replace(table.plan, copy_attributes=digests[table.id])
-        journal.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
-        journal.forget_verification(table.id)
+        journal.tables.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
+        journal.verification.forget(table.id)
 
 
 def _refuse_another(conn: Session, journal: Journal, tables: Sequence[TableRow]) -> None:

@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, br
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, TableRow
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
@@ -46,11 +47,11 @@ def run(context: Context) -> StageResult:
         refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
     ingested = _ingest(context)
     tables = context.healthy(context.tables(), "backfilled")
-    if captures_ddl(context) and context.journal.captured_touches(context.journal.run)[0]:
+    if captures_ddl(context) and context.journal.ddl_history.touched(context.journal.run)[0]:
         # What waits to be built may be about columns that have another name by now.
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         tables = context.healthy(context.tables(), "backfilled")
-        done = [t for t in context.journal.tables(context.journal.run) if t.state == "indexed"]
+        done = [t for t in context.journal.tables.of(context.journal.run) if t.state == "indexed"]
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
@@ -96,11 +97,11 @@ def _to_ingest(context: Context) -> list[TableRow]:
 def _build(context: Context, tables: Sequence[TableRow]) -> int:
     """The indexes of large tables first, all beside each other; then table beside table what wants one for itself.
     Small tables share a session."""
-    events = context.journal.events(context.journal.run, ["index"])
+    events = context.journal.dump_events.to_apply(context.journal.run, ["index"])
     own: dict[int | None, list[EventRow]] = {}
     for event in events:
         own.setdefault(event.table_id, []).append(event)
-    sizes = context.journal.chunk_bytes([t.id for t in tables])
+    sizes = context.journal.chunks.bytes([t.id for t in tables])
     small = [t for t in tables if sizes.get(t.id, 0) < SMALL]
     first, last = list[Build](), list[Build]()
     for table in (t for t in tables if sizes.get(t.id, 0) >= SMALL):

@@ -73,11 +73,11 @@ def run(context: Context) -> StageResult:
     if context.pipeline.by_slot:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)
     started = _start_capture(context)
-    if context.journal.stage_done(context.journal.run, "snapshot"):
+    if context.journal.stage_runs.done(context.journal.run, "snapshot"):
         follow_ddl(context, look=True)
     wait_for_older_transactions(context)
     tables = context.tables()
-    state = "done" if started or not context.journal.stage_done(context.journal.run, "setup") else "nothing_to_do"
+    state = "done" if started or not context.journal.stage_runs.done(context.journal.run, "setup") else "nothing_to_do"
     return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables},
                           captured=sum(not t.keyless for t in tables))  # fmt: skip
 
@@ -106,7 +106,7 @@ def _start_capture(context: Context) -> int:
     """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
     no row has been read yet, and the table may have changed since."""
     journal, run = context.journal, context.journal.run
-    known = {t.oid for t in journal.tables(run)}  # by oid: one may have got another name since
+    known = {t.oid for t in journal.tables.of(run)}  # by oid: one may have got another name since
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
     started = 0
@@ -122,7 +122,7 @@ def _start_capture(context: Context) -> int:
             started += 1
             continue
         if keyless is not None:
-            if captures_ddl(context) and journal.stage_done(run, "snapshot"):
+            if captures_ddl(context) and journal.stage_runs.done(run, "snapshot"):
                 continue  # stopped alone by what follows DDL, until it has one
             raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
         if started == 0:
@@ -132,7 +132,7 @@ def _start_capture(context: Context) -> int:
             stop_capture_of(context.source, context.pipeline, oid)
         table, log = capture(context, oid)
         with context.fenced():
-            journal.add_table(run, table, log, first_plan(context.pipeline, table))
+            journal.tables.add(run, table, log, first_plan(context.pipeline, table))
         started += 1
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")

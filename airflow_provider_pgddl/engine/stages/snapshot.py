@@ -24,32 +24,32 @@ from airflow_provider_pgddl.engine.following.source_dump import (
     steps_across,
 )
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.sql import queries
 
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
         raise UsageError("snapshot is about the whole pipeline", todo="run it without --tables")
-    if not context.journal.stage_done(context.journal.run, "setup"):
+    if not context.journal.stage_runs.done(context.journal.run, "setup"):
         raise UsageError("setup has not finished", todo="run stage setup first")
     journal, run_no = context.journal, context.journal.run
     _make_recorded(context)
-    if journal.stage_done(run_no, "snapshot"):
+    if journal.stage_runs.done(run_no, "snapshot"):
         follow_ddl(context, look=True)
     fresh = [t for t in context.healthy(context.tables()) if t.state == "captured"]
-    if not fresh and journal.stage_done(run_no, "snapshot"):
+    if not fresh and journal.stage_runs.done(run_no, "snapshot"):
         return context.result("nothing_to_do")
-    counts = journal.event_counts(run_no)
+    counts = journal.dump_events.counts(run_no)
     if not counts:
         _record_events(context, None)
-    elif late := [t for t in fresh if t.id not in journal.tables_with_events(run_no)]:
+    elif late := [t for t in fresh if t.id not in journal.dump_events.tables(run_no)]:
         _record_events(context, late)
     applied = _apply(context)
     take_copies(context, new := context.healthy(context.tables(), "captured"))
     follow_what_blocks(context, new)
     make_partitions(context, context.healthy(context.tables(), "created"))
-    counts = journal.event_counts(run_no)
+    counts = journal.dump_events.counts(run_no)
     context.say(f"{applied} statements applied, {counts.get('skipped', 0)} skipped")
     return context.result("done", {t.qualified: {"state": t.state} for t in context.tables()}, applied=applied,
                           skipped=counts.get("skipped", 0), pending=counts.get("pending", 0))  # fmt: skip
@@ -58,7 +58,7 @@ def run(context: Context) -> StageResult:
 def _make_recorded(context: Context) -> None:
     """Copies that a run which died has only recorded: DDL that came behind their dump would be taken for shown by a
     dump that is still to come, as long as they are not there."""
-    recorded = context.journal.tables_with_events(context.journal.run)
+    recorded = context.journal.dump_events.tables(context.journal.run)
     if any(t.id in recorded for t in context.healthy(context.tables(), "captured")):
         _apply(context)
 
@@ -79,9 +79,9 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     }
     ids |= {(t.schema, t.name): t.id for t in context.tables()}
     run_no = context.journal.run
-    first = context.journal.next_seq(run_no)
+    first = context.journal.dump_events.next_seq(run_no)
     with context.fenced(), context.target.cursor() as cursor:
-        context.journal.replace_skipped(run_no, [t.id for t in late or ()])
+        context.journal.dump_events.replace_skipped(run_no, [t.id for t in late or ()])
         cursor.executemany(
             queries("journal")["insert_event"],
             [
@@ -93,18 +93,18 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
         if late is not None:
             # What stands on these tables (a view that was taken away or skipped with them) comes after them.
             _revive(context)
-            context.journal.queue_behind(run_no, first, first + len(steps))
+            context.journal.dump_events.queue_behind(run_no, first, first + len(steps))
 
 
 def _revive(context: Context) -> None:
     """What was skipped on account of a table that is no longer blocked is to be done after all."""
-    recorded = context.journal.all_events(context.journal.run)
-    events = {event_id: DdlEvent.from_json(event) for event_id, _, event, _, _ in recorded}
+    recorded = context.journal.dump_events.recorded(context.journal.run)
+    events = {row.id: DdlEvent.from_json(row.event) for row in recorded}
     _, out = without(events.values(), _absent(context))
     still = {id(event) for event in out}
-    for event_id, _, _, status, note in recorded:
-        if status == "skipped" and note == ABSENT and id(events[event_id]) not in still:
-            context.journal.event_status(event_id, "pending")
+    for row in recorded:
+        if row.status == "skipped" and row.note == ABSENT and id(events[row.id]) not in still:
+            context.journal.dump_events.set_status(row.id, "pending")
 
 
 # --- across databases -----------------------------------------------------------------------------------------------
@@ -120,6 +120,6 @@ def _apply(context: Context) -> int:
     run_no = context.journal.run
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
-    events = [e for e in context.journal.events(run_no, phases) if e.table_id not in blocked]
+    events = [e for e in context.journal.dump_events.to_apply(run_no, phases) if e.table_id not in blocked]
     trusted = context.pipeline.trusted_roles
     return apply_in_groups(context.target, context.name, context.fence(), events, trusted, copies_only=context.in_place)

@@ -21,7 +21,7 @@ def run(context: Context) -> StageResult:
     mended = compare_rows(context)
     tables = followed_tables(context)
     verdicts = _verdicts(context, tables)
-    if {t.id for t in tables} == {t.id for t in context.journal.tables(context.journal.run) if not t.keyless}:
+    if {t.id for t in tables} == {t.id for t in context.journal.tables.of(context.journal.run) if not t.keyless}:
         with context.fenced():
             context.journal.require_verify(None)
     figures = {"mended": mended} if context.job.mend else {}

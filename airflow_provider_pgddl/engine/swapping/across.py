@@ -28,7 +28,9 @@ from airflow_provider_pgddl.engine.following.missing_definitions import to_valid
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
@@ -98,16 +100,16 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
         sequences = set_exactly(context)
         keys, later = _add_foreign_keys(context)
-        events = context.journal.events(run_no, ["finish"])
+        events = context.journal.dump_events.to_apply(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
         trusted = context.pipeline.trusted_roles
         after = [e for e in events if e.event["tag"] == "REFRESH MATERIALIZED VIEW" or _is_about(e, later)]
         apply_together(context.target, context.name, [e for e in events if e not in after], trusted)
         for statement in [*(e.statement for e in after), *unfilled(context)]:
-            context.journal.add_follow_up(run_no, statement)
+            context.journal.follow_ups.add(run_no, statement)
         for event in after:
-            context.journal.event_status(event.id, "applied", "after the cut-over")
-        context.journal.set_state("swapped", [t.id for t in tables])
+            context.journal.dump_events.set_status(event.id, "applied", "after the cut-over")
+        context.journal.tables.set_state("swapped", [t.id for t in tables])
         context.journal.set_cut_over()
     return {"sequences": sequences, "foreign_keys": keys, **figures}
 
@@ -128,7 +130,7 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     with context.brief_session("source", "flush") as session:
         flush(session, lsn)
     for table in tables:
-        context.journal.add_follow_up(context.journal.run, analyze(context.target, table.plan.copy))
+        context.journal.follow_ups.add(context.journal.run, analyze(context.target, table.plan.copy))
     return figures
 
 
@@ -257,7 +259,7 @@ def _add_foreign_keys(context: Context) -> tuple[int, set[ConstraintName]]:
     """NOT VALID, which takes no time; they are validated once applications run. Returns how many, and those that come
     only then."""
     run_no = context.journal.run
-    events = context.journal.events(run_no, ["foreign_key"])
+    events = context.journal.dump_events.to_apply(run_no, ["foreign_key"])
     before_18 = catalog.server(context.target).major < 18
     partitioned = _partitioned(context.target, events) if before_18 else set()
     changed, of_partitions, later = list[EventRow](), list[EventRow](), set[ConstraintName]()
@@ -268,18 +270,18 @@ def _add_foreign_keys(context: Context) -> tuple[int, set[ConstraintName]]:
         if parts:
             of_partitions += [replace(event, statement=statement) for _, _, statement in parts]
             for partition, key, _ in parts:
-                context.journal.add_follow_up(run_no, validate_statement(context.target, *partition, key))
-            context.journal.add_follow_up(run_no, validated(event.statement))
+                context.journal.follow_ups.add(run_no, validate_statement(context.target, *partition, key))
+            context.journal.follow_ups.add(run_no, validated(event.statement))
             later.add((table, name))
         elif table in partitioned:  # without a partition there is no row to be checked
             changed.append(replace(event, statement=validated(event.statement)))
         else:
             if not is_not_valid(event.statement):
-                context.journal.add_follow_up(run_no, validate_statement(context.target, *table, name))
+                context.journal.follow_ups.add(run_no, validate_statement(context.target, *table, name))
             changed.append(replace(event, statement=not_valid(event.statement)))
     apply_together(context.target, context.name, [*changed, *of_partitions], context.pipeline.trusted_roles)
     for to_be_validated in to_validate(context):
-        context.journal.add_follow_up(run_no, validate_statement(context.target, *to_be_validated))
+        context.journal.follow_ups.add(run_no, validate_statement(context.target, *to_be_validated))
     return len(events), later
 
 

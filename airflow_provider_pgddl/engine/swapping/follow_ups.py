@@ -36,9 +36,10 @@ def follow_up(context: Context) -> FollowedUp:
     on; a run that a person starts tries it once more."""
     run_no, journal = context.journal.run, context.journal
     done, left = 0, list[dict[str, str]]()
-    for statement, failed in journal.follow_ups_left(run_no):
+    for waiting in journal.follow_ups.left(run_no):
+        statement = waiting.statement
 
-        def attempt(statement: str = statement, failed: str | None = failed) -> str | None:
+        def attempt(statement: str = statement, failed: str | None = waiting.failed) -> str | None:
             with context.fenced():
                 limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
                 try:
@@ -49,10 +50,10 @@ def follow_up(context: Context) -> FollowedUp:
                     if not _is_final(error):
                         raise
                     if failed is None or left or not isinstance(error, (pg.UndefinedObject, pg.UndefinedTable)):
-                        journal.follow_up_failed(run_no, statement, _why(error))
+                        journal.follow_ups.set_failed(run_no, statement, _why(error))
                         return _why(error)
                     # What it was about is gone since it failed: that is a person's answer to it.
-                journal.follow_up_done(run_no, statement)
+                journal.follow_ups.set_done(run_no, statement)
             return None
 
         why = with_tries(context.pipeline.swap, "finishing the swap", attempt)

@@ -23,7 +23,9 @@ from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal, TableRow
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks, what_new_types_break
@@ -146,7 +148,7 @@ def _exchange(
     watch: BlockerWatch,
 ) -> dict[str, Any]:
     journal = Journal(conn, context.name)
-    events = journal.events(context.journal.run, ["finish"])
+    events = journal.dump_events.to_apply(context.journal.run, ["finish"])
     found = _Found.read(context, conn, tables)
     keys, carried = found.keys, found.carried
     rewrites = context.pipeline.rewrites
@@ -202,11 +204,11 @@ def _exchange(
         for name in sorted({parent for _, parent in carried.children} | {(t.schema, t.name) for t, _ in keyless}):
             # A copy is analyzed alone: what a parent and its children have in common is counted once they are one, and
             # what was copied just now only when nobody waits for it.
-            journal.add_follow_up(context.journal.run, analyze(conn, sql.Identifier(*name)))
+            journal.follow_ups.add(context.journal.run, analyze(conn, sql.Identifier(*name)))
         with plans_kept(conn):
             refuse_left_behind(conn, [t.oid for t in tables])
         way_back.start(conn, tables, {t.oid: [asdict(k) for k in lost if k.table_oid == t.oid] for t in tables})
-        journal.set_state("swapped", [t.id for t in tables])
+        journal.tables.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys),
@@ -403,7 +405,7 @@ def _finish(
     for event in events:
         if event.table_id in ids:
             run_event(conn, event, context.pipeline.trusted_roles)
-            journal.event_status(event.id, "applied")
+            journal.dump_events.set_status(event.id, "applied")
 
 
 def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None:
@@ -411,15 +413,15 @@ def add_foreign_key(context: Context, journal: Journal, key: ForeignKey) -> None
     conn = journal.conn
     if statements := partition_by.key_of_partitions(context, conn, (key.schema, key.table), key.name, key.definition):
         for statement in statements:
-            journal.add_follow_up(context.journal.run, statement)
+            journal.follow_ups.add(context.journal.run, statement)
         if key.comment:
-            journal.add_follow_up(context.journal.run, _comment(key).as_string(conn))
+            journal.follow_ups.add(context.journal.run, _comment(key).as_string(conn))
         return
     conn.execute(add_statement(key))
     if key.comment:
         conn.execute(_comment(key))
     if key.validated:
-        journal.add_follow_up(context.journal.run, validate_statement(conn, key.schema, key.table, key.name))
+        journal.follow_ups.add(context.journal.run, validate_statement(conn, key.schema, key.table, key.name))
 
 
 def _comment(key: ForeignKey) -> sql.Composed:

@@ -53,7 +53,7 @@ def carry_indexes(
     if not wanted:
         return
     replace_pending(context, wanted, ["index"])
-    pending = context.journal.events(context.journal.run, ["index"])
+    pending = context.journal.dump_events.to_apply(context.journal.run, ["index"])
     trusted = context.pipeline.trusted_roles
     count = apply_events(context.target, context.name, context.fence(), pending, trusted, copies_only=context.in_place)
     context.say(f"{count} index(es) built that came after the snapshot")

@@ -8,7 +8,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import TableRow
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 
 
 class NotYet(Exception):
@@ -30,7 +30,7 @@ def refuse_unready(context: Context) -> None:
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
     changed = not_compared(context, tables)
-    if changed and context.journal.stage_done(context.journal.run, "verify"):
+    if changed and context.journal.stage_runs.done(context.journal.run, "verify"):
         context.say(f"{', '.join(t.qualified for t in changed)}: changed since the verification, compared again")
         compare_rows(context, changed)
         refuse_blocked(context)
@@ -41,7 +41,7 @@ def refuse_unready(context: Context) -> None:
 
 
 def refuse_blocked(context: Context) -> None:
-    for name, findings in context.journal.mismatches().items():
+    for name, findings in context.journal.blocked_tables.mismatches().items():
         raise PreflightRefused(
             f"is blocked: {'; '.join(findings)}", table=name,
             todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",

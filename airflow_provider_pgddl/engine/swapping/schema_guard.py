@@ -67,7 +67,7 @@ class SchemaGuard:
             return
         dumped = [e for e in settled_dump(context) if e.phase != "noise"]
         (settled, apart), arrived = _equal_now(context), Arrived(context)
-        recorded = context.journal.dumped_events(context.journal.run)
+        recorded = context.journal.dump_events.as_dumped(context.journal.run)
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
             name_as_on_source(context)
@@ -230,7 +230,7 @@ class _Explained:
     taken at the person's word."""
 
     def __init__(self, context: Context, apart: Collection[Name]):
-        carried, left_out, self._resolved = context.journal.captured_touches(context.journal.run)
+        carried, left_out, self._resolved = context.journal.ddl_history.touched(context.journal.run)
         self._names = carried - left_out
         self._context, self._apart = context, apart
         self._roles = {role for (role,) in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}

@@ -13,7 +13,8 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.pipelines import Journal, TableRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Column, Table
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
@@ -81,7 +82,7 @@ class WayBack:
             live = now[self._copies[table.id].oid]
             plan = replace(self._plans[table.id], copy_attributes=digests[table.id])
             log = change_log.log_name(name, live.oid)
-            journal.add_reverse(table.id, live, log, plan, defined[live.oid], lost.get(table.oid, ()))
+            journal.ways_back.add(table.id, live, log, plan, defined[live.oid], lost.get(table.oid, ()))
 
     def _is_same(self, table: TableRow, copy: Table) -> bool:
         known = self._copies.get(table.id)

@@ -1,0 +1,51 @@
+"""Chunks: how far the blocks of each table have been read. Workers claim them in `rows.chunks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.journal.section import Section
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksLeft:
+    """Of a table: chunks that are not done, and their bytes."""
+
+    table_id: int
+    chunks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkProgress:
+    chunks: int
+    chunks_done: int
+    rows_done: int
+    bytes: int
+    bytes_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class _TableBytes:
+    table_id: int
+    bytes: int
+
+
+class Chunks(Section):
+    def left(self, ids: Sequence[int]) -> dict[int, ChunksLeft]:
+        """Per table that has any chunks, done or not."""
+        return {left.table_id: left for left in self._rows(ChunksLeft, "chunks_left", [list(ids)])}
+
+    def analyze(self) -> None:
+        """Without statistics a claim would sort all chunks that are left, each time; autovacuum may take a minute."""
+        self._write("analyze_chunks", [])
+
+    def bytes(self, ids: Sequence[int]) -> dict[int, int]:
+        """Those of each table's chunks; a table without any is left out."""
+        return {one.table_id: one.bytes for one in self._rows(_TableBytes, "chunk_bytes", [list(ids)])}
+
+    def progress(self, ids: Sequence[int]) -> ChunkProgress:
+        progress = self._row(ChunkProgress, "chunk_progress", [list(ids)])
+        assert progress is not None
+        return progress

@@ -1,0 +1,71 @@
+"""What captured DDL tells of relations and objects: read from the events that `ddl` has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT
+from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.model.names import Name
+
+# Why a statement needs nothing of its own any more.
+SHOWN = "the snapshot shows it already"
+WAITS = "the dump that is taken when its time has come shows it"
+WAS_THERE = "IF NOT EXISTS has added nothing"
+# Commands for what a swap takes from its own dump, in scope or not.
+_DUMPED = [
+    *(
+        f"{verb} {what}"
+        for what in ("INDEX", "STATISTICS", "TRIGGER", "POLICY", "RULE")
+        for verb in ("CREATE", "ALTER", "DROP")
+    ),
+    "GRANT",
+    "REVOKE",
+    "COMMENT",
+    "SECURITY LABEL",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedStatements:
+    """A captured event, and what was run of it."""
+
+    captured: CapturedEvent
+    statements: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    schema: str
+    name: str
+    left_out: bool
+    resolved: bool
+
+
+class DdlHistory(Section):
+    def statements_about(self, run: int, oid: int) -> list[AppliedStatements]:
+        """Of every applied event that a relation of the source is in; without those that found a column of the same
+        name on the target."""
+        return self._rows(AppliedStatements, "captured_statements", [self.pipeline, run, str(oid), WAS_THERE])
+
+    def touched(self, run: int) -> tuple[set[Name], set[Name], set[Name]]:
+        """(what captured events were about, of that what one was about that the scope left out, and what one that a
+        person resolved)."""
+        args = {"pipeline": self.pipeline, "run": run, "carried": [SHOWN, WAITS, WITHIN_REBUILT], "dumped": _DUMPED}
+        found = {(t.schema, t.name): t for t in self._rows(_Touched, "captured_touches", args)}
+        left_out = {name for name, t in found.items() if t.left_out}
+        return set(found), left_out, {name for name, t in found.items() if t.resolved}
+
+    def was_dropped(self, run: int, oid: int) -> bool:
+        """Whether an event that dropped this relation on the source has been applied."""
+        return bool(self._value("was_dropped", [self.pipeline, run, oid]))
+
+    def detached(self, run: int) -> set[int]:
+        """The relations that an applied event has made partitions no more."""
+        return set(self._values("detached", [self.pipeline, run]))
+
+    def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
+        """Those of the relations that were partitions from their creation on, so were captured while empty."""
+        return set(self._values("born_as_partitions", [list(oids), self.pipeline, run]))

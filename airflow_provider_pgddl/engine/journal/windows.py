@@ -1,0 +1,50 @@
+"""Windows of replay: their numbers, what each has moved, and which snapshot of the source it has shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_provider_pgddl.engine.journal.section import Section
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSnapshot:
+    """A snapshot of the source that the target has shown the rows of in full."""
+
+    lsn: str
+    taken_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsSummary:
+    windows: int
+    keys: int
+    rows: int
+    last: datetime | None
+
+
+class Windows(Section):
+    def add(
+        self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime, lsn: str | None = None
+    ) -> int:
+        """Notes a window under the next number (above `after`), late in its transaction: runs over other tables
+        number theirs in the same row. Returns the number.
+
+        `lsn`: where the source's WAL was at the snapshot of a window over all tables that rows are followed of."""
+        number = int(self._value("next_window", [after, self.pipeline]))
+        self._write("insert_window", [self.pipeline, number, run, keys, rows, pending, taken_at, lsn])
+        return number
+
+    def last_complete(self, run: int) -> ShownSnapshot | None:
+        return self._row(ShownSnapshot, "last_complete", [self.pipeline, run])
+
+    def last_read(self, run: int) -> str | None:
+        """Where the source's WAL was at the last window's snapshot; None where that is not known."""
+        lsn: str | None = self._value("last_read", [self.pipeline, run])
+        return lsn
+
+    def summary(self, run: int) -> WindowsSummary:
+        summary = self._row(WindowsSummary, "windows", [self.pipeline, run])
+        assert summary is not None
+        return summary
