@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, PgddlError
 from airflow_provider_pgddl.engine.following import sequences
-from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
+from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rows import checksums
@@ -255,10 +255,17 @@ def test_a_view_that_a_swap_tells_anew_runs_nothing_where_it_is_read(
 
 def plan_of(schema: str, name: str, key: str, type_: str) -> Plan:
     return Plan(
-        schema=schema, name=name, oid=0, partitioned=False, copy_schema=schema, copy_name=name, columns=(key,),
-        expressions=(f'"{key}"',), binary=True, key=(key,), key_types=(type_,), key_domains=(False,), key_binary=True,
-        key_operators=("OPERATOR(pg_catalog.=)",), copies={}, keepers=Keepers("mallory", "mallory"),
-    )  # fmt: skip
+        schema=schema,
+        name=name,
+        oid=0,
+        partitioned=False,
+        copy_schema=schema,
+        copy_name=name,
+        columns=PlanColumns((key,), (f'"{key}"',), True),
+        key=PlanKey((key,), (type_,), ("OPERATOR(pg_catalog.=)",), (False,), True),
+        copies={},
+        keepers=Keepers("mallory", "mallory"),
+    )
 
 
 def test_the_schema_of_a_locked_table_keeps_its_name(dsn: str, conn: Session) -> None:

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.rows import fill as fill_rows
 from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, TableToCopy, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, copy_digests, hold_copies
@@ -55,7 +55,7 @@ class ByHand:
     def plan(self, name: str, **fields: Any) -> Plan:
         """Changes a plan as it is recorded."""
         table = self.table(name)
-        plan = replace(table.plan, **fields)
+        plan = Plan.from_json(table.plan.to_json() | fields)
         args = [Jsonb(plan.to_json()), table.id]
         self.replica.target.execute("UPDATE pgddl.tables SET plan = %s WHERE id = %s", args)
         return plan
@@ -278,8 +278,9 @@ def test_many_copies_cost_as_many_statements_as_one(
 ) -> None:
     names = [f"t{n}" for n in range(200)]
     do(target_dsn, *(f"CREATE TABLE {name} (id int)" for name in names))
+    columns = PlanColumns((), (), False)
     plans = {
-        n: Plan("public", name, 0, False, "public", name, (), (), False, (), (), (), (), False, {}, copy_attributes="x")
+        n: Plan("public", name, 0, False, "public", name, columns, PlanKey(), {}, copy_attributes="x")
         for n, name in enumerate(names)
     }
     with connect(target_dsn, purpose="test") as conn, conn.transaction():

@@ -334,7 +334,8 @@ def test_c05_the_kept_columns_change_while_rows_are_away(noted: ByHand) -> None:
     assert noted.pipeline.journal("SELECT DISTINCT score FROM people") == [(5,)]
     with noted.replica.target.transaction():
         copy_only_columns.fit(noted.replica.target, noted.table("people"))
-        copy_only_columns.fit(noted.replica.target, replace(table, plan=replace(table.plan, keep=(), keep_types=())))
+        columns = replace(table.plan.columns, kept=(), kept_types=())
+        copy_only_columns.fit(noted.replica.target, replace(table, plan=replace(table.plan, columns=columns)))
     assert noted.pipeline.journal("SELECT relname FROM pg_class WHERE relname LIKE 'kept%' AND relkind = 'r'") == []
 
 
@@ -481,7 +482,7 @@ def test_c05_at_random_while_blocks_are_copied(people: Lifecycle) -> None:
             for thread in writers:
                 thread.join()
         whose = dict(people.on_source("SELECT who, legacy FROM people"))
-        left = [name for name in table.plan.columns if name != "legacy"]
+        left = [name for name in table.plan.columns.names if name != "legacy"]
         do(people.source, "ALTER TABLE people ALTER COLUMN legacy TYPE text USING NULL")  # as if it were gone
         physical = catalog.describe(hand.replica.watcher, [table.oid], change_log.trigger_names(people.name))
         hand.plan("people", columns=left, expressions=left, keep=("legacy",), keep_types=("text",))

@@ -298,7 +298,7 @@ def test_what_is_not_found_by_its_key_still_differs(
     source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a type whose values are not found again by what they were printed as."""
-    monkeypatch.setattr(checksums, "wider_types", lambda plan: list(plan.key_types))
+    monkeypatch.setattr(checksums, "wider_types", lambda plan: list(plan.key.types))
     execute(source_dsn, "CREATE TABLE t (k text, f real, n int, PRIMARY KEY (k, f, n))")
     execute(source_dsn, f"INSERT INTO t SELECT 'k', 0.5, i FROM generate_series(1, {ROWS}) i")
     alter = ["ALTER COLUMN f TYPE double precision"]

@@ -98,7 +98,7 @@ def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:
     return sql.SQL(_Q["body"]).format(
         copy=plan.copy, copy_only=plan.copy_only, log=log_table(table.log_table), most=sql.Literal(MOST_ROWS),
         as_made_for=as_made_for, lock_timeout=sql.Literal(LOCK_TIMEOUT),
-        columns=plan.column_list, expressions=plan.select_list, source=plan.source,
+        columns=plan.columns.list, expressions=plan.columns.select_list, source=plan.source,
         copy_old=_same(plan, "c", "old"), source_new=_same(plan, "t", "new"), source_old=_same(plan, "t", "old"),
         same_key=_same(plan, "new", "old"),
     )  # fmt: skip
@@ -107,7 +107,7 @@ def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:
 def _same(plan: Plan, row: str, record: str) -> sql.Composed:
     """`row.id = old.id::bigint AND …` as in Plan.key_join; the trigger's records are called old and new."""
     keys: Sequence[tuple[str, str, bool, str]] = tuple(
-        zip(plan.key, plan.key_types, plan.key_domains, plan.key_operators, strict=True)
+        zip(plan.key.columns, plan.key.types, plan.key.domains, plan.key.operators, strict=True)
     )
     return sql.SQL(" AND ").join(
         equal(

@@ -299,10 +299,10 @@ def go_back(source: Session, target: Session, pipeline: str, tables: Sequence[Ta
         return
     there = {log for (log,) in target.execute(_Q["logs_there"], [[t.log_table for t in tables]])}
     for table in (t for t in tables if t.log_table in there):
-        old, new = table.plan.key_list("old_"), table.plan.key_list("new_")
+        old, new = table.plan.key.list("old_"), table.plan.key.list("new_")
         to_new = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(sql.Identifier(f"old_{n}"), sql.Identifier(f"new_{n}"))
-            for n in range(1, len(table.plan.key) + 1)
+            for n in range(1, len(table.plan.key.columns) + 1)
         )
         for name in ("keep_old_keys", "keep_new_keys", "forget_never_was"):
             statement = sql.SQL(_Q[name]).format(

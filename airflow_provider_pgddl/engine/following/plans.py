@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.model.plan import Plan, Split, make_plan
+from airflow_provider_pgddl.engine.model.plan import ColumnChoice, Plan, Split, make_plan
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import column_name, written
@@ -55,9 +55,9 @@ def values_missing(old: Plan, new: Plan, recorded: Collection[int], brought: Col
     `recorded` are the source's columns when `old` was made, `brought` those that applied DDL has added to the copy
     since, with the values that old rows show on the source.
     """
-    known = {copy: (source, _is_cast(old, name)) for name, (source, copy, _) in old.pairs.items()}
-    expressions = dict(zip(old.columns, old.expressions, strict=True))
-    for name, (source, copy, _) in new.pairs.items():
+    known = {copy: (source, _is_cast(old, name)) for name, (source, copy, _) in old.columns.pairs.items()}
+    expressions = dict(zip(old.columns.names, old.columns.expressions, strict=True))
+    for name, (source, copy, _) in new.columns.pairs.items():
         before, was_cast = known.get(copy, (-1, False))
         if before != source:
             if source in brought and source not in recorded:
@@ -69,7 +69,7 @@ def values_missing(old: Plan, new: Plan, recorded: Collection[int], brought: Col
 
 
 def _expression(plan: Plan, column: str) -> str:
-    return plan.expressions[plan.columns.index(column)]
+    return plan.columns.expressions[plan.columns.names.index(column)]
 
 
 def _is_cast(plan: Plan, column: str) -> bool:
@@ -92,17 +92,19 @@ def _plan(
     return make_plan(
         table,
         copy_schema=copy_schema(table.schema) if pipeline.in_place else table.schema,
-        skip=skip,
-        using={a.column: a.using for a in actions if a.using and a.column},
-        dropped=_columns(actions, "DROP COLUMN"),
-        casts=verdict.casts,
-        retyped={*_columns(actions, "TYPE"), *verdict.retyped},
-        nulls=verdict.nulls,
-        taken=verdict.taken,
-        keep=keep,
-        keep_types=_types(copy, keep) if copy else (),
-        left_out={str(c.attnum): written(*name, c.name) for c in table.columns if c.name in skip} | dict(skipped),
-        pairs=_pairs(table, copy, plan_columns(table, skip, actions, verdict)) if copy else {},
+        choice=ColumnChoice(
+            skip=skip,
+            using={a.column: a.using for a in actions if a.using and a.column},
+            dropped=_columns(actions, "DROP COLUMN"),
+            casts=verdict.casts,
+            retyped={*_columns(actions, "TYPE"), *verdict.retyped},
+            nulls=verdict.nulls,
+            taken=verdict.taken,
+            kept=keep,
+            kept_types=_types(copy, keep) if copy else (),
+            left_out={str(c.attnum): written(*name, c.name) for c in table.columns if c.name in skip} | dict(skipped),
+            pairs=_pairs(table, copy, plan_columns(table, skip, actions, verdict)) if copy else {},
+        ),
         copy_attributes=digest,
         keyless=pipeline.tables.keyless == "copy_at_swap",
         split=split_of(pipeline, name),

@@ -135,7 +135,7 @@ def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
             f"the copy {plan.copy_schema}.{plan.copy_name} is not there", table=table.qualified,
             todo="`pgddl reset` the pipeline and start again",
         )  # fmt: skip
-    for name in plan.key:
+    for name in plan.key.columns:
         was, now = source.column(name), copy.column(name)
         if was and now and judge_cast(was.type, now.type, key=True).kind not in ("same", "safe"):
             raise StageFailed(
@@ -204,7 +204,7 @@ def _fresh(
     if (now.key is None and not table.keyless) or verdict.mismatches:
         plan = table.plan  # nothing to plan with
     elif copy is None:
-        plan = first_plan(context.pipeline, now, table.plan.left_out)
+        plan = first_plan(context.pipeline, now, table.plan.columns.left_out)
     else:
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
     plan = replace(plan, keepers=table.plan.keepers)
@@ -269,7 +269,7 @@ def _was_stopped(context: Context, table: TableRow) -> bool:
 
 def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     """Why rows that the copy has cannot be what the source has, although nothing happened there."""
-    if table.state == "captured" or not table.plan.pairs:
+    if table.state == "captured" or not table.plan.columns.pairs:
         return None
     gone = len(table.physical.keys() - look.fresh.physical.keys())
     if was_rewritten(table.copy_physical, look.fresh.copy_physical, gone):
@@ -339,7 +339,7 @@ def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Tabl
 def _follow_source(context: Context, table: TableRow, look: Look) -> None:
     """The source's table is another than its version says."""
     change = change_of(
-        table.version, table.physical, table.plan.key, table.plan.key_types, look.now,
+        table.version, table.physical, table.plan.key.columns, table.plan.key.types, look.now,
         lost_track=look.lost_track, born_empty=_born_empty(context, table, look.now),
     )  # fmt: skip
     if change.what == "capture":

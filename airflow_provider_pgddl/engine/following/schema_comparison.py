@@ -116,7 +116,7 @@ def _skipped(pipeline: Pipeline, source: TableModel | None, row: TableRow | None
     if source is None:
         return {}
     numbers = {c.name: c.attnum for c in source.columns}
-    return skipped_columns(pipeline, (source.schema, source.name), numbers, row.plan.left_out if row else {})
+    return skipped_columns(pipeline, (source.schema, source.name), numbers, row.plan.columns.left_out if row else {})
 
 
 def altered_columns(pipeline: Pipeline, name: Name) -> set[str]:

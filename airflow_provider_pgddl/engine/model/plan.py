@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,26 +46,109 @@ class Keepers:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Source relation, copy, the replicated columns with what is read for each, and the key.
+class PlanKey:
+    """The key by which rows are told apart; a table without one has no columns in it, and its changes are not followed.
 
-    `expressions[i]` is SQL over the source's columns that yields `columns[i]` of the copy. `key_types` have domains
-    resolved and no typmod, so that a log table takes whatever the column may come to hold. `partitioned`: read and
-    written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on the copy's side.
+    `types` have domains resolved and no typmod, so that a log table takes whatever the column may come to hold. Tables
+    of log, pending and staged keys have it as k1, k2, …"""
 
-    Without a `key` no change of a row can be followed: such a table is copied whole at the swap.
+    columns: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    domains: tuple[bool, ...] = ()
+    binary: bool = True
 
-    `keep` are columns of the copy that nobody writes and whose values stay, with their types in `keep_types`.
+    def __bool__(self) -> bool:
+        return bool(self.columns)
+
+    def list(self, prefix: str = "k") -> sql.Composed:
+        """k1, k2, …"""
+        return sql.SQL(", ").join(sql.Identifier(f"{prefix}{i}") for i in range(1, len(self.columns) + 1))
+
+    def definitions(self, *prefixes: str, not_null: bool = False) -> sql.Composed:
+        """Column definitions for tables of keys, one group a prefix."""
+        suffix = sql.SQL(" NOT NULL") if not_null else sql.SQL("")
+        return sql.SQL(", ").join(
+            sql.Identifier(f"{p}{i}") + sql.SQL(" ") + sql.SQL(t) + suffix
+            for p in prefixes
+            for i, t in enumerate(self.types, 1)
+        )
+
+    @property
+    def digest(self) -> str:
+        """Tells tables of keys apart that a session makes before and after the key changes."""
+        return hashlib.sha256(",".join(self.types).encode()).hexdigest()[:8]
+
+    def same(self, left: str, left_prefix: str, right: str, right_prefix: str) -> sql.Composed:
+        """`left.k1 = right.k1 AND …` between two tables of keys, with the key's own equality."""
+        return sql.SQL(" AND ").join(
+            equal(operator, sql.Identifier(left, f"{left_prefix}{i}"), sql.Identifier(right, f"{right_prefix}{i}"))
+            for i, operator in enumerate(self.operators, 1)
+        )
+
+    def join(self, row: str, keys: str, prefix: str = "k") -> sql.Composed:
+        """`row.id = keys.k1 AND …` with the key's own equality; a domain is compared as what it is stored as."""
+        return sql.SQL(" AND ").join(
+            equal(
+                op,
+                sql.Identifier(row, c) + sql.SQL("::" + type_ if domain else ""),
+                sql.Identifier(keys, f"{prefix}{i}"),
+            )
+            for i, (c, type_, domain, op) in enumerate(
+                zip(self.columns, self.types, self.domains, self.operators, strict=True), 1
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanColumns:
+    """The columns of the copy that rows are written to: `expressions[i]` is SQL over the source's columns that yields
+    `names[i]`; `binary` whether rows may travel so.
+
     `left_out` maps a source column's attnum (as text) to the name under which the pipeline skips it. `pairs` maps each
-    of `columns` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
+    of `names` to [its attnum on the source, 0 where it is written as NULL; its attnum in the copy; its type there].
+    `kept` are columns of the copy that nobody writes and whose values stay, with their types in `kept_types`."""
+
+    names: tuple[str, ...]
+    expressions: tuple[str, ...]
+    binary: bool
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    pairs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    kept_types: tuple[str, ...] = ()
+
+    @property
+    def list(self) -> sql.Composed:
+        return sql.SQL(", ").join(map(sql.Identifier, self.names))
+
+    @property
+    def select_list(self) -> sql.Composed:
+        """What a row of the copy is made of. The expressions were composed by us or parsed from the pipeline file."""
+        return sql.SQL(", ").join(sql.SQL(e) for e in self.expressions)
+
+
+@dataclass(frozen=True, slots=True)
+class ReversePlan:
+    """What only the way back from a swap needs: `proof` maps a column of the source to [SQL over the copy's columns
+    that has to yield its value again, its type there, whether it is a number]; `echo` is the log of what is written to
+    the copy, in which a window leaves nothing of its own; `serials` maps a serial's sequence to the type that it had,
+    None where an older version has not noted it."""
+
+    proof: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    echo: str = ""
+    serials: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Source relation, copy, what is written to it, and the key.
+
+    `partitioned`: read and written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on
+    the copy's side. Without a `key` no change of a row can be followed: such a table is copied whole at the swap.
+
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
-    are copied.
-
-    Of the way back from a swap: `proof` maps a column of the source to [SQL over the copy's columns that has to yield
-    its value again, its type there, whether it is a number]; `echo` is the log of what is written to the copy, in
-    which a window leaves nothing of its own; `serials` maps a serial's sequence to the type that it had, None where an
-    older version has not noted it."""
+    are copied."""
 
     schema: str
     name: str
@@ -73,25 +156,13 @@ class Plan:
     partitioned: bool
     copy_schema: str
     copy_name: str
-    columns: tuple[str, ...]
-    expressions: tuple[str, ...]
-    binary: bool
-    key: tuple[str, ...]
-    key_types: tuple[str, ...]
-    key_operators: tuple[str, ...]
-    key_domains: tuple[bool, ...]
-    key_binary: bool
-    copies: dict[str, tuple[str, str]]
-    keep: tuple[str, ...] = ()
-    keep_types: tuple[str, ...] = ()
-    left_out: dict[str, str] = field(default_factory=dict)
-    pairs: dict[str, list[Any]] = field(default_factory=dict)
+    columns: PlanColumns
+    key: PlanKey
+    copies: Mapping[str, tuple[str, str]]
     copy_attributes: str = ""
     split: Split | None = None
     order: tuple[str, ...] = ()
-    proof: dict[str, list[Any]] = field(default_factory=dict)
-    echo: str = ""
-    serials: dict[str, str] | None = None
+    reverse: ReversePlan = ReversePlan()
     keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
@@ -113,117 +184,99 @@ class Plan:
         """The copy in DELETE, SELECT and TRUNCATE: without the children of an inheritance parent."""
         return self.copy if self.partitioned or self.split else sql.SQL("ONLY {}").format(self.copy)
 
-    @property
-    def column_list(self) -> sql.Composed:
-        return sql.SQL(", ").join(map(sql.Identifier, self.columns))
-
-    @property
-    def select_list(self) -> sql.Composed:
-        """What a row of the copy is made of. The expressions were composed by us or parsed from the pipeline file."""
-        return sql.SQL(", ").join(sql.SQL(e) for e in self.expressions)
-
-    def key_list(self, prefix: str = "k") -> sql.Composed:
-        """k1, k2, … : the columns of log, pending and staging tables."""
-        return sql.SQL(", ").join(sql.Identifier(f"{prefix}{i}") for i in range(1, len(self.key) + 1))
-
-    def key_definitions(self, *prefixes: str, not_null: bool = False) -> sql.Composed:
-        """Column definitions for those tables, one group a prefix."""
-        suffix = sql.SQL(" NOT NULL") if not_null else sql.SQL("")
-        return sql.SQL(", ").join(
-            sql.Identifier(f"{p}{i}") + sql.SQL(" ") + sql.SQL(t) + suffix
-            for p in prefixes
-            for i, t in enumerate(self.key_types, 1)
-        )
-
-    @property
-    def key_digest(self) -> str:
-        """Tells tables of keys apart that a session makes before and after the key changes."""
-        return hashlib.sha256(",".join(self.key_types).encode()).hexdigest()[:8]
-
-    def same_key(self, left: str, left_prefix: str, right: str, right_prefix: str) -> sql.Composed:
-        """`left.k1 = right.k1 AND …` between two of those tables, with the key's own equality."""
-        return sql.SQL(" AND ").join(
-            equal(operator, sql.Identifier(left, f"{left_prefix}{i}"), sql.Identifier(right, f"{right_prefix}{i}"))
-            for i, operator in enumerate(self.key_operators, 1)
-        )
-
-    def key_join(self, row: str, keys: str, prefix: str = "k") -> sql.Composed:
-        """`row.id = keys.k1 AND …` with the key's own equality; a domain is compared as what it is stored as."""
-        return sql.SQL(" AND ").join(
-            equal(
-                op,
-                sql.Identifier(row, c) + sql.SQL("::" + type_ if domain else ""),
-                sql.Identifier(keys, f"{prefix}{i}"),
-            )
-            for i, (c, type_, domain, op) in enumerate(
-                zip(self.key, self.key_types, self.key_domains, self.key_operators, strict=True), 1
-            )
-        )
-
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "keepers"}
+        """As the journal keeps it: flat, as versions before the parts had it, and without the keepers."""
+        key, columns, reverse = self.key, self.columns, self.reverse
+        return {
+            **{name: getattr(self, name) for name in _RELATIONS},
+            "columns": columns.names,
+            "expressions": columns.expressions,
+            "binary": columns.binary,
+            "key": key.columns,
+            "key_types": key.types,
+            "key_operators": key.operators,
+            "key_domains": key.domains,
+            "key_binary": key.binary,
+            "copies": self.copies,
+            "keep": columns.kept,
+            "keep_types": columns.kept_types,
+            "left_out": columns.left_out,
+            "pairs": columns.pairs,
+            "copy_attributes": self.copy_attributes,
+            "split": asdict(self.split) if self.split else None,
+            "order": self.order,
+            "proof": reverse.proof,
+            "echo": reverse.echo,
+            "serials": reverse.serials,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Plan:
-        tuples = ("columns", "expressions", "key", "key_types", "key_operators", "key_domains", "keep", "keep_types",
-                  "order")  # fmt: skip
-        fields = dict(value) | {name: tuple(value[name]) for name in tuples if name in value}
-        if split := value.get("split"):
-            fields["split"] = Split(**split | {"settings": tuple(split["settings"])})
-        return cls(**fields | {"copies": {k: tuple(v) for k, v in value["copies"].items()}})
+        split = value.get("split")
+        return cls(
+            **{name: value[name] for name in _RELATIONS},
+            columns=PlanColumns(
+                names=tuple(value["columns"]),
+                expressions=tuple(value["expressions"]),
+                binary=value["binary"],
+                left_out=value.get("left_out", {}),
+                pairs=value.get("pairs", {}),
+                kept=tuple(value.get("keep", ())),
+                kept_types=tuple(value.get("keep_types", ())),
+            ),
+            key=PlanKey(
+                columns=tuple(value["key"]),
+                types=tuple(value["key_types"]),
+                operators=tuple(value["key_operators"]),
+                domains=tuple(value["key_domains"]),
+                binary=value["key_binary"],
+            ),
+            copies={leaf: tuple(name) for leaf, name in value["copies"].items()},
+            copy_attributes=value.get("copy_attributes", ""),
+            split=Split(**split | {"settings": tuple(split["settings"])}) if split else None,
+            order=tuple(value.get("order", ())),
+            reverse=ReversePlan(value.get("proof", {}), value.get("echo", ""), value.get("serials")),
+        )
+
+
+_RELATIONS = ("schema", "name", "oid", "partitioned", "copy_schema", "copy_name")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """What becomes of a table's columns.
+
+    `skip` are not replicated, `dropped` the copy does not have; `using` are expressions from rewrite.alter, `casts`
+    those of the schema policy; `retyped` have another type on the copy (and cannot travel in binary); `nulls` are
+    columns of the copy alone that are written as NULL; `taken` are generated columns whose values are copied. `kept`,
+    `kept_types`, `left_out` and `pairs` are recorded as `PlanColumns` says."""
+
+    skip: Collection[str] = ()
+    dropped: Collection[str] = ()
+    using: Mapping[str, str] = field(default_factory=dict)
+    casts: Mapping[str, str] = field(default_factory=dict)
+    retyped: Collection[str] = ()
+    nulls: Sequence[str] = ()
+    taken: Collection[str] = ()
+    kept: Sequence[str] = ()
+    kept_types: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    pairs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 def make_plan(
     table: Table,
     *,
     copy_schema: str,
-    skip: Iterable[str] = (),
-    using: Mapping[str, str] | None = None,
-    casts: Mapping[str, str] | None = None,
-    dropped: Iterable[str] = (),
-    retyped: Iterable[str] = (),
-    nulls: Iterable[str] = (),
-    taken: Iterable[str] = (),
-    keep: Iterable[str] = (),
-    keep_types: Iterable[str] = (),
-    left_out: Mapping[str, str] | None = None,
-    pairs: Mapping[str, list[Any]] | None = None,
+    choice: ColumnChoice | None = None,
     copy_attributes: str = "",
     keyless: bool = False,
     split: Split | None = None,
     order: Iterable[str] = (),
 ) -> Plan:
     """The plan for a table as the catalog shows it; PreflightRefused for one without a key, where `keyless` does not
-    allow that.
-
-    `skip` are columns that are not replicated, `dropped` columns that the copy does not have, `using` expressions from
-    rewrite.alter, `casts` those of the schema policy, `retyped` columns whose type on the copy differs (they cannot
-    travel in binary), `nulls` columns of the copy alone that are written as NULL, `taken` generated columns whose
-    values are copied. The rest is recorded as Plan says.
-    """
-    if table.key is None and not keyless:
-        raise PreflightRefused(
-            "has no key that identifies its rows",
-            table=table.qualified,
-            todo="give it a primary key, leave it out under tables.exclude, or set tables.keyless: copy_at_swap",
-            sql=f'ALTER TABLE "{table.schema}"."{table.name}" ADD PRIMARY KEY (…);',
-        )
-    without = {*skip, *dropped}
-    by_name = {c.name: c for c in table.columns}
-    key_columns = table.key.columns if table.key else ()
-    missing = [k for k in key_columns if k in without]
-    if missing:
-        raise PreflightRefused(
-            f"key column {missing[0]!r} cannot be left out",
-            table=table.qualified,
-            todo="remove it from skip_columns or rewrite.alter",
-        )
-    copied = set(taken)
-    columns = [c for c in table.columns if (not c.generated or c.name in copied) and c.name not in without]
-    key = [by_name[k] for k in key_columns]
-    made = {**(using or {}), **(casts or {})}
-    expressions = [made.get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
-    nulls, as_text = tuple(nulls), {*retyped, *made}
+    allow that."""
+    choice = choice or ColumnChoice()
     return Plan(
         schema=table.schema,
         name=table.name,
@@ -231,20 +284,54 @@ def make_plan(
         partitioned=table.kind == "p",
         copy_schema=copy_schema,
         copy_name=table.name,
-        columns=(*(c.name for c in columns), *nulls),
-        expressions=(*expressions, *("NULL" for _ in nulls)),
-        binary=not nulls and all(c.binary and c.name not in as_text for c in columns),
-        key=key_columns,
-        key_types=tuple(c.base_type for c in key),
-        key_operators=table.key.operators if table.key else (),
-        key_domains=tuple(c.domain for c in key),
-        key_binary=all(c.binary for c in key),
+        columns=_columns(table, choice),
+        key=_key(table, {*choice.skip, *choice.dropped}, keyless=keyless),
         copies={str(leaf.oid): (copy_schema if table.kind != "p" else leaf.schema, leaf.name) for leaf in table.leaves},
-        keep=tuple(keep),
-        keep_types=tuple(keep_types),
-        left_out=dict(left_out or {}),
-        pairs=dict(pairs or {}),
         copy_attributes=copy_attributes,
         split=split,
         order=tuple(order),
+    )
+
+
+def _key(table: Table, without: Collection[str], *, keyless: bool) -> PlanKey:
+    if table.key is None:
+        if keyless:
+            return PlanKey()
+        raise PreflightRefused(
+            "has no key that identifies its rows",
+            table=table.qualified,
+            todo="give it a primary key, leave it out under tables.exclude, or set tables.keyless: copy_at_swap",
+            sql=f'ALTER TABLE "{table.schema}"."{table.name}" ADD PRIMARY KEY (…);',
+        )
+    if missing := [k for k in table.key.columns if k in without]:
+        raise PreflightRefused(
+            f"key column {missing[0]!r} cannot be left out",
+            table=table.qualified,
+            todo="remove it from skip_columns or rewrite.alter",
+        )
+    by_name = {c.name: c for c in table.columns}
+    key = [by_name[k] for k in table.key.columns]
+    return PlanKey(
+        columns=table.key.columns,
+        types=tuple(c.base_type for c in key),
+        operators=table.key.operators,
+        domains=tuple(c.domain for c in key),
+        binary=all(c.binary for c in key),
+    )
+
+
+def _columns(table: Table, choice: ColumnChoice) -> PlanColumns:
+    without, taken, nulls = {*choice.skip, *choice.dropped}, {*choice.taken}, tuple(choice.nulls)
+    columns = [c for c in table.columns if (not c.generated or c.name in taken) and c.name not in without]
+    made = {**choice.using, **choice.casts}
+    expressions = [made.get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
+    as_text = {*choice.retyped, *made}
+    return PlanColumns(
+        names=(*(c.name for c in columns), *nulls),
+        expressions=(*expressions, *("NULL" for _ in nulls)),
+        binary=not nulls and all(c.binary and c.name not in as_text for c in columns),
+        left_out=dict(choice.left_out),
+        pairs=dict(choice.pairs),
+        kept=tuple(choice.kept),
+        kept_types=tuple(choice.kept_types),
     )

@@ -309,9 +309,10 @@ def _code(
         if why:
             stops.setdefault(i, []).extend(refusal(c, roles[i]) for c in why)
     met = {i for i, code in coded.items() if not kinds or any(c.kind in kinds for c in code)}
-    met |= {i for i in guarded if any(_PLAIN.fullmatch(made) is None for made in plans[i].expressions)}  # USING
-    met |= {i for i in guarded if any("." in type_ for type_ in plans[i].key_types)}  # printed, and read again
-    if casting := {oids[n]: i for i, n in guarded.items() if n in oids and any("(" in e for e in plans[i].expressions)}:
+    met |= {i for i in guarded if any(_PLAIN.fullmatch(made) is None for made in plans[i].columns.expressions)}  # USING
+    met |= {i for i in guarded if any("." in type_ for type_ in plans[i].key.types)}  # printed, and read again
+    calling = {i for i in guarded if any("(" in made for made in plans[i].columns.expressions)}
+    if casting := {oids[n]: i for i, n in guarded.items() if n in oids and i in calling}:
         met |= {casting[oid] for (oid,) in conn.execute(_Q["have_types"], [list(casting)])}
     return met - stops.keys(), stops
 
@@ -430,9 +431,9 @@ def types_read(conn: Session, plan: Plan) -> list[str]:
     """Of the plan's columns as its expressions yield them from the live table."""
     own = {name: type_ for name, type_, _ in conn.execute(_Q["bare_types"], [plan.schema, plan.name])}
     types = []
-    for column, made in zip(plan.columns, plan.expressions, strict=True):
+    for column, made in zip(plan.columns.names, plan.columns.expressions, strict=True):
         plain = own.get(column) if made == sql.Identifier(column).as_string() else None
-        types.append(plain or str(plan.pairs[column][2]))
+        types.append(plain or str(plan.columns.pairs[column][2]))
     return types
 
 
@@ -440,9 +441,9 @@ def as_typed(plan: Plan, types: Sequence[str]) -> Plan:
     """The same plan with every expression that is no column cast to its type."""
     made = [
         e if e == sql.Identifier(c).as_string() else f"CAST({e} AS {t})"
-        for c, e, t in zip(plan.columns, plan.expressions, types, strict=True)
+        for c, e, t in zip(plan.columns.names, plan.columns.expressions, types, strict=True)
     ]
-    return replace(plan, expressions=tuple(made))
+    return replace(plan, columns=replace(plan.columns, expressions=tuple(made)))
 
 
 def bare_arrivals(conn: Session, plan: Plan, name: str) -> tuple[sql.Identifier, sql.Composed, bool]:
@@ -452,14 +453,14 @@ def bare_arrivals(conn: Session, plan: Plan, name: str) -> tuple[sql.Identifier,
     rows = conn.execute(_Q["bare_types"], [plan.copy_schema, plan.copy_name]).fetchall()
     types = {column: (own, bare) for column, own, bare in rows}
     definitions = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(types[c][1])) for c in plan.columns
+        sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(types[c][1])) for c in plan.columns.names
     )
     conn.execute(sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(arrivals, definitions))
     values = sql.SQL(", ").join(
-        sql.SQL("{}::{}").format(sql.Identifier("a", c), sql.SQL(types[c][0])) for c in plan.columns
+        sql.SQL("{}::{}").format(sql.Identifier("a", c), sql.SQL(types[c][0])) for c in plan.columns.names
     )
-    as_text = any(types[c][1] == "text" and types[c][0] != "text" for c in plan.columns)
+    as_text = any(types[c][1] == "text" and types[c][0] != "text" for c in plan.columns.names)
     insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} AS a").format(
-        plan.copy, plan.column_list, values, arrivals
+        plan.copy, plan.columns.list, values, arrivals
     )
     return arrivals, insert, not as_text

@@ -67,7 +67,7 @@ class Logs:
         with self.session.transaction(force_rollback=True):  # with it go the settings
             # Rows in the order in which they stand, from the first on.
             self.session.execute("SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0")
-            for batch in batches(_there(self, [t for t in tables if not t.plan.keep])):
+            for batch in batches(_there(self, [t for t in tables if not t.plan.columns.kept])):
                 query = sql.SQL(" UNION ALL ").join(self._end(table, rows) for table in batch)
                 ends |= {table_id: end for table_id, end in self.session.execute(query) if end}
         return replace(self, ends=ends)
@@ -134,5 +134,5 @@ def batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
 
 def log_keys(logs: Logs, table: TableRow) -> sql.Composed:
     plan = table.plan
-    old, new, same = plan.key_list("old_"), plan.key_list("new_"), plan.same_key("l", "old_", "l", "new_")
+    old, new, same = plan.key.list("old_"), plan.key.list("new_"), plan.key.same("l", "old_", "l", "new_")
     return sql.SQL(_Q["log_keys"]).format(old=old, new=new, same=same, log=logs.of(table))

@@ -72,20 +72,20 @@ class Sides:
 
     @classmethod
     def in_place(cls, plan: Plan, copy_types: Mapping[str, str]) -> Sides:
-        return cls(plan, tuple(copy_types[c] for c in plan.columns))
+        return cls(plan, tuple(copy_types[c] for c in plan.columns.names))
 
     def source_hash(self) -> sql.Composed:
-        values = list(map(sql.SQL, self.plan.expressions))
+        values = list(map(sql.SQL, self.plan.columns.expressions))
         if not self.types:
             return self._hash(values)
         cast = sql.SQL("({})::{}")
         return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(values, self.types, strict=True)])
 
     def copy_hash(self) -> sql.Composed:
-        return self._hash([sql.Identifier(c) for c in self.plan.columns])
+        return self._hash([sql.Identifier(c) for c in self.plan.columns.names])
 
     def key(self) -> sql.Composed:
-        return _row(map(sql.Identifier, self.plan.key))
+        return _row(map(sql.Identifier, self.plan.key.columns))
 
     def _hash(self, values: Sequence[sql.Composable]) -> sql.Composed:
         """A row's hash, bigint."""
@@ -216,7 +216,7 @@ class _Reading:
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash, each column of the key), and how many there are of it."""
-        columns = [sql.SQL("s.{}::text").format(sql.Identifier(c)) for c in self.sides.plan.key]
+        columns = [sql.SQL("s.{}::text").format(sql.Identifier(c)) for c in self.sides.plan.key.columns]
         parts = {"buckets": sql.Literal(list(buckets)), "columns": sql.SQL(", ").join(columns)}
         types = ["text", "bigint", *("text" for _ in columns)]
         return [Counter(rows) for rows in self.both("rows_of_buckets", *types, **parts)]
@@ -224,14 +224,14 @@ class _Reading:
     def rows_of_keys(self, keys: Iterable[tuple[str, ...]]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash), and how many there are of it, of these keys wherever they are."""
         plan = self.sides.plan
-        names = [sql.Identifier(f"k{n}") for n in range(1, len(plan.key) + 1)]
+        names = [sql.Identifier(f"k{n}") for n in range(1, len(plan.key.columns) + 1)]
         typed = [
             sql.SQL("c.{0}::{1} AS {0}").format(k, sql.SQL(t)) for k, t in zip(names, wider_types(plan), strict=True)
         ]
         arrays = [sql.SQL("{}::text[]").format(list(values)) for values in zip(*keys, strict=True)]
         parts = {
             "keys": sql.SQL(", ").join(names), "typed": sql.SQL(", ").join(typed),
-            "arrays": sql.SQL(", ").join(arrays), "same": plan.key_join("t", "pgddl_key"),
+            "arrays": sql.SQL(", ").join(arrays), "same": plan.key.join("t", "pgddl_key"),
         }  # fmt: skip
         return [Counter(rows) for rows in self.both("rows_of_keys", "text", "bigint", **parts)]
 

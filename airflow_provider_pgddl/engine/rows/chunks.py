@@ -329,8 +329,8 @@ class _Worker:
                         copied = Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
                     else:
                         copied = copy_between(
-                            self._source, self._target, read_statement(rows, plan.binary),
-                            write_statement(plan.copy, plan.column_list, plan.binary),
+                            self._source, self._target, read_statement(rows, plan.columns.binary),
+                            write_statement(plan.copy, plan.columns.list, plan.columns.binary),
                         )  # fmt: skip
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
@@ -356,7 +356,7 @@ class _Worker:
 
     def _insert_select(self, plan: Plan, rows_of: sql.Composed, role: str) -> int:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
-            plan.copy, plan.column_list, _select(plan, rows_of)
+            plan.copy, plan.columns.list, _select(plan, rows_of)
         )
         return foreign_code.execute(self._target, role, statement)
 
@@ -376,7 +376,7 @@ class _ChunkGaveWay(GaveWay):
 
 
 def _select(plan: Plan, rows_of: sql.Composed) -> sql.Composed:
-    select = sql.SQL("SELECT {} {}").format(plan.select_list, rows_of)
+    select = sql.SQL("SELECT {} {}").format(plan.columns.select_list, rows_of)
     if plan.order:
         # Of the source: an unqualified name would mean what is selected under it.
         columns = sql.SQL(", ").join(sql.Identifier("t", column) for column in plan.order)

@@ -47,12 +47,12 @@ def fit(target: Session, table: TableRow) -> None:
     """Makes the table of kept values what the plan asks for, in the caller's transaction: with these columns, or not
     there where the plan keeps none. Values stay, but where the key's own types are others."""
     plan = table.plan
-    if not plan.keep:
+    if not plan.columns.kept:
         drop_kept(target, table)
         return
-    keys = [f"{_KEY}{i}" for i in range(1, len(plan.key) + 1)]
-    wanted = {**dict(zip(keys, plan.key_types, strict=True)), _LEAF: "oid", _SEEN: "pg_snapshot", _BATCH: "xid8"}
-    wanted |= dict(zip(plan.keep, plan.keep_types, strict=True))
+    keys = [f"{_KEY}{i}" for i in range(1, len(plan.key.columns) + 1)]
+    wanted = {**dict(zip(keys, plan.key.types, strict=True)), _LEAF: "oid", _SEEN: "pg_snapshot", _BATCH: "xid8"}
+    wanted |= dict(zip(plan.columns.kept, plan.columns.kept_types, strict=True))
     kept = kept_table(table.id)
     args = {"names": list(wanted), "types": list(wanted.values()), "keys": keys, "kept": f"pgddl.kept_{table.id}"}
     differences = target.execute(_Q["differences"], args).fetchall()
@@ -75,19 +75,19 @@ def _create(target: Session, table: TableRow) -> None:
     plan = table.plan
     definitions = sql.SQL(", ").join(
         [
-            plan.key_definitions(_KEY, not_null=True),
+            plan.key.definitions(_KEY, not_null=True),
             sql.SQL("{} oid NOT NULL").format(sql.Identifier(_LEAF)),
             sql.SQL("{} pg_catalog.pg_snapshot").format(sql.Identifier(_SEEN)),
             sql.SQL("{} pg_catalog.xid8 DEFAULT pg_catalog.pg_current_xact_id()").format(sql.Identifier(_BATCH)),
             *(
                 sql.SQL("{} {}").format(sql.Identifier(c), sql.SQL(t))
-                for c, t in zip(plan.keep, plan.keep_types, strict=True)
+                for c, t in zip(plan.columns.kept, plan.columns.kept_types, strict=True)
             ),
         ]
     )
     kept, until = kept_table(table.id), _until(table.id)
     target.execute(sql.SQL(_Q["create"]).format(kept=kept, definitions=definitions))
-    target.execute(sql.SQL(_Q["index_keys"]).format(kept=kept, keys=plan.key_list(_KEY)))
+    target.execute(sql.SQL(_Q["index_keys"]).format(kept=kept, keys=plan.key.list(_KEY)))
     target.execute(sql.SQL(_Q["index_batch"]).format(kept=kept, batch=sql.Identifier(_BATCH)))
     target.execute(sql.SQL(_Q["create_until"]).format(until=until))
     for relation in (kept, until):  # someone else's FOR ALL TABLES publication would fail our updates
@@ -106,12 +106,12 @@ def rekey(target: Session, was: TableRow, now: TableRow) -> None:
     """When a table's plan becomes another: values stay where the key still is of the same columns, in their new types.
 
     Of another key nobody can tell which row they belong to, and of columns that are kept no more they are old ones."""
-    keys = [[t.version["attnums"].get(name) for name in t.plan.key] for t in (was, now)]
-    kept, types = kept_table(now.id), zip(was.plan.key_types, now.plan.key_types, strict=False)
+    keys = [[t.version["attnums"].get(name) for name in t.plan.key.columns] for t in (was, now)]
+    kept, types = kept_table(now.id), zip(was.plan.key.types, now.plan.key.types, strict=False)
     row = target.execute(_Q["exists"], [f"pgddl.kept_{now.id}"]).fetchone()
     if row is None or not row[0]:
         return
-    if not now.plan.keep or keys[0] != keys[1]:
+    if not now.plan.columns.kept or keys[0] != keys[1]:
         drop_kept(target, now)
         return
     for i, (before, type_) in enumerate(types, 1):
@@ -134,12 +134,12 @@ def delete_keeping(target: Session, table: TableRow, staging: sql.Identifier) ->
     values = [
         *(
             sql.SQL("{} AS {}").format(sql.Identifier("k", f"k{i}"), sql.Identifier(f"{_KEY}{i}"))
-            for i in range(1, len(plan.key) + 1)
+            for i in range(1, len(plan.key.columns) + 1)
         ),
         *_leaf_and_values(plan),
     ]
     query = sql.SQL(_Q["delete_from_copy"]).format(
-        copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"), **_saving(target, table, values)
+        copy=plan.copy_only, staging=staging, join=plan.key.join("c", "k"), **_saving(target, table, values)
     )
     target.execute(query)
 
@@ -159,12 +159,12 @@ def save_leaves(target: Session, table: TableRow, leaves: Iterable[int]) -> None
 
 def _save(target: Session, table: TableRow, relation: sql.Composable) -> None:
     plan = table.plan
-    if not plan.keep:
+    if not plan.columns.kept:
         return
     fit(target, table)
     keys = (
         sql.SQL("CAST({} AS {}) AS {}").format(sql.Identifier("c", c), sql.SQL(t), sql.Identifier(f"{_KEY}{i}"))
-        for i, (c, t) in enumerate(zip(plan.key, plan.key_types, strict=True), 1)
+        for i, (c, t) in enumerate(zip(plan.key.columns, plan.key.types, strict=True), 1)
     )
     saving = _saving(target, table, [*keys, *_leaf_and_values(plan)])
     target.execute(sql.SQL(_Q["save"]).format(relation=relation, **saving))
@@ -172,21 +172,21 @@ def _save(target: Session, table: TableRow, relation: sql.Composable) -> None:
 
 def _leaf_and_values(plan: Plan) -> list[sql.Composable]:
     leaf = sql.SQL("c.tableoid AS {}").format(sql.Identifier(_LEAF))
-    return [leaf, sql.SQL("c.xmin AS pgddl_xmin"), *(sql.Identifier("c", c) for c in plan.keep)]
+    return [leaf, sql.SQL("c.xmin AS pgddl_xmin"), *(sql.Identifier("c", c) for c in plan.columns.kept)]
 
 
 def _saving(target: Session, table: TableRow, values: Iterable[sql.Composable]) -> dict[str, sql.Composable]:
     plan = table.plan
-    args = [plan.copy_schema, plan.copy_name, list(plan.keep)]
+    args = [plan.copy_schema, plan.copy_name, list(plan.columns.kept)]
     row = target.execute(_Q["have_defaults"], args).fetchone()
     # A row that was written anew since, by hand or by an ALTER, is no chunk's any more.
     first = target.execute(_Q["first_seen"], [table.id]).fetchone()
     # Where a column has a default, NULL is a value, too: the row would not come back with it.
-    nulls = sql.SQL("pg_catalog.num_nonnulls({}) > 0").format(_columns("g", plan.keep))
+    nulls = sql.SQL("pg_catalog.num_nonnulls({}) > 0").format(_columns("g", plan.columns.kept))
     return {
         "kept": kept_table(table.id),
         "values": sql.SQL(", ").join(values),
-        "columns": sql.SQL(", ").join([plan.key_list(_KEY), sql.Identifier(_LEAF), _columns(None, plan.keep)]),
+        "columns": sql.SQL(", ").join([plan.key.list(_KEY), sql.Identifier(_LEAF), _columns(None, plan.columns.kept)]),
         "seen": sql.Identifier(_SEEN),
         "table": sql.Literal(table.id),
         "first_seen": sql.SQL("{}::pg_catalog.pg_snapshot").format(sql.Literal(first[0] if first else None)),
@@ -226,19 +226,19 @@ def read_moves(logs: Session, target: Session, table: TableRow, log: sql.Composa
     row = target.execute(sql.SQL(_Q["followed_until"]).format(until=_until(table.id))).fetchone()
     until = sql.Literal(row[0] if row else None)
     moves = _temporary("moves", table)
-    old, new = plan.key_list("old_"), plan.key_list("new_")
-    definitions = plan.key_definitions("old_", "new_")
+    old, new = plan.key.list("old_"), plan.key.list("new_")
+    definitions = plan.key.definitions("old_", "new_")
     target.execute(sql.SQL(_Q["create_moves"]).format(moves=moves, definitions=definitions))
-    index = sql.Identifier(f"pgddl_moves_{table.id}_{plan.key_digest}_old")
+    index = sql.Identifier(f"pgddl_moves_{table.id}_{plan.key.digest}_old")
     target.execute(sql.SQL(_Q["index_moves"]).format(index=index, moves=moves, old=old))
-    same = plan.same_key("l", "old_", "l", "new_")
+    same = plan.key.same("l", "old_", "l", "new_")
     query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=same, until=until)
     columns = sql.SQL("xid, at, {}, {}").format(old, new)
     if logs is target:
         target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(moves, columns, query))
     else:
-        write = write_statement(moves, columns, plan.key_binary)
-        copy_between(logs, target, read_statement(query, plan.key_binary), write)
+        write = write_statement(moves, columns, plan.key.binary)
+        copy_between(logs, target, read_statement(query, plan.key.binary), write)
     truncated = logs.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
     return Moves(moves, [(leaf, xid) for leaf, xid in truncated], snapshot)
 
@@ -250,8 +250,8 @@ def forget_strays(target: Session, table: TableRow, staging: sql.Identifier, pen
         kept=kept_table(table.id),
         staging=staging,
         pending=pending,
-        same=table.plan.same_key("k", _KEY, "s", "k"),
-        waits=table.plan.same_key("k", _KEY, "p", "k"),
+        same=table.plan.key.same("k", _KEY, "s", "k"),
+        waits=table.plan.key.same("k", _KEY, "p", "k"),
     )
     target.execute(query)
 
@@ -277,24 +277,24 @@ def follow(target: Session, table: TableRow, moved: Moves) -> None:
     """Takes kept values to the keys that their rows have come to, and forgets those of deleted rows; notes the
     snapshot. All in the transaction in which the window takes the keys."""
     plan, kept, ends = table.plan, kept_table(table.id), _temporary("ends", table)
-    old, new = plan.key_list("old_"), plan.key_list("new_")
-    target.execute(sql.SQL(_Q["create_ends"]).format(ends=ends, definitions=plan.key_definitions("new_")))
+    old, new = plan.key.list("old_"), plan.key.list("new_")
+    target.execute(sql.SQL(_Q["create_ends"]).format(ends=ends, definitions=plan.key.definitions("new_")))
     target.execute(sql.SQL("ANALYZE {}").format(moved.moves))
     seen = sql.Identifier("k", _SEEN)
     target.execute(
         sql.SQL(_Q["find_ends"]).format(
             ends=ends, moves=moved.moves, kept=kept, old=old, new=new, seen=seen, m_new=_keys("m", plan, "new_"),
-            departs=plan.same_key("m", "old_", "k", _KEY), goes_on=plan.same_key("n", "old_", "w", "new_"),
+            departs=plan.key.same("m", "old_", "k", _KEY), goes_on=plan.key.same("n", "old_", "w", "new_"),
         )
     )  # fmt: skip
     assignments = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(f"{_KEY}{i}"), sql.Identifier("e", f"new_{i}"))
-        for i in range(1, len(plan.key) + 1)
+        for i in range(1, len(plan.key.columns) + 1)
     )
     parts = {"kept": kept, "ends": ends, "seen": sql.Identifier(_SEEN), "batch": sql.Identifier(_BATCH)}
     target.execute(sql.SQL(_Q["forget_gone"]).format(**parts))
     target.execute(sql.SQL(_Q["move"]).format(set=assignments, **parts))
-    target.execute(sql.SQL(_Q["forget_doubles"]).format(same=plan.same_key("k", _KEY, "b", _KEY), **parts))
+    target.execute(sql.SQL(_Q["forget_doubles"]).format(same=plan.key.same("k", _KEY, "b", _KEY), **parts))
     target.execute(sql.SQL(_Q["followed"]).format(**parts))
     for temporary in (moved.moves, ends):
         target.execute(sql.SQL("TRUNCATE {}").format(temporary))
@@ -311,7 +311,7 @@ def create_arrivals(target: Session, plan: Plan, table_id: int) -> sql.Identifie
     values with an INSERT only."""
     arrivals = _arrivals(table_id)
     query = sql.SQL(_Q["create_arrivals"])
-    target.execute(query.format(arrivals=arrivals, columns=plan.column_list, copy=plan.copy))
+    target.execute(query.format(arrivals=arrivals, columns=plan.columns.list, copy=plan.copy))
     return arrivals
 
 
@@ -320,7 +320,7 @@ def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier) 
     so are their values."""
     _insert(target, plan, table_id)
     kept = kept_table(table_id)
-    same = plan.same_key("k", _KEY, "s", "k")
+    same = plan.key.same("k", _KEY, "s", "k")
     target.execute(sql.SQL(_Q["forget_taken"]).format(kept=kept, staging=taken, same=same))
     target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=_arrivals(table_id)))
 
@@ -331,17 +331,17 @@ def stage_kept_keys(target: Session, table: TableRow, staging: sql.Identifier) -
     query = sql.SQL(_Q["stage_keys"])
     target.execute(
         query.format(
-            staging=staging, names=table.plan.key_list(), keys=table.plan.key_list(_KEY), kept=kept_table(table.id)
+            staging=staging, names=table.plan.key.list(), keys=table.plan.key.list(_KEY), kept=kept_table(table.id)
         )
     )
 
 
 def _insert(target: Session, plan: Plan, table_id: int) -> None:
     parts = {
-        "copy": plan.copy, "columns": plan.column_list, "values": _columns("a", plan.columns),
-        "arrivals": _arrivals(table_id), "kept": kept_table(table_id), "join": plan.key_join("a", "k", _KEY),
+        "copy": plan.copy, "columns": plan.columns.list, "values": _columns("a", plan.columns.names),
+        "arrivals": _arrivals(table_id), "kept": kept_table(table_id), "join": plan.key.join("a", "k", _KEY),
     }  # fmt: skip
-    keep, kept_values = _columns(None, plan.keep), _columns("k", plan.keep)
+    keep, kept_values = _columns(None, plan.columns.kept), _columns("k", plan.columns.kept)
     target.execute(sql.SQL(_Q["insert_kept"]).format(keep=keep, kept_values=kept_values, **parts))
     target.execute(sql.SQL(_Q["insert_others"]).format(**parts))
 
@@ -351,11 +351,11 @@ def _arrivals(table_id: int) -> sql.Identifier:
 
 
 def _temporary(purpose: str, table: TableRow) -> sql.Identifier:
-    return sql.Identifier("pg_temp", f"pgddl_{purpose}_{table.id}_{table.plan.key_digest}")
+    return sql.Identifier("pg_temp", f"pgddl_{purpose}_{table.id}_{table.plan.key.digest}")
 
 
 def _keys(alias: str, plan: Plan, prefix: str) -> sql.Composed:
-    return _columns(alias, [f"{prefix}{i}" for i in range(1, len(plan.key) + 1)])
+    return _columns(alias, [f"{prefix}{i}" for i in range(1, len(plan.key.columns) + 1)])
 
 
 def _columns(alias: str | None, names: Iterable[str]) -> sql.Composed:

@@ -67,23 +67,22 @@ def fill_across(
     wanted = staging_table(source, "fill", plan, table_id)
     copy_between(
         target, source,
-        read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key_list(), taken), plan.key_binary),
-        write_statement(wanted, plan.key_list(), plan.key_binary),
+        read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key.list(), taken), plan.key.binary),
+        write_statement(wanted, plan.key.list(), plan.key.binary),
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
     reader = foreign_code.reader_of(source, plan)
     types = foreign_code.types_read(source, plan) if reader else ()
     query = rows_of_keys(foreign_code.as_typed(plan, types) if reader else plan, wanted)
-    with_kept = plan.keep and into is None
+    with_kept = plan.columns.kept and into is None
     with foreign_code.selected(source, reader, query, types, wanted) as rows_shown:
         if behind:
             rows = copy_behind(source, target, plan, rows_shown, f"pgddl_bare_{table_id}")
         else:
             arrivals = copy_only_columns.create_arrivals(target, plan, table_id) if with_kept else into or plan.copy
-            rows = copy_between(
-                source, target,
-                read_statement(rows_shown, plan.binary), write_statement(arrivals, plan.column_list, plan.binary),
-            ).rows  # fmt: skip
+            read = read_statement(rows_shown, plan.columns.binary)
+            write = write_statement(arrivals, plan.columns.list, plan.columns.binary)
+            rows = copy_between(source, target, read, write).rows
     if with_kept:
         copy_only_columns.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
@@ -95,8 +94,8 @@ def copy_behind(source: Session, target: Session, plan: Plan, rows: sql.Composab
     """The rows of a query into a copy that has code of its owner: COPY cannot run behind the wall, so they come to a
     table of ours first, which runs none."""
     arrivals, insert, as_they_are = foreign_code.bare_arrivals(target, plan, name)
-    binary = plan.binary and as_they_are
-    read, write = read_statement(rows, binary), write_statement(arrivals, plan.column_list, binary)
+    binary = plan.columns.binary and as_they_are
+    read, write = read_statement(rows, binary), write_statement(arrivals, plan.columns.list, binary)
     copied = copy_between(source, target, read, write).rows
     foreign_code.execute(target, plan.keepers.writer, insert, arrivals)
     target.execute(sql.SQL("DROP TABLE {}").format(arrivals))

@@ -175,16 +175,16 @@ def stage_referring(target: Session, ties: Ties, staged: Mapping[int, tuple[Plan
             (parent, parent_keys), (child, child_keys) = staged[key.parent], staged[key.child]
             query = sql.SQL(_Q["refer_to_staged"]).format(
                 into=child_keys,
-                keys=child.key_list(),
-                columns=sql.SQL(", ").join(sql.Identifier("c", column) for column in child.key),
+                keys=child.key.list(),
+                columns=sql.SQL(", ").join(sql.Identifier("c", column) for column in child.key.columns),
                 child=_relation(key.child_table, key.child_partitioned),
                 parent=_relation(key.parent_table, key.parent_partitioned),
                 same=sql.SQL(" AND ").join(
                     equal(operator, sql.Identifier("p", p), sql.Identifier("c", c)) for p, operator, c in key.same
                 ),
                 staging=parent_keys,
-                join=parent.key_join("p", "k"),
-                known=child.key_join("c", "s"),
+                join=parent.key.join("p", "k"),
+                known=child.key.join("c", "s"),
             )
             grown = target.execute(query).rowcount > 0 or grown
 
@@ -193,14 +193,14 @@ def delete_together(target: Session, staged: Iterable[tuple[Plan, sql.Identifier
     parts = []
     for plan, keys in staged:
         target.execute(sql.SQL("ANALYZE {}").format(keys))
-        join = plan.key_join("c", "k")
+        join = plan.key.join("c", "k")
         parts.append(sql.SQL(_Q["delete"]).format(copy=plan.copy_only, staging=keys, join=join))
     target.execute(_at_once(parts))
 
 
 def insert_together(target: Session, arrived: Iterable[tuple[Plan, sql.Identifier]]) -> None:
     target.execute(_at_once([
-        sql.SQL(_Q["insert"]).format(copy=plan.copy, columns=plan.column_list, arrivals=arrivals)
+        sql.SQL(_Q["insert"]).format(copy=plan.copy, columns=plan.columns.list, arrivals=arrivals)
         for plan, arrivals in arrived
     ]))  # fmt: skip
 

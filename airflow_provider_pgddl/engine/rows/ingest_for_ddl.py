@@ -149,14 +149,14 @@ def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
     """Without those whose copy was altered and has values to keep, which might not fit any more. Of others rows are
     only deleted by key, whatever became of their copies: a run that died between an event and the plan that follows
     from it has left such, and DDL still wants room."""
-    altered = hold_copies(target, {t.id: t.plan for t in tables if t.plan.keep})
+    altered = hold_copies(target, {t.id: t.plan for t in tables if t.plan.columns.kept})
     return [t for t in tables if t.id not in altered]
 
 
 def _allowed(target: Session, tables: Sequence[TableRow]) -> tuple[list[TableRow], set[int]]:
     """Without those that must not be touched; and which are written to behind the wall."""
     behind, stops = foreign_code.hold_code_of_copies(target, {t.id: t.plan for t in tables})
-    return [t for t in tables if t.id not in stops and not (t.id in behind and t.plan.keep)], behind
+    return [t for t in tables if t.id not in stops and not (t.id in behind and t.plan.columns.kept)], behind
 
 
 def _empty(replica: Replica, table: TableRow) -> None:
@@ -187,5 +187,5 @@ def empty_again(target: Session, table: TableRow) -> None:
 def refuse_code(target: Session, table: TableRow) -> None:
     """Locks a copy that is not trusted; StageFailed where it must not be touched, or has values to keep and code of its
     owner."""
-    if foreign_code.writer_of(target, table.plan) and table.plan.keep:
+    if foreign_code.writer_of(target, table.plan) and table.plan.columns.kept:
         raise StageFailed(copy_only_columns.NOT_BEHIND_THE_WALL, table=table.qualified)

@@ -57,7 +57,7 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
     plan = table.plan
     _refuse_rows_of_others(target, table)
     if source is target:
-        parts = {"copy": plan.copy, "columns": plan.column_list, "rows": _rows(plan)}
+        parts = {"copy": plan.copy, "columns": plan.columns.list, "rows": _rows(plan)}
         insert = sql.SQL(queries("windows")["insert_rows"]).format(**parts)
         foreign_code.execute(target, reader or writer, insert)
     else:
@@ -67,8 +67,8 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
             if writer:
                 copy_behind(source, target, plan, rows, "pgddl_bare")
             else:
-                write = write_statement(plan.copy, plan.column_list, plan.binary)
-                copy_between(source, target, read_statement(rows, plan.binary), write)
+                write = write_statement(plan.copy, plan.columns.list, plan.columns.binary)
+                copy_between(source, target, read_statement(rows, plan.columns.binary), write)
     there = count_and_sum(source, sides.source_hash(), plan.source, reader)
     here = count_and_sum(target, sides.copy_hash(), plan.copy_only, writer)
     if there != here:
@@ -81,7 +81,7 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
 
 
 def _rows(plan: Plan) -> sql.Composed:
-    return sql.SQL("SELECT {} FROM {}").format(plan.select_list, plan.source)
+    return sql.SQL("SELECT {} FROM {}").format(plan.columns.select_list, plan.source)
 
 
 def _refuse_rows_of_others(target: Session, table: TableRow) -> None:

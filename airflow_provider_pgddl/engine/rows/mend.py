@@ -53,7 +53,7 @@ def take_out(
             if len(group) > 1:
                 foreign_keys_and_triggers.stage_referring(target, tied, staged)
                 foreign_keys_and_triggers.delete_together(target, staged.values())
-            elif plan.keep:
+            elif plan.columns.kept:
                 ingest_keeping(target, table, staging, moves_in_window(replica, _logs(replica), table))
             else:
                 delete_from_copy(target, table, staging, behind=bool(behind))
@@ -75,12 +75,12 @@ def _stage(replica: Replica, table: TableRow, within: Range, staging: sql.Identi
     query = sql.SQL(_Q["keys_of_copy"]).format(
         keys=sql.SQL(", ").join(
             sql.SQL("{}::{}").format(sql.Identifier("c", c), sql.SQL(t))
-            for c, t in zip(plan.key, plan.key_types, strict=True)
+            for c, t in zip(plan.key.columns, plan.key.types, strict=True)
         ),
-        copy=plan.copy_only, where=limited, staging=staging, same=plan.key_join("c", "k"),
+        copy=plan.copy_only, where=limited, staging=staging, same=plan.key.join("c", "k"),
     )  # fmt: skip
-    with foreign_code.selected(target, role, query, plan.key_types, staging) as rows:
-        insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, plan.key_list(), rows)
+    with foreign_code.selected(target, role, query, plan.key.types, staging) as rows:
+        insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, plan.key.list(), rows)
         return keys + target.execute(insert).rowcount
 
 

@@ -69,13 +69,13 @@ def has_no_partition(plan: Plan, error: pg.CheckViolation) -> bool:
 def values(plan: Plan, rows: sql.Composable) -> sql.Composed:
     """The partition key's values as the copy holds them, of rows that are selected by `rows` (FROM … WHERE …)."""
     assert plan.split is not None
-    expression = plan.expressions[plan.columns.index(plan.split.column)]
+    expression = plan.columns.expressions[plan.columns.names.index(plan.split.column)]
     return sql.SQL("SELECT ({})::{} {}").format(sql.SQL(expression), sql.SQL(_type(plan)), rows)
 
 
 def _type(plan: Plan) -> str:
     assert plan.split is not None
-    return str(plan.pairs[plan.split.column][2])
+    return str(plan.columns.pairs[plan.split.column][2])
 
 
 def without_modifier(type_: str) -> str:

@@ -26,8 +26,8 @@ def pending_table(table_id: int) -> sql.Identifier:
 def create_pending(target: Session, table: TableRow) -> None:
     """The pending keys' table; REPLICA IDENTITY FULL keeps someone else's FOR ALL TABLES publication from failing our
     deletes."""
-    parts = {"pending": pending_table(table.id), "keys": table.plan.key_list()}
-    definitions = table.plan.key_definitions("k", not_null=True)
+    parts = {"pending": pending_table(table.id), "keys": table.plan.key.list()}
+    definitions = table.plan.key.definitions("k", not_null=True)
     statements = [
         sql.SQL(_Q["create_pending"]).format(definitions=definitions, **parts),
         sql.SQL(_Q["pending_replica_identity"]).format(pending=parts["pending"]),
@@ -48,12 +48,12 @@ def forget_keys(target: Session, table: TableRow) -> None:
 
 
 def add_pending(target: Session, table_id: int, plan: Plan, staging: sql.Identifier) -> None:
-    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    parts = {"pending": pending_table(table_id), "keys": plan.key.list(), "staging": staging}
     target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
 
 
 def take_pending(conn: Session, plan: Plan, table_id: int, staging: sql.Identifier, limit: int) -> int:
-    parts = {"pending": pending_table(table_id), "keys": plan.key_list(), "staging": staging}
+    parts = {"pending": pending_table(table_id), "keys": plan.key.list(), "staging": staging}
     return conn.execute(sql.SQL(_Q["take_pending"]).format(limit=sql.Literal(limit), **parts)).rowcount
 
 
@@ -71,18 +71,18 @@ def count_pending(conn: Session, tables: Sequence[TableRow]) -> dict[int, int]:
 def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
     """A session's temporary table of keys, empty at the start of each transaction."""
     # A session outlives a change of the key, and IF NOT EXISTS would find the one for its old types.
-    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{plan.key_digest}")
-    conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key_definitions("k")))
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{plan.key.digest}")
+    conn.execute(sql.SQL(_Q["create_staging"]).format(staging=staging, definitions=plan.key.definitions("k")))
     return staging
 
 
 def stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> int:
     """The keys that the log shows, and how many; in place, and where a slot fills it, it is where the copy is."""
-    keys, names = log_keys(logs, table), table.plan.key_list()
+    keys, names = log_keys(logs, table), table.plan.key.list()
     if logs.session is target:
         return target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys)).rowcount
-    read = read_statement(keys, table.plan.key_binary)
-    return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key_binary)).rows
+    read = read_statement(keys, table.plan.key.binary)
+    return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key.binary)).rows
 
 
 def ingest_keys(
@@ -111,10 +111,10 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
     """The rows of the staged keys; `behind` the wall where the copy has code of its owner."""
     plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
-    if plan.keep:
+    if plan.columns.kept:
         copy_only_columns.delete_keeping(target, table, staging)
         return
-    delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key_join("c", "k"))
+    delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key.join("c", "k"))
     foreign_code.execute(target, plan.keepers.writer if behind else "", delete, staging)
 
 
@@ -142,5 +142,5 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
 
 def rows_of_keys(plan: Plan, staging: sql.Identifier) -> sql.Composed:
     return sql.SQL(_Q["rows_of_keys"]).format(
-        expressions=plan.select_list, source=plan.source, staging=staging, join=plan.key_join("t", "k")
+        expressions=plan.columns.select_list, source=plan.source, staging=staging, join=plan.key.join("t", "k")
     )

@@ -80,7 +80,9 @@ def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int
 
 def scattered(copy: Session, plans: Mapping[int, Plan]) -> set[int]:
     """Which of these copies, by any number, have rows that do not lie in their key's order, as ANALYZE has found."""
-    columns = [(n, plan.copy_schema, plan.copy_name, c) for n, plan in plans.items() for c in plan.key[: _width(plan)]]
+    columns = [
+        (n, plan.copy_schema, plan.copy_name, c) for n, plan in plans.items() for c in plan.key.columns[: _width(plan)]
+    ]
     if not columns:
         return set()
     numbers, *names = ([*column] for column in zip(*columns, strict=True))
@@ -112,7 +114,7 @@ def where(plan: Plan, within: Range) -> sql.Composable:
     for bound, first, all_ in ((within.low, ">=", ">="), (within.high, "<=", "<")):
         if bound is None:
             continue
-        columns = [sql.Identifier(c) for c in plan.key[: len(bound)]]
+        columns = [sql.Identifier(c) for c in plan.key.columns[: len(bound)]]
         values = _values(plan, bound)
         if len(bound) > 1:
             terms.append(sql.SQL("{} {} {}").format(columns[0], sql.SQL(first), values[0]))
@@ -123,11 +125,11 @@ def where(plan: Plan, within: Range) -> sql.Composable:
 
 def _width(plan: Plan) -> int:
     """How many of the key's columns, from the first on, have an order on both sides that can be written down."""
-    for n, (column, type_) in enumerate(zip(plan.key, plan.key_types, strict=True)):
+    for n, (column, type_) in enumerate(zip(plan.key.columns, plan.key.types, strict=True)):
         kind, there = _kind(type_), _kind(_there(plan, column))
         if kind is None or there not in (kind, None):  # a domain is of the type that the source's is
             return n
-    return len(plan.key)
+    return len(plan.key.columns)
 
 
 def _kind(type_: str) -> object:
@@ -136,13 +138,13 @@ def _kind(type_: str) -> object:
 
 def by_text(plan: Plan) -> bool:
     """Whether a row may be in another range on the other side."""
-    return any(_kind(type_) is _TEXTS for type_ in plan.key_types[: _width(plan)])
+    return any(_kind(type_) is _TEXTS for type_ in plan.key.types[: _width(plan)])
 
 
 def wider_types(plan: Plan) -> list[str]:
     """Of each key column, the type that holds what both sides may have: the copy's may be wider than the source's."""
     found = list[str]()
-    for column, type_ in zip(plan.key, plan.key_types, strict=True):
+    for column, type_ in zip(plan.key.columns, plan.key.types, strict=True):
         there = _there(plan, column)
         wider = next((w for w in _WIDER if type_ in w and there in w), None)
         found.append(max(type_, there, key=wider.index) if wider else type_)
@@ -151,12 +153,12 @@ def wider_types(plan: Plan) -> list[str]:
 
 def _there(plan: Plan, column: str) -> str:
     """A key column's type in the copy, without its modifier; "" where the plan does not say."""
-    return re.sub(r"\([\d,-]+\)", "", str(plan.pairs[column][2])) if column in plan.pairs else ""
+    return re.sub(r"\([\d,-]+\)", "", str(plan.columns.pairs[column][2])) if column in plan.columns.pairs else ""
 
 
 def _values(plan: Plan, bound: Bound) -> list[sql.Composed]:
     """Of a wider type, but of one under which the source's index can be used."""
-    types = [own if wider == "numeric" else wider for own, wider in zip(plan.key_types, wider_types(plan), strict=True)]
+    types = [own if wider == "numeric" else wider for own, wider in zip(plan.key.types, wider_types(plan), strict=True)]
     return [sql.SQL("{}::{}").format(value, sql.SQL(t)) for value, t in zip(bound, types, strict=False)]
 
 
@@ -166,7 +168,7 @@ def _keys(relation: str, width: int) -> list[sql.Composed]:
 
 def _names(plan: Plan, width: int) -> dict[str, sql.Composable]:
     """The key's columns; the same as k1, k2, …; and these as text."""
-    columns = [sql.Identifier(c) for c in plan.key[:width]]
+    columns = [sql.Identifier(c) for c in plan.key.columns[:width]]
     named = [sql.SQL("{} AS {}").format(c, sql.Identifier(f"k{n}")) for n, c in enumerate(columns, 1)]
     return {
         "columns": _listed(columns), "named": _listed(named),
@@ -183,16 +185,16 @@ def _on_source(source: Session, plan: Plan, within: Range, cuts: Sequence[Bound]
     width = len(distinct[0])
     collations = {
         column: sql.SQL(" COLLATE {}").format(sql.Identifier(*collation))
-        for column, *collation in source.execute(_Q["collations"], [plan.oid, list(plan.key[:width])])
+        for column, *collation in source.execute(_Q["collations"], [plan.oid, list(plan.key.columns[:width])])
     }
     typed = list[sql.Composable]()
-    for n, (column, type_) in enumerate(zip(plan.key[:width], plan.key_types, strict=False), 1):
+    for n, (column, type_) in enumerate(zip(plan.key.columns[:width], plan.key.types, strict=False), 1):
         if _kind(type_) is _TEXTS and column not in collations:
             return distinct
         collate = collations.get(column, sql.SQL(""))
         value = sql.SQL("(c.{}::{}){}").format(sql.Identifier(f"k{n}"), sql.SQL(type_), collate)
         typed.append(sql.SQL("{} AS {}").format(value, sql.Identifier(column)))
-    ordered = [sql.SQL("s.{}").format(sql.Identifier(c)) for c in plan.key[:width]]
+    ordered = [sql.SQL("s.{}").format(sql.Identifier(c)) for c in plan.key.columns[:width]]
     query = sql.SQL(_Q["in_order"]).format(
         where=where(plan, within), keys=_listed(sql.Identifier(f"k{n}") for n in range(1, width + 1)),
         texts=_listed(sql.SQL("{}::text").format(c) for c in ordered), ordered=_listed(ordered), typed=_listed(typed),

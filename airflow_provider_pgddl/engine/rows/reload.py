@@ -106,7 +106,7 @@ def _make_pending(
         raise ChangedAgain("; ".join(stops[table.id]))
     record(replica.target)
     if not leaves:
-        if table.plan.keep:
+        if table.plan.columns.kept:
             moves = moves_in_window(replica, logs, table)
             copy_only_columns.save_all(replica.target, table)
             copy_only_columns.forget_truncated(replica.target, table, moves.truncated)
@@ -128,17 +128,17 @@ def _make_pending(
 
 def copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
     """The keys of the source's rows in `relation`, which a condition may follow."""
-    names = sql.SQL(", ").join(map(sql.Identifier, plan.key))
+    names = sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))
     query = sql.SQL("SELECT {} FROM {}").format(names, relation)
     with foreign_code.selected(
-        replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key_types
+        replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key.types
     ) as keys:
         if replica.in_place:
             return _insert(replica.source, into, plan, keys)
-        read = read_statement(keys, plan.key_binary)
-        write = write_statement(into, plan.key_list(), plan.key_binary)
+        read = read_statement(keys, plan.key.binary)
+        write = write_statement(into, plan.key.list(), plan.key.binary)
         return copy_between(replica.source, replica.target, read, write).rows
 
 
 def _insert(conn: Session, into: sql.Identifier, plan: Plan, keys: sql.Composable) -> int:
-    return conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(into, plan.key_list(), keys)).rowcount
+    return conn.execute(sql.SQL("INSERT INTO {} ({}) {}").format(into, plan.key.list(), keys)).rowcount

@@ -13,7 +13,7 @@ _COUNTER = "rows_skipped"
 
 def count_partial(conn: Session, pipeline: str, plan: Plan, rows: int) -> None:
     """Rows written without columns that the pipeline leaves out; in the transaction that writes them."""
-    if plan.left_out and rows:
+    if plan.columns.left_out and rows:
         SchemaJournal(conn, pipeline).count((plan.schema, plan.name), _COUNTER, "column_mismatch", rows)
 
 

@@ -224,7 +224,7 @@ def _across(
                 healthy = [t for t in healthy if t.id not in tied.tied]
                 tied = Ties()
             for table in healthy:
-                if table.plan.keep:
+                if table.plan.columns.kept:
                     copy_only_columns.fit(target, table)
             changed, staged = ingest_across(replica, logs, healthy, done, tied, behind)
             left = logs.left([t for t in healthy if t.id not in done.stopped], take or 1)
@@ -276,7 +276,7 @@ def untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window
     """The tables that can be written to with these foreign keys and triggers on them, what ties them, and how many
     others wait for one that this window has stopped: it is looked at first."""
     stopped_before = bool(done.stopped)
-    stops = foreign_keys_and_triggers.told(tied.stops([t.id for t in tables if t.plan.keep], target.info.user))
+    stops = foreign_keys_and_triggers.told(tied.stops([t.id for t in tables if t.plan.columns.kept], target.info.user))
     waits = set[int]()
     if stopped_before:  # a key to such a table looks like one to a table that nobody follows
         waits = {i for i in stops if i not in tied.triggers}
@@ -318,7 +318,7 @@ def _guarded(
     plans = foreign_keys_and_triggers.by_id(tables)
     _, stops = foreign_code.code_of_live(source, plans)
     behind, refused = foreign_code.code_of_copies(target, plans)
-    refused |= {t.id: [copy_only_columns.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.keep}
+    refused |= {t.id: [copy_only_columns.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.columns.kept}
     done.stopped |= stops | refused
     return [t for t in tables if t.id not in done.stopped], behind
 
@@ -336,11 +336,11 @@ def ingest_across(
         if lost_track:
             done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
             continue
-        if count == 0 and not (table.plan.keep and copy_only_columns.unfollowed(replica.target, table)):
+        if count == 0 and not (table.plan.columns.kept and copy_only_columns.unfollowed(replica.target, table)):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
         keys = stage_keys(logs, replica.target, table, staging)
-        if table.plan.keep:
+        if table.plan.columns.kept:
             ingest_keeping(replica.target, table, staging, moves_in_window(replica, logs, table))
         else:
             truncate_leaves(replica.target, table, truncated, behind=table.id in behind)
@@ -378,14 +378,14 @@ def _ingest_together(
             stage_keys(logs, target, table, staging)
             changed.append(table)
         for leaf in (plan.copies[str(oid)] for oid in truncated if str(oid) in plan.copies):
-            parts = {"staging": staging, "keys": plan.key_list(), "leaf": sql.Identifier(*leaf),
-                     "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key))}  # fmt: skip
+            parts = {"staging": staging, "keys": plan.key.list(), "leaf": sql.Identifier(*leaf),
+                     "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))}  # fmt: skip
             target.execute(sql.SQL(_Q["stage_leaf"]).format(**parts))
     foreign_keys_and_triggers.stage_referring(target, tied, staged)
     foreign_keys_and_triggers.delete_together(target, staged.values())
     for table in tables:
         plan, staging = staged[table.id]
-        parts = {"pending": pending_table(table.id), "keys": plan.key_list(), "staging": staging}
+        parts = {"pending": pending_table(table.id), "keys": plan.key.list(), "staging": staging}
         done.keys += target.execute(sql.SQL(_Q["add_pending"]).format(**parts)).rowcount
         target.execute(sql.SQL("TRUNCATE {}").format(staging))
     return changed

@@ -56,8 +56,8 @@ def drain(conn: Session, table: TableRow, fill: int, logs: Logs | None = None) -
     behind = _behind(conn, table)
     keys = _drain_log(conn, table, behind, logs or Logs(conn))
     rows = _drain_pending(conn, table, fill, behind) if fill else 0
-    if plan.echo:
-        conn.execute(sql.SQL(_Q["forget_echo"]).format(log=change_log.log_table(plan.echo)))
+    if plan.reverse.echo:
+        conn.execute(sql.SQL(_Q["forget_echo"]).format(log=change_log.log_table(plan.reverse.echo)))
     return keys, rows
 
 
@@ -93,14 +93,14 @@ def _behind(conn: Session, table: TableRow) -> bool:
     live, stops = foreign_code.code_of_live(conn, plans)
     if found := stops.get(table.id) or refused.get(table.id):
         raise LostTrack("; ".join(found))
-    if (live or copies) and table.plan.keep:
+    if (live or copies) and table.plan.columns.kept:
         raise LostTrack(copy_only_columns.NOT_BEHIND_THE_WALL)
     return bool(live or copies)
 
 
 def _drain_log(conn: Session, table: TableRow, behind: bool, logs: Logs) -> int:
     plan = table.plan
-    if plan.keep:
+    if plan.columns.kept:
         copy_only_columns.fit(conn, table)
     count, lost_track, truncated = summaries(logs, [table])[table.id]
     if lost_track:
@@ -110,7 +110,7 @@ def _drain_log(conn: Session, table: TableRow, behind: bool, logs: Logs) -> int:
     staging = staging_table(conn, "ingest", plan, table.id)
     stage_keys(logs, conn, table, staging)
     moves = None
-    if plan.keep:
+    if plan.columns.kept:
         moves = copy_only_columns.read_moves(conn, conn, table, logs.of(table), catalog.current_snapshot(conn))
     logs.forget([table])
     if moves is None:
@@ -129,11 +129,11 @@ def _drain_pending(conn: Session, table: TableRow, fill: int, behind: bool) -> i
     if take_pending(conn, plan, table.id, taken, fill) == 0:
         return 0
     conn.execute(sql.SQL("ANALYZE {}").format(taken))
-    arrivals = copy_only_columns.create_arrivals(conn, plan, table.id) if plan.keep else plan.copy
+    arrivals = copy_only_columns.create_arrivals(conn, plan, table.id) if plan.columns.kept else plan.copy
     rows = _insert_rows(conn, plan, taken, arrivals, plan.keepers.writer if behind else "")
-    if plan.keep:
+    if plan.columns.kept:
         copy_only_columns.put_back(conn, plan, table.id, taken)
-    if plan.proof:
+    if plan.reverse.proof:
         _refuse_unproven(conn, plan, taken, plan.keepers.writer if behind else "")
     conn.execute(sql.SQL("TRUNCATE {}").format(taken))
     return rows
@@ -149,24 +149,24 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
 
     differ = {
         column: sql.SQL("{} IS DISTINCT FROM {}").format(value("c", column, number), value("m", column, number))
-        for column, (_, _, number) in plan.proof.items()
+        for column, (_, _, number) in plan.reverse.proof.items()
     }
     rows = foreign_code.fetch(
         conn, role,
         sql.SQL(_Q["unproven"]).format(
             keys=sql.SQL("pg_catalog.concat_ws(', ', {})").format(
-                sql.SQL(", ").join(sql.Identifier("k", f"k{i}") for i in range(1, len(plan.key) + 1))
+                sql.SQL(", ").join(sql.Identifier("k", f"k{i}") for i in range(1, len(plan.key.columns) + 1))
             ),
             columns=sql.SQL(", ").join(
                 sql.SQL("CASE WHEN {} THEN {} END").format(condition, sql.Literal(column))
                 for column, condition in differ.items()
             ),
-            staging=taken, source=plan.source, of_source=plan.key_join("c", "k"),
+            staging=taken, source=plan.source, of_source=plan.key.join("c", "k"),
             expressions=sql.SQL(", ").join(
                 sql.SQL("CAST({} AS {}) AS {}").format(sql.SQL(made), sql.SQL(type_), sql.Identifier(column))
-                for column, (made, type_, _) in plan.proof.items()
+                for column, (made, type_, _) in plan.reverse.proof.items()
             ),
-            copy=plan.copy_only, of_copy=plan.key_join("t", "k"),
+            copy=plan.copy_only, of_copy=plan.key.join("t", "k"),
             differ=sql.SQL(" OR ").join(differ.values()), limit=sql.Literal(NAMED),
         ),
         ["text", "text[]"], taken,
@@ -177,7 +177,7 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
 
 def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Identifier, role: str) -> int:
     """As the role, or as ourselves ('')."""
-    insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.column_list, rows=rows_of_keys(plan, taken))
+    insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.columns.list, rows=rows_of_keys(plan, taken))
     if plan.split is None:
         return foreign_code.execute(conn, role, insert, taken)
     try:
@@ -186,7 +186,7 @@ def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Ide
     except pg.CheckViolation as error:
         if not partition_cells.has_no_partition(plan, error):
             raise
-        rows = sql.SQL(_Q["from_keys"]).format(source=plan.source, staging=taken, join=plan.key_join("t", "k"))
+        rows = sql.SQL(_Q["from_keys"]).format(source=plan.source, staging=taken, join=plan.key.join("t", "k"))
         cells = partition_cells.cells_of(conn, plan, partition_cells.values(plan, rows), taken)
         if not partition_cells.are_new(conn, plan, cells):
             raise

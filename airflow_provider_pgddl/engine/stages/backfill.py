@@ -235,10 +235,10 @@ def _mark_finished(context: Context) -> list[TableRow]:
     left = context.journal.chunks.left([t.id for t in tables])
     done = [t for t in tables if t.id not in left or left[t.id].chunks == 0]
     with context.fenced():
-        altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.keep})
+        altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.columns.kept})
         done = [t for t in done if t.id not in altered]
         for table in done:
-            if table.plan.keep:
+            if table.plan.columns.kept:
                 refuse_code(context.target, table)
                 wait_for_kept(context.target, table)
         context.journal.tables.set_state("backfilled", [t.id for t in done])

@@ -221,8 +221,8 @@ def _refusal(context: Context, table: TableRow, way: Reverse, why: str) -> Stage
     more = " (the first ones)" if len(named) >= NAMED else ""
     return StageFailed(
         f"rows that the old table cannot hold{more}: " + "; ".join(named), table=table.qualified,
-        todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key)}) and run revert again, or go on "
-        "with it (stage cleanup)",
+        todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key.columns)}) and run revert again, or "
+        "go on with it (stage cleanup)",
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _refused_rows(context: Context, way: Reverse) -> list[str]:
     """Which rows the old table does not take, and why: halves of what has changed are tried, and nothing is kept of
     it."""
     conn, row = context.source, way.row
-    pending, trial, key = pending_table(row.id), sql.Identifier("pg_temp", "pgddl_trial"), row.plan.key_list()
+    pending, trial, key = pending_table(row.id), sql.Identifier("pg_temp", "pgddl_trial"), row.plan.key.list()
     named: list[str] = []
 
     def attempt(low: int, high: int) -> psycopg.Error | Unproven | None:
@@ -272,7 +272,7 @@ def _refused_rows(context: Context, way: Reverse) -> list[str]:
 
 def _key(conn: Session, trial: sql.Identifier, row: TableRow, number: int) -> str:
     query = sql.SQL("SELECT pg_catalog.concat_ws(', ', {}) FROM {} WHERE n = {}")
-    found = conn.execute(query.format(row.plan.key_list(), trial, sql.Literal(number))).fetchone()
+    found = conn.execute(query.format(row.plan.key.list(), trial, sql.Literal(number))).fetchone()
     return f"({found[0] if found else '?'})"
 
 
@@ -283,10 +283,10 @@ def _said(error: psycopg.Error | Unproven) -> str:
 def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error: psycopg.Error | Unproven) -> str:
     """With the columns whose values do not go back into their old types, which a server's error does not name."""
     plan, columns = row.plan, []
-    for column, made in zip(plan.columns, plan.expressions, strict=True):
-        if column in plan.proof:
+    for column, made in zip(plan.columns.names, plan.columns.expressions, strict=True):
+        if column in plan.reverse.proof:
             query = sql.SQL("SELECT ({})::text FROM {} AS t WHERE EXISTS (SELECT FROM {} AS k WHERE {} AND k.n = {})")
-            parts = (sql.SQL(made), plan.source, trial, plan.key_join("t", "k"), sql.Literal(number))
+            parts = (sql.SQL(made), plan.source, trial, plan.key.join("t", "k"), sql.Literal(number))
             try:
                 with conn.transaction():
                     foreign_code.fetch(conn, foreign_code.reader_of(conn, plan), query.format(*parts), ["text"], trial)
@@ -357,7 +357,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
         copies = {(t.schema, t.name): (copy_schema(t.schema), t.name) for t in tables}
         carried.put_back(conn, copies, context.pipeline.trusted_roles)
         for table, way, sequences in serials:
-            own_sequences(conn, table, sequences, way.row.plan.serials)
+            own_sequences(conn, table, sequences, way.row.plan.reverse.serials)
         refuse_left_behind(conn, new)
         for table, way in backs:
             _wake(conn, table, way)

@@ -78,7 +78,7 @@ def run(context: Context) -> StageResult:
     wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_runs.done(context.journal.run, "setup") else "nothing_to_do"
-    return context.result(state, {t.qualified: {"key": list(t.plan.key)} for t in tables},
+    return context.result(state, {t.qualified: {"key": list(t.plan.key.columns)} for t in tables},
                           captured=sum(not t.keyless for t in tables))  # fmt: skip
 
 

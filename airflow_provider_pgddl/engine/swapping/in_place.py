@@ -334,7 +334,7 @@ def _move(conn: Session, table: TableRow, parts: _Parts) -> list[Serial]:
     home, old = sql.Identifier(table.schema), sql.Identifier(old_schema(table.schema))
     copy_schema = table.plan.copy_schema
     # That of a column which the copy does not have goes away with the old table.
-    serials = [row for row in parts.sequences if row[0] == "a" and row[3] in table.plan.columns]
+    serials = [row for row in parts.sequences if row[0] == "a" and row[3] in table.plan.columns.names]
     for _, schema, name, _, _, _ in serials:
         conn.execute(sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(schema, name)))
     copied = {name for _, name in parts.copy_statistics}

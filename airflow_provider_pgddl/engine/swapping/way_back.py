@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Plan, PlanColumns, PlanKey, ReversePlan
 from airflow_provider_pgddl.engine.model.tables import Column, Table
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.server import catalog
@@ -95,8 +95,8 @@ def why_not(table: TableRow, new: Table) -> str | None:
         return "it has no key, by which what has changed since could be told"
     if new.kind == "p" and not table.plan.partitioned:
         return "the new table is partitioned and the old one is not: going back to it is not built"
-    if set(new.key.columns) != set(table.plan.key):
-        return f"the new table is not known by the key of the old one ({', '.join(table.plan.key)})"
+    if set(new.key.columns) != set(table.plan.key.columns):
+        return f"the new table is not known by the key of the old one ({', '.join(table.plan.key.columns)})"
     return None
 
 
@@ -125,7 +125,7 @@ def _plan(conn: Session, table: TableRow, old: Table, new: Table) -> Plan:
     it; and whatever is not simply the same column has to yield the new table's value again."""
     assert new.key is not None
     before = {c.name: c for c in old.columns if not c.generated}
-    forward = dict(zip(table.plan.columns, table.plan.expressions, strict=True))
+    forward = dict(zip(table.plan.columns.names, table.plan.columns.expressions, strict=True))
     columns, expressions, proof = list[str](), list[str](), dict[str, list[Any]]()
     for column in new.columns:
         if column.generated:
@@ -143,15 +143,29 @@ def _plan(conn: Session, table: TableRow, old: Table, new: Table) -> Plan:
     keep = [c for c in before.values() if c.name not in columns]
     key = {c.name: c for c in new.columns}
     return Plan(
-        schema=table.schema, name=table.name, oid=new.oid, partitioned=False,
-        copy_schema=old_schema(table.schema), copy_name=table.name,
-        columns=tuple(columns), expressions=tuple(expressions), binary=False,
-        key=new.key.columns, key_types=tuple(key[k].base_type for k in new.key.columns),
-        key_operators=new.key.operators, key_domains=tuple(key[k].domain for k in new.key.columns), key_binary=False,
+        schema=table.schema,
+        name=table.name,
+        oid=new.oid,
+        partitioned=False,
+        copy_schema=old_schema(table.schema),
+        copy_name=table.name,
+        columns=PlanColumns(
+            names=tuple(columns),
+            expressions=tuple(expressions),
+            binary=False,
+            kept=tuple(c.name for c in keep),
+            kept_types=tuple(c.type for c in keep),
+        ),
+        key=PlanKey(
+            columns=new.key.columns,
+            types=tuple(key[k].base_type for k in new.key.columns),
+            operators=new.key.operators,
+            domains=tuple(key[k].domain for k in new.key.columns),
+            binary=False,
+        ),
         copies={str(new.oid): (old_schema(table.schema), table.name)},
-        keep=tuple(c.name for c in keep), keep_types=tuple(c.type for c in keep), proof=proof, echo=table.log_table,
-        serials=_serials(conn, old),
-    )  # fmt: skip
+        reverse=ReversePlan(proof=proof, echo=table.log_table, serials=_serials(conn, old)),
+    )
 
 
 def _serials(conn: Session, table: Table) -> dict[str, str]:
