@@ -1,10 +1,14 @@
-"""No module imports itself by way of others, not even inside a function."""
+"""No module imports itself by way of others, not even inside a function; and workers import little."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import REPOSITORY
 
@@ -41,3 +45,14 @@ def test_there_is_no_circle() -> None:
     graph = {name: _imports(file, modules) for name, file in modules.items()}
     assert len(graph) > 200 and sum(map(len, graph.values())) > 1000
     TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize(
+    "function", ["rows.chunks.copy_chunks", "rows.fill.fill_part", "rows.range_comparison.compare_part"]
+)
+def test_what_moves_and_compares_rows_on_an_executor_needs_neither_parsers_nor_airflow(function: str) -> None:
+    module, _, name = f"{PACKAGE}.engine.{function}".rpartition(".")
+    heavy = ("pydantic", "postgast", "yaml", "airflow", "pyspark")
+    code = f"import sys; from {module} import {name}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
+
+if TYPE_CHECKING:  # workers import this, and need no parser of files
+    from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 _Q = queries("windows")
 TABLES_A_QUERY = 100  # tables whose logs or pending keys are summed up in one query
