@@ -379,7 +379,7 @@ DDL = (
     Command("show", "all that is known of one event", (EVENT, PIPELINE, JSON), _ddl("show")),
     Command(
         "approve",
-        "let events through that wait for it",
+        "let events through that wait for approval",
         (
             Option(("ids",), {"nargs": "*", "type": int, "metavar": "ID", "help": "these events"}),
             PIPELINE,
@@ -394,16 +394,16 @@ DDL = (
         (Option(("id",), {"nargs": "?", "type": int, "metavar": "ID", "help": "only this one"}), PIPELINE, JSON),
         _ddl("retry"),
     ),
-    Command("resolve", "a person has done by hand what the event asks for", (EVENT, PIPELINE, NOTE, JSON),
+    Command("resolve", "say that an event was done by hand on the target", (EVENT, PIPELINE, NOTE, JSON),
             _ddl("resolve")),
     Command("skip", "leave an event out for good", (EVENT, PIPELINE, NOTE, JSON), _ddl("skip")),
     Command("enable", "let the pipeline follow DDL again", (PIPELINE, JSON), _ddl("enable")),
-    Command("disable", "DDL from here on does not concern the pipeline", (PIPELINE, JSON), _ddl("disable")),
+    Command("disable", "leave out all DDL from here on, until `enable`", (PIPELINE, JSON), _ddl("disable")),
     Command("preview", "which schemas, tables and commands the scope matches now", (PIPELINE, JSON),
             _ddl("preview")),
     Command("exceptions", "what went wrong while capturing on the source", (PIPELINE, ALL, JSON),
             _ddl("exceptions")),
-    Command("resolve-exception", "somebody has looked after an exception", (EVENT, PIPELINE, NOTE, JSON),
+    Command("resolve-exception", "say that an exception was looked after", (EVENT, PIPELINE, NOTE, JSON),
             _ddl("resolve_exception")),
     Command(
         "killed",
@@ -460,7 +460,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("resume", "let paused runs go on", (PIPELINE, JSON), resume),
     Command(
         "cancel",
-        "end the runs under way at their next border; one that begins later is not meant",
+        "end the runs under way at their next border; a run that begins later goes on from there",
         (PIPELINE, JSON),
         cancel,
     ),
@@ -470,9 +470,9 @@ COMMANDS: tuple[Command | Group, ...] = (
         (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
         reset,
     ),
-    Group("schema", "the schema gate: whether both sides fit, how they differ, and putting the target right", SCHEMA),
-    Command("metrics", "what Prometheus scrapes: verdicts, what is left, what was counted", (PIPELINE,), metrics),
-    Group("ddl", "schema changes that follow from the source: look at them and decide", DDL),
+    Group("schema", "the schema gate: whether both sides fit, how they differ, and what puts the target right", SCHEMA),
+    Command("metrics", "metrics for Prometheus: verdicts, lag, what is left, what was counted", (PIPELINE,), metrics),
+    Group("ddl", "DDL that follows from the source: look at it and decide", DDL),
     Command("demo", "a shop moved from Postgres 16 to 18 under its writers, then one table rewritten", (JSON,), demo),
 )
 

@@ -34,9 +34,12 @@ def lifecycle(
 
     `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `again` for setup,
     `default_args` for every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are
-    `<group_id>.<stage>`. Tables that are blocked pass up to the gate, which closes for them; behind it they fail a task
-    (on_blocked). A swap that is done but left something to a person, as a foreign key that rows violate, is shown as
-    skipped, and cleanup goes on. The gate is deferrable, which takes a triggerer, unless its mode is given.
+    `<group_id>.<stage>`.
+
+    Tasks before the gate go on without tables that are blocked, and the gate closes for them. Behind the gate a blocked
+    table fails its task (on_blocked). A swap that is done but left something to a person, such as a foreign key that
+    rows violate, is shown as skipped, and cleanup goes on. The gate is deferrable, which takes a triggerer, unless its
+    mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
@@ -68,10 +71,10 @@ def follow(
 ) -> TaskGroup:
     """setup → snapshot → backfill → schema_sync → gate → replay, for a DAG that runs again and again.
 
-    The first run copies what is there. In every other one the first four have nothing to do but for tables that came
-    since, and submit nothing; replay brings DDL and rows until it is less than `replay.until_lag` behind, and is
-    skipped where it had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1. Arguments
-    and task ids are as for `lifecycle`.
+    The first run copies what is there. In every other run the first four tasks have nothing to do, except for tables
+    that came since, and submit nothing. Replay brings DDL and rows until it is less than `replay.until_lag` behind. It
+    is shown as skipped where it had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1.
+    Arguments and task ids are as for `lifecycle`.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}

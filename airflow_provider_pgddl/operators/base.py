@@ -83,14 +83,15 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
     :param tables: only these tables (`schema.table`); None means all of the pipeline
-    :param on_blocked: what becomes of a task that had to leave tables out: `skip` it (the default; what stands behind
-        it does not run, unless its trigger rule lets it), `fail` it for good, or `go_on` as if nothing had been. Of a
-        swap, which takes all tables or none: of one that is done, and left what could not be finished to a person
+    :param on_blocked: what becomes of a task that had to leave tables out. `skip`, the default, shows the task as
+        skipped, and tasks behind it do not run unless their trigger rule lets them. `fail` fails it for good. `go_on`
+        takes it for a success. A swap leaves no table out: there it is about a swap that is done, and left to a person
+        what could not be finished
     :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`
 
-    Everything else is SparkSubmitOperator's. Returns a small dict: stage, pipeline, run, state (`done` or
-    `nothing_to_do`), tables (how many), figures, and blocked, the tables that this stage had to leave with the reason.
-    A failure that a retry may cure raises AirflowException, a final one AirflowFailException.
+    Everything else is SparkSubmitOperator's. The result is a small dict: stage, pipeline, run, state (`done` or
+    `nothing_to_do`), tables (how many), figures, and blocked: the tables that this stage had to leave out, each with
+    the reason. A failure that a retry may cure raises AirflowException, a final one AirflowFailException.
     """
 
     stage: ClassVar[str]

@@ -22,8 +22,8 @@ def _said(name: str, value: bool | str) -> bool:
 class PgddlSetupOperator(PgddlOperator):
     """Preflight, migrations, and the start of capture: from its end on no change is missed.
 
-    :param again: begin the next run of a pipeline that is finished; without it such a pipeline has nothing to do.
-        A bool, or a template that renders to `true` or `false`, such as `{{ params.again }}`
+    :param again: begin the next run of a pipeline that is finished. Without it such a pipeline has nothing to do. A
+        bool, or a template that renders to `true` or `false`, such as `{{ params.again }}`
     """
 
     stage = "setup"
@@ -38,7 +38,7 @@ class PgddlSetupOperator(PgddlOperator):
 
 
 class PgddlSnapshotOperator(PgddlOperator):
-    """The source's schema as DDL events; creates the copies."""
+    """Records the source's schema as DDL events, and creates the copies."""
 
     stage = "snapshot"
 
@@ -86,13 +86,14 @@ class PgddlSwapOperator(PgddlOperator):
 
 
 class PgddlRevertOperator(PgddlOperator):
-    """Takes a swap in place back, with all that was written since; no part of `lifecycle`, and before any cleanup."""
+    """Takes a swap in place back, with all that was written since. It is no part of `lifecycle`, and comes before
+    cleanup or not at all."""
 
     stage = "revert"
 
 
 class PgddlCleanupOperator(PgddlOperator):
-    """Drops what was needed only on the way; the audit stays."""
+    """Takes capture off the source and drops what was needed only on the way; the journal stays."""
 
     stage = "cleanup"
 

@@ -25,7 +25,7 @@ MASKS = (
     (r"\d+ applied, \d+ pending, \d+ changed", "<migrations>"),
     (r"\bcapture_shop_\d+", "capture_shop_<oid>"),
     (r"\bDDL event \d+", "DDL event <number>"),
-    (r"[\d.,]+ (longest wait ms|fenced ms|lag seconds|lag bytes|bytes now)", r"<number> \1"),
+    (r"(longest wait|fenced|lag) [\d.,]+ (ms|seconds|bytes)|[\d.,]+ bytes now", r"\1 <number> \2"),
     (r"\b\d+(\.\d+)? ?(ms|µs|s|min)\b|\b\d+:\d\d\b", "<time>"),
     (r"\b\d+(\.\d+)? ?([kMG]?B|bytes)\b", "<size>"),
     # How often progress is told, and whether somebody was in the way for a moment.

@@ -177,11 +177,11 @@ def test_the_closing_line_names_what_was_done_and_what_was_left() -> None:
         "pipeline": "shop",
         "state": "done",
         "tables": {"shop.a": {}, "shop.b": {}},
-        "figures": {"rows": 1234567, "mb_per_s": 12.34},
+        "figures": {"rows": 1234567, "windows": 1, "window": 4, "longest_wait_ms": 40},
         "blocked": [{"table": "shop.b", "reason": "column x appeared"}],
     }
     assert driver.closing_line(result, 2.0).splitlines() == [
-        "pgddl: backfill of shop: done (2.0 s), 2 tables, 1,234,567 rows, 12.3 mb per s",
+        "pgddl: backfill of shop: done (2.0 s), 2 tables, 1,234,567 rows, 1 window, window 4, longest wait 40 ms",
         "pgddl: blocked: shop.b: column x appeared",
     ]
 

@@ -97,12 +97,25 @@ def _failed(job: Job, error: PgddlError) -> Outcome:
 def closing_line(result: Mapping[str, Any], seconds: float) -> str:
     """One line of what the stage did, and one line for each table that it had to leave."""
     state = "nothing to do" if result["state"] == "nothing_to_do" else str(result["state"])
-    figures = [f"{number(value)} {name.replace('_', ' ')}" for name, value in result.get("figures", {}).items()]
+    figures = [_figure(name, value) for name, value in result.get("figures", {}).items()]
     tables = len(result.get("tables", {}))
     said = [f"{tables} table{'' if tables == 1 else 's'}", *figures] if tables else figures
     lines = [f"pgddl: {result['stage']} of {result['pipeline']}: {state} ({seconds:.1f} s)" + ", ".join(["", *said])]
     lines += [f"pgddl: blocked: {entry['table']}: {entry['reason']}" for entry in result.get("blocked", ())]
     return "\n".join(lines)
+
+
+def _figure(name: str, value: float | str) -> str:
+    """`rows: 12` as "12 rows", `rows: 1` as "1 row", `longest_wait_ms: 40` as "longest wait 40 ms", `window: 4` as
+    "window 4"."""
+    *words, last = name.split("_")
+    if name == "window":
+        return f"window {number(value)}"
+    if words and last in ("ms", "seconds", "bytes"):
+        return f"{' '.join(words)} {number(value)} {last}"
+    if value == 1 and not words and last.endswith("s"):
+        return f"1 {last.removesuffix('s')}"
+    return f"{number(value)} {' '.join([*words, last])}"
 
 
 def number(value: float | str) -> str:
