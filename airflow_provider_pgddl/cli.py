@@ -25,7 +25,6 @@ EXIT_CODES = (
     "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch or by DDL that waits for "
     "a person, 4 refused by preflight, 5 worth retrying"
 )
-DEFAULT_MASTER = "local[2]"
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,14 @@ TABLES = Option(
     {"nargs": "+", "metavar": "SCHEMA.TABLE", "default": None, "help": "only these tables, instead of all"},
 )
 JSON = Option(("--json",), {"action": "store_true", "help": "print one JSON object, and nothing else, on stdout"})
+MASTER = Option(("--master",), {"default": None, "help": "Spark master (spark.master, else local[2])"})
+CONF = Option(
+    ("--conf",),
+    {
+        "action": "append", "default": [], "metavar": "KEY=VALUE",
+        "help": "a setting of Spark, beside spark.conf of the pipeline file; a secret as ${NAME}, from the environment",
+    },
+)  # fmt: skip
 
 
 def check(args: argparse.Namespace) -> int:
@@ -72,6 +79,8 @@ def check(args: argparse.Namespace) -> int:
     found = _plain(stages.check(pipeline, source, target))
     if getattr(args, "in_airflow", False):
         found["findings"] += _without_triggerer()
+    if args.executors:
+        found["findings"] += _asked_of_executors(args)
     if args.json:
         _print_json(found)
     else:
@@ -89,6 +98,12 @@ def check(args: argparse.Namespace) -> int:
         print(", ".join(_count(severities.count(severity), severity) for severity in ("error", "warning")))
     refused = any(finding["severity"] == "error" for finding in found["findings"])
     return EXIT_REFUSED if refused else EXIT_DONE
+
+
+def _asked_of_executors(args: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
+    from airflow_provider_pgddl import cli_run
+
+    return cli_run.check_executors(args, _pipeline(args), _lookup())
 
 
 def _without_triggerer() -> list[dict[str, Any]]:
@@ -192,75 +207,17 @@ def _told(args: argparse.Namespace, found: Mapping[str, Any]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One stage, through spark-submit, with the same job file that an operator writes; one that has nothing to do is
-    not submitted."""
-    import subprocess
-    import time
-    from dataclasses import replace
+    """One stage, through spark-submit, with the same job file that an operator writes."""
+    from airflow_provider_pgddl import cli_run
 
-    from airflow_provider_pgddl.connections import in_environment, secrets
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.errors import UsageError
-    from airflow_provider_pgddl.engine.job import file as jobs
-    from airflow_provider_pgddl.engine.job.folder import job_folder
-    from airflow_provider_pgddl.engine.launch import driver
-    from airflow_provider_pgddl.engine.parallel import spark
-    from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
+    return cli_run.run(args, _pipeline(args), _lookup())
 
-    if args.dry_run and args.stage != "swap":
-        raise UsageError(f"{args.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
-    pipeline = _pipeline(args)
-    found = secrets(pipeline, _lookup(), os.environ)
-    master = args.master or pipeline.spark.master or DEFAULT_MASTER
-    env = os.environ | spark.launch_env(os.environ, local=spark.is_local(master)) | in_environment(found)
-    if missing := spark.why_no_launch(env):
-        raise missing
-    job = jobs.Job(
-        stage=args.stage,
-        pipeline=pipeline,
-        tables=jobs.names(args.tables),
-        watch=jobs.Watched.me(),
-        secrets={side: jobs.SECRETS[side] for side in found},
-        dry_run=args.dry_run,
-        again=args.again,
-        mend=args.mend,
-    )
-    began = time.monotonic()
-    if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
-        print(driver.closing_line(quiet.to_json(), time.monotonic() - began), file=sys.stderr if args.json else None)
-        if args.json:
-            _print_json(quiet.to_json())
-        return quiet.exit_code
-    with job_folder() as folder:
-        job_file, result_path = folder / "job.json", folder / "result.json"
-        jobs.write(replace(job, result_path=str(result_path)), job_file)
-        archive = class_archive(env, folder) if spark.is_local(master) else None
-        command = spark.command(
-            "spark-submit",
-            master,
-            spark.application(args.stage),
-            job_file,
-            name=f"pgddl {pipeline.pipeline} {args.stage}",
-            conf=spark.local_conf(master, archive),
-            py_files=None if spark.is_local(master) else spark.engine_archive(folder),
-        )
-        stdout = sys.stderr if args.json else None
-        with subprocess.Popen(command, env=env, stdout=stdout) as process:
-            try:
-                process.wait()
-            except KeyboardInterrupt:
-                # ^C reached the whole foreground group: let the application cancel what it does and say so.
-                process.wait()
-                raise
-        outcome = jobs.read_outcome(result_path)
-        if archive is not None:
-            archive.settle(ended=outcome is not None, well=process.returncode == 0)
-    if outcome is None:
-        # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
-        return process.returncode if 0 < process.returncode < 128 else 5
-    if args.json:
-        _print_json(outcome.result if outcome.result is not None else outcome.error)
-    return outcome.exit_code
+
+def pack(args: argparse.Namespace) -> int:
+    """What executors need beside Python, as an archive that travels with a job."""
+    from airflow_provider_pgddl import cli_run
+
+    return cli_run.pack(args)
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -414,7 +371,33 @@ DDL = (
 )  # fmt: skip
 
 COMMANDS: tuple[Command | Group, ...] = (
-    Command("check", "preflight, and the state of pgddl's migrations; changes nothing", (PIPELINE, JSON), check),
+    Command(
+        "check",
+        "preflight, and the state of pgddl's migrations; changes nothing",
+        (
+            PIPELINE,
+            Option(
+                ("--executors",),
+                {"action": "store_true", "help": "ask Spark's executors too: Python, packages, both databases, clocks"},
+            ),
+            MASTER,
+            CONF,
+            JSON,
+        ),
+        check,
+    ),
+    Command(
+        "pack",
+        "pack what Spark's executors need beside Python, for spark.archives",
+        (
+            Option(
+                ("-o", "--output"),
+                {"required": True, "metavar": "FILE", "help": "the archive, such as env.tar.gz"},
+            ),
+            JSON,
+        ),
+        pack,
+    ),
     Command(
         "run",
         "run one stage, through spark-submit",
@@ -422,7 +405,8 @@ COMMANDS: tuple[Command | Group, ...] = (
             Option(("stage",), {"choices": STAGES, "metavar": "STAGE", "help": ", ".join(STAGES)}),
             PIPELINE,
             TABLES,
-            Option(("--master",), {"default": None, "help": f"Spark master (spark.master, else {DEFAULT_MASTER})"}),
+            MASTER,
+            CONF,
             Option(
                 ("--dry-run",),
                 {

@@ -32,7 +32,9 @@ CREATE INDEX b_n ON public.b (n);
 ALTER TABLE public.b ADD CONSTRAINT positive CHECK (n > 0);
 """
 NAMES = [("public", name) for name in "abc"]
-SETTINGS: dict[str, Any] = {"tables": {"include": ["public.*"]}, "replay": {"window_rows": 2000}}
+SETTINGS: dict[str, Any] = {
+    "tables": {"include": ["public.*"]}, "replay": {"window_rows": 2000}, "spark": {"begin": "at_once"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,13 +129,14 @@ def test_waiting_for_spark_is_no_waiting_for_a_table(
     played here, since how long it takes is not to be had from a real one."""
     execute(source_dsn, WIDE)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill={"chunk_bytes": "64kB"},
-                     ddl={"retry_for": "1s"})  # fmt: skip
+                     ddl={"retry_for": "1s"}, spark={"begin": "at_once"})  # fmt: skip
     move.run_all(until="snapshot")
     said: list[str] = []
 
-    def started(app: str, *, workers: int) -> None:
+    def started(app: str, *, workers: int, **_: Any) -> int:
         said.append(app)
         time.sleep(1.2)
+        return workers
 
     def spread(work: Callable[[Any], Any], parts: Sequence[Any], **_: Any) -> list[Any]:
         said.append("round")
@@ -144,7 +145,7 @@ def test_waiting_for_spark_is_no_waiting_for_a_table(
     monkeypatch.setattr(spark, "start", started)
     monkeypatch.setattr(spark, "spread", spread)
     move.run("backfill")
-    assert said == [f"pgddl backfill {move.name}", "round", "round"]
+    assert said == [f"pgddl backfill {move.name}", "round"] * 2
     check_ledger(move)
 
 

@@ -468,6 +468,7 @@ def test_c11_the_next_run_ends_the_backends_that_an_older_one_left(
 def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark lost sight of it, and a second worker has done its part: both have the same token."""
     items.content |= {"backfill": {"chunk_bytes": "1MB", "workers": 2}, "replay": {"window_rows": 140}}
+    items.content |= {"spark": {"begin": "at_once"}}
     items.run_all(until="backfill")
     do(items.source, "UPDATE items SET code = 'old ' || id")
     items.run("schema_sync")
@@ -484,7 +485,7 @@ def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, m
         return [work(part) for part in parts[1:]]
 
     monkeypatch.setattr(spark, "spread", spread)
-    monkeypatch.setattr(spark, "start", lambda *_, **__: None)
+    monkeypatch.setattr(spark, "start", lambda *_, **__: 2)
     before_each(monkeypatch, windows, "lock_tables", lambda n: paused.go_on.set() if n == 3 else None)
     blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
     with Underway(lambda: wait_until(lambda: paused.go_on.is_set() or one(items.target, blocked))) as meeting:

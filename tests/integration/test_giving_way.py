@@ -427,16 +427,18 @@ def test_c32_workers_are_there_before_each_window_that_needs_them(
     move.run_all(until="backfill")
     do(move.source, "UPDATE items SET body = 'changed'")
     move.run("schema_sync")
+    move.content["spark"] = {"begin": "at_once"}
     steps = list[str]()
     snapshots = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE backend_xmin IS NOT NULL AND application_name LIKE 'pgddl:%:window'"
     )
 
-    def start(app: str, *, workers: int) -> None:
+    def start(app: str, *, workers: int, **_: Any) -> int:
         assert one(move.source, snapshots) == 0
         steps.append(app.split()[1])
         time.sleep(0.3)
+        return workers
 
     def spread(work: Callable[[Any], Any], parts: Sequence[Any], **options: Any) -> list[Any]:
         assert options["begin_within"] > 0

@@ -32,7 +32,9 @@ def test_spark_s_workers_hold_and_end(
     print(f"seed {seed}")
     execute(source_dsn, TABLE)
     small = {"chunk_bytes": "16kB", "workers": 2}
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill=small)
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill=small, spark={"begin": "at_once"}
+    )
     move.run_all(until="snapshot")
     file, log = tmp_path / "pipeline.yaml", tmp_path / "log"
     file.write_text(json.dumps(move.content))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_pgddl.engine.parallel import spark
+from airflow_provider_pgddl.engine.parallel.conf import is_local
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark
@@ -18,7 +19,7 @@ MASTER = "local-cluster[1,2,512]"
 
 
 def test_workers_elsewhere_get_the_engine_with_its_sql(tmp_path: Path) -> None:
-    assert not spark.is_local(MASTER)
+    assert not is_local(MASTER)
     command = spark.command(
         "spark-submit",
         MASTER,
@@ -26,7 +27,7 @@ def test_workers_elsewhere_get_the_engine_with_its_sql(tmp_path: Path) -> None:
         tmp_path / "unused",
         name="where from",
         conf={"spark.executor.memory": "512m", "spark.ui.enabled": "false"},
-        py_files=spark.engine_archive(tmp_path),
+        py_files=spark.carried(MASTER, tmp_path) or "",
     )
     env = os.environ | spark.launch_env(os.environ, local=True)
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)

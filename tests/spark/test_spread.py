@@ -151,8 +151,7 @@ def test_the_home_of_another_spark_is_left_to_its_own_script(tmp_path: Path) -> 
 class _Interrupted:
     """A SparkContext that is stopped while it waits, and meets a broken connection on its way out, as PySpark does."""
 
-    def parallelize(self, *_: object) -> _Interrupted:
-        return self
+    master = "local[1]"
 
     def map(self, _: object) -> _Interrupted:
         return self
@@ -167,5 +166,6 @@ class _Interrupted:
 def test_a_stop_is_no_lost_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mock, since the real one needs the signal at one moment among thousands."""
     monkeypatch.setattr(spark, "_context", lambda *_: _Interrupted())
+    monkeypatch.setattr(spark, "_distributed", lambda context, _: context)
     with pytest.raises(KeyboardInterrupt):
         spark.spread(work.square, [1], workers=1, app="stopped")

@@ -29,7 +29,7 @@ def test_fewer_ranges_than_workers_find_what_differs(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill=small | {"workers": 1})
     move.run_all(until="replay")
     execute(target_dsn, "UPDATE public.t SET v = 'y' WHERE id = 25000")
-    move.content["backfill"] = small
+    move.content |= {"backfill": small, "spark": {"begin": "at_once"}}
     file = tmp_path / "pipeline.yaml"
     file.write_text(json.dumps(move.content))
     command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", "verify", "-p", str(file)]

@@ -59,3 +59,8 @@ def sleep_in_postgres(conninfo: str) -> None:
     with psycopg.connect(conninfo, application_name="pgddl-test:worker", autocommit=True) as connection:
         connection.execute("SET client_connection_check_interval = '1s'")
         connection.execute("SELECT pg_sleep(600)")
+
+
+def rows_of(part: dict[str, object]) -> object:
+    """Of a part that holds more than it says."""
+    return part["rows"]

@@ -330,6 +330,11 @@ OTHER: dict[str, Any] = {
     "swap.recreate_materialized_views": True,
     "spark.conn_id": "other",
     "spark.master": "local[1]",
+    "spark.conf": {"spark.executor.memory": "2g"},
+    "spark.begin": "at_once",
+    "spark.wait": "1min",
+    "spark.allow_plaintext": True,
+    "spark.secrets.file": "/run/secrets/pgpass",
 }
 
 

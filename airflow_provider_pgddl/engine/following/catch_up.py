@@ -14,8 +14,10 @@ from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
+from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
@@ -24,7 +26,7 @@ from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 from airflow_provider_pgddl.engine.server.lag import behind
 from airflow_provider_pgddl.engine.sql import queries
 
-# From this many full windows of pending keys on, filling them is spread over Spark.
+# From this many full windows of pending keys on, filling them is spread over workers.
 SPREAD_WINDOWS = 4
 WINDOWS_TO_SEE_A_TREND = 4
 
@@ -69,7 +71,7 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed_tables(context)).values())
-    over_spark = _OverSpark(context)
+    workers = _FillWorkers(context)
     windows: list[Window] = []
     looked = time.monotonic()
     while True:
@@ -81,11 +83,12 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
         if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None
-        before, elsewhere = (over_spark.start, over_spark.fill) if over_spark.is_worth(waiting) else (None, None)
+        before, elsewhere = (workers.prepare, workers.fill) if workers.is_worth(waiting) else (None, None)
         done = one_window(
             context, replica, followed_tables(context), before=before, fill_elsewhere=elsewhere, whole=whole
         )
         windows.append(done)
+        workers.took(done)
         waiting = done.pending
         if done.keys or done.rows or done.pending or len(windows) == 1:
             lag = behind(context.source, done.lsn, done.taken_at)
@@ -140,36 +143,55 @@ def one_window(
     return done
 
 
-class _OverSpark:
-    """Fills over Spark, from the first time on that it is worth the start of a session."""
+class _FillWorkers:
+    """Workers that fill at a window's snapshot, from the first time on that there is much: threads of the driver, and
+    Spark's from where the rest is worth its start."""
 
     def __init__(self, context: Context):
-        self._context, self._workers = context, context.pipeline.backfill.workers
+        self._context = context
         self._app = f"pgddl replay {context.name}"
         self._begun = False
+        self._slots = self._waiting = self._filled = 0
+        self._seconds = 0.0
+
+    @property
+    def _workers(self) -> int:
+        return self._context.workers
 
     def is_worth(self, waiting: int) -> bool:
         """With so many keys pending."""
         rows = self._context.pipeline.replay.window_rows
         self._begun |= waiting > SPREAD_WINDOWS * rows
+        self._waiting = waiting
         return self._begun and waiting > rows and self._workers > 1 and not self._context.in_place
 
-    def start(self) -> None:
-        """The workers are there before a window holds a snapshot (C32)."""
-        from airflow_provider_pgddl.engine.parallel.spark import start
+    def took(self, window: Window) -> None:
+        """Of the pending keys fewer are left, as fast as the driver goes."""
+        self._filled += max(0, self._waiting - window.pending)
+        self._seconds += window.seconds
 
-        start(self._app, workers=self._workers)
+    def prepare(self) -> None:
+        """Spark's workers are there before a window holds a snapshot (C32)."""
+        if self._slots or pays(self._context, time_left(self._filled, self._seconds, self._waiting)):
+            self._slots = start_spark(self._context, self._app, self._workers)
 
     def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
-        from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
-
-        context, workers = self._context, self._workers
+        """Up to `limit` keys for each worker: with more workers a window brings more, in as long."""
+        context, workers = self._context, self._slots or self._workers
+        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
         part = FillPart(
-            context.source_dsn, context.target_dsn, context.name, snapshot, context.fence(),
-            tuple((t.id, t.plan) for t in tables), max(1, limit // workers),
+            *dsns, context.name, snapshot, context.fence(), tuple((t.id, t.plan) for t in tables), limit,
         )  # fmt: skip
         try:
-            done = spread(fill_part, [part] * workers, workers=workers, app=self._app, begin_within=BEGIN_WITHIN)
+            if self._slots:
+                from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+                done = spread(
+                    fill_part, [part] * workers, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
+                    settings=context.spark,
+                )  # fmt: skip
+            else:
+                done = beside_each_other(fill_part, [part] * workers, doing="running replay")
         finally:
             _end_fills(context)
         return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}

@@ -15,11 +15,13 @@ from airflow_provider_pgddl.engine.following.catch_up import followed_tables, on
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
 from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
+from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount
 from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.mend import take_out
@@ -110,7 +112,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
     total = len(journal.verification.left([t.id for t in chosen()], job))
-    spread = _worth_spreading(context, chosen(), total)
+    elsewhere = _CompareWorkers(context) if _worth_spreading(context, chosen(), total) else None
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
     at_once = set[int]()  # tables of which all ranges are tried as one
@@ -150,14 +152,14 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
                 if not todo:
                     return
                 seconds = max(SHORTEST_SECONDS, WINDOW_SECONDS / context.patience.effort.share)
-                if spread and done.snapshot:
-                    compared += _compare_over_spark(context, done.snapshot, todo, seconds, mend)
+                if elsewhere and done.snapshot:
+                    compared += elsewhere.compare(done.snapshot, todo, seconds, mend)
                 else:
                     compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
         over = tables if context.in_place else followed_tables(context)
-        before = partial(_start_spark, context) if spread else None
+        before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
         window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
             fill, context.looked = False, False
@@ -174,6 +176,8 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
         at_once.difference_update(not_at_once)
         uncut.update(_cut_up(context, too_long, [t for t in chosen() if t.id not in not_at_once]))
         seen += len(compared)
+        if elsewhere:
+            elsewhere.took(len(compared), time.monotonic() - began)
         context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
 
 
@@ -239,28 +243,47 @@ def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) 
     return not context.in_place and worth_spreading(context.pipeline, ranges, size)
 
 
-def _start_spark(context: Context) -> None:
-    """Its workers are there before a window holds a snapshot (C32), whatever became of them since the last one."""
-    from airflow_provider_pgddl.engine.parallel.spark import start
+class _CompareWorkers:
+    """Workers that compare at a window's snapshot: threads of the driver, and Spark's from where the rest is worth its
+    start."""
 
-    start(f"pgddl verify {context.name}", workers=context.pipeline.backfill.workers)
+    def __init__(self, context: Context):
+        self._context, self._workers = context, context.workers
+        self._app = f"pgddl verify {context.name}"
+        self._slots = self._ranges = 0  # of Spark, once it is started; compared so far
+        self._seconds = 0.0
 
+    def took(self, ranges: int, seconds: float) -> None:
+        """So many were compared in a window of so many seconds."""
+        self._ranges += ranges
+        self._seconds += seconds
 
-def _compare_over_spark(
-    context: Context, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
-) -> list[RangeResult]:
-    from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+    def prepare(self, ranges: int) -> None:
+        """Spark's workers are there before a window holds a snapshot (C32), whatever became of them since the last."""
+        if self._slots or pays(self._context, time_left(self._ranges, self._seconds, ranges)):
+            self._slots = start_spark(self._context, self._app, self._workers)
 
-    workers = context.pipeline.backfill.workers
-    share = math.ceil(len(todo) / workers)  # one behind the other: a worker's ranges are neighbours
-    work = [
-        Part(context.source_dsn, context.target_dsn, context.name, context.lease.token, snapshot,
-             tuple(todo[first : first + share]), seconds, apart)
-        for first in range(0, len(todo), share)
-    ]  # fmt: skip
-    app = f"pgddl verify {context.name}"
-    shares = spread(compare_part, work, workers=workers, app=app, begin_within=BEGIN_WITHIN)
-    return [result for share in shares for result in share]
+    def compare(
+        self, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
+    ) -> list[RangeResult]:
+        context = self._context
+        # As many parts as can run beside each other: one that waits for another's end would lose the window's time.
+        share = math.ceil(len(todo) / (self._slots or self._workers))
+        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
+        work = [  # one behind the other: a worker's ranges are neighbours
+            Part(*dsns, context.name, context.lease.token, snapshot, tuple(todo[first : first + share]), seconds, apart)
+            for first in range(0, len(todo), share)
+        ]
+        if self._slots:
+            from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+            shares = spread(
+                compare_part, work, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
+                settings=context.spark,
+            )  # fmt: skip
+        else:
+            shares = beside_each_other(compare_part, work, doing="running verify")
+        return [result for share in shares for result in share]
 
 
 def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
-from airflow_provider_pgddl.engine.job.file import Job
+from airflow_provider_pgddl.engine.job.file import End, Job
 from airflow_provider_pgddl.engine.job.slot_receiver import receive
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
@@ -21,6 +22,7 @@ from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Keepers
+from airflow_provider_pgddl.engine.parallel.settings import Settings
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating, say
@@ -31,6 +33,7 @@ from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.connections import room_for_workers
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, SAY_EVERY, Effort, Patience
 from airflow_provider_pgddl.engine.server.lock_timeout import holders, waited_for
 
@@ -98,6 +101,7 @@ class Context:
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
+        self.said_to_wait = set[str]()  # applications whose executors have been waited for
         self._once: dict[tuple[str, str], Session] = {}
         ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
         if ended:
@@ -270,9 +274,45 @@ class Context:
         ]
         return StageResult(self.job.stage, self.name, self.journal.run, state, tables or {}, blocked, figures)
 
+    @cached_property
+    def workers(self) -> int:
+        """How many there are: as many as the pipeline says, and as both servers have connections for."""
+        wanted = self.pipeline.backfill.workers
+        room = room_for_workers(self.source, self.target)
+        if room < wanted:
+            self.say(f"{room} workers instead of {wanted}: the servers have no connections for more")
+        return min(wanted, room)
+
+    @cached_property
+    def spark(self) -> Settings:
+        """How the stage deals with Spark's executors."""
+        told = self.pipeline.spark
+        return Settings(told.wait, told.may_be_read, self.say)
+
+    @cached_property
+    def elsewhere(self) -> tuple[str, str]:
+        """The connection strings of source and target as executors get them: where these have a password file, without
+        a password."""
+        return for_executors(self.pipeline, self.source_dsn), for_executors(self.pipeline, self.target_dsn)
+
     @property
     def trigger_names(self) -> tuple[str, ...]:
         return change_log.capture_names(self.name)
+
+
+def for_executors(pipeline: Pipeline, dsn: str) -> str:
+    """A connection string as it passes to executors."""
+    file = pipeline.spark.secrets.file
+    if file is None:
+        return dsn
+    parts = {key: value for key, value in conninfo_to_dict(dsn).items() if key != "password"}
+    return make_conninfo("", **{**parts, "passfile": file})
+
+
+def executor_dsns(job: Job) -> list[tuple[str, str]]:
+    """The connection strings of a job as they pass to executors, by side."""
+    sides: tuple[End, ...] = ("source",) if job.pipeline.in_place else ("source", "target")
+    return [(side, for_executors(job.pipeline, job.conninfo(side))) for side in sides]
 
 
 def worth_spreading(pipeline: Pipeline, parts: int, size: int) -> bool:

@@ -72,6 +72,7 @@ class Job:
     dry_run: bool = False
     again: bool = False  # of setup: begin the next run of a pipeline that is finished
     mend: bool = False  # of verify: read again what differs
+    master: str | None = None  # Spark's, where it is known to whoever submits
 
     FORMAT: ClassVar[int] = 1
 
@@ -105,12 +106,14 @@ class Job:
             "dry_run": self.dry_run,
             "again": self.again,
             "mend": self.mend,
+            "master": self.master,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         """The job of a file's content; `UsageError` for anything that `to_json` does not write."""
-        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again", "mend"}
+        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again", "mend",
+                "master"}
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
         if missing := sorted({"format", "stage", "pipeline"} - set(content)):
@@ -136,6 +139,7 @@ class Job:
             dry_run=given.get("dry_run", False),
             again=given.get("again", False),
             mend=given.get("mend", False),
+            master=given.get("master"),
         )
 
 
@@ -159,6 +163,7 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "result": (_is_text, "a path"),
     "dry_run": (lambda v: isinstance(v, bool), "true or false"),
     "again": (lambda v: isinstance(v, bool), "true or false"),
+    "master": (_is_text, "a text"),
     "mend": (lambda v: isinstance(v, bool), "true or false"),
 }
 

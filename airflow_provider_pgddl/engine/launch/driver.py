@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -29,8 +29,17 @@ class Stopped(Retry):
     """The run was told to stop; what it had committed stays, the next run goes on from there."""
 
 
-def main(stage: str, argv: Sequence[str]) -> int:
-    """Run the job of the file that `argv` names; the exit code is that of `engine.errors`.
+class Result(Protocol):
+    """What a job leaves, such as a StageResult."""
+
+    @property
+    def exit_code(self) -> int: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def main(stage: str, argv: Sequence[str], work: Callable[[Job], Result] | None = None) -> int:
+    """Run the job of the file that `argv` names, or do `work` with it; the exit code is that of `engine.errors`.
 
     A user's mistake or a server's error is a message; only a bug of ours shows a stack trace.
     """
@@ -50,7 +59,7 @@ def main(stage: str, argv: Sequence[str]) -> int:
         return error.exit_code
     try:
         with _stoppable(), _watching(job.watch):
-            outcome = _run(job)
+            outcome = _run(job, work)
     except KeyboardInterrupt:
         outcome = _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
     if job.result_path is not None and Path(job.result_path).parent.is_dir():
@@ -58,12 +67,12 @@ def main(stage: str, argv: Sequence[str]) -> int:
     return outcome.exit_code
 
 
-def _run(job: Job) -> Outcome:
+def _run(job: Job, work: Callable[[Job], Result] | None) -> Outcome:
     from airflow_provider_pgddl.engine import stages
 
     began = time.monotonic()
     try:
-        result = stages.run(job)
+        result = stages.run(job) if work is None else work(job)
         content = result.to_json()
         _say(closing_line(content, time.monotonic() - began), sys.stdout)
         return Outcome(result.exit_code, content, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Thread
@@ -23,6 +24,10 @@ class Done(Generic[R]):
 @dataclass(frozen=True, slots=True)
 class Failed:
     error: PgddlError | psycopg.Error
+
+
+def be_there(_: None) -> None:
+    """What a worker does that is only to be there."""
 
 
 def attempt(work: Callable[[T], R], part: T) -> Done[R] | Failed:
@@ -47,26 +52,43 @@ def results(ended: Iterable[Done[R] | Failed], doing: str) -> list[R]:
     return values
 
 
-def beside_each_other(work: Callable[[T], R], parts: Sequence[T], *, doing: str) -> list[R]:
-    """`work` of each part in a thread of this process: for what only waits for a server. Results in the order of
-    `parts`, errors as `results` has them; anything else is a bug and comes as it is.
+class Threads(Generic[T, R]):
+    """`work` of each part in a thread of this process: for what only waits for a server. They begin at once.
 
-    Whoever is stopped while it waits here leaves the threads behind, which end with the process.
-    """
-    ended: list[Done[R] | Failed | BaseException | None] = [None] * len(parts)
+    Whoever is stopped while it waits here leaves the threads behind, which end with the process."""
 
-    def run(index: int) -> None:
+    def __init__(self, work: Callable[[T], R], parts: Sequence[T]):
+        self._work, self._parts = work, parts
+        self._ended: list[Done[R] | Failed | BaseException | None] = [None] * len(parts)
+        self._threads = [
+            Thread(target=self._run, args=(n,), name=f"pgddl-part-{n}", daemon=True) for n in range(len(parts))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, index: int) -> None:
         try:
-            ended[index] = attempt(work, parts[index])
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            ended[index] = error
+            self._ended[index] = attempt(self._work, self._parts[index])
+        except BaseException as error:  # noqa: BLE001 - raised again in `results`
+            self._ended[index] = error
 
-    threads = [Thread(target=run, args=(n,), name=f"pgddl-part-{n}", daemon=True) for n in range(len(parts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one in ended:
-        if isinstance(one, BaseException):
-            raise one
-    return results((one for one in ended if isinstance(one, (Done, Failed))), doing)
+    def over(self, seconds: float | None = None) -> bool:
+        """Whether all have ended, within so many seconds."""
+        until = None if seconds is None else time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def results(self, doing: str) -> list[R]:
+        """Once all have ended, in the order of the parts, errors as the function `results` has them; anything else is a
+        bug and comes as it is."""
+        self.over()
+        for one in self._ended:
+            if isinstance(one, BaseException):
+                raise one
+        return results((one for one in self._ended if isinstance(one, (Done, Failed))), doing)
+
+
+def beside_each_other(work: Callable[[T], R], parts: Sequence[T], *, doing: str) -> list[R]:
+    """See `Threads`: waits for their end."""
+    return Threads(work, parts).results(doing)

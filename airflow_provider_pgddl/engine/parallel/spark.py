@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
 import re
 import shutil
 import signal
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,12 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from airflow_provider_pgddl.engine.errors import Busy, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.parallel import executors
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
-from airflow_provider_pgddl.engine.parallel.part_results import Done, Failed, attempt, results
+from airflow_provider_pgddl.engine.parallel.conf import is_local, refuse
+from airflow_provider_pgddl.engine.parallel.part_results import attempt, be_there, results
+from airflow_provider_pgddl.engine.parallel.settings import DEFAULT, Settings
+from airflow_provider_pgddl.engine.progress import repeating
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,26 +48,36 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Seconds after which a window gives its snapshot up where none of its parts has found a free core.
 BEGIN_WITHIN = 5.0
 
+JVM_ENDED = "Spark's JVM ended, or the cluster has ended the application"
+
+LOOK_EVERY = 0.5  # seconds between two looks at whether there are executors
+SAY_AFTER = 15.0  # seconds without one after which it is said, and said again after
+SAY_AGAIN = 30.0
+
 
 def spread(
-    work: Callable[[T], R], parts: Sequence[T], *, workers: int, app: str, begin_within: float | None = None
+    work: Callable[[T], R],
+    parts: Sequence[T],
+    *,
+    workers: int,
+    app: str,
+    begin_within: float | None = None,
+    settings: Settings = DEFAULT,
+    needed: Callable[[], bool] = lambda: True,
 ) -> list[R]:
     """`work` of each part, on Spark's workers; results in the order of `parts`.
 
     `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
     Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
     else is a bug: Spark tries that part again, then it comes back as Spark reports it. Busy where Spark has begun
-    none of them after so many seconds (`begin_within`): none of them runs then.
-
-    The parts travel with the function's pickle, in memory: data that is parallelized goes through a file, and parts
-    may hold a connection string.
+    none of them after so many seconds (`begin_within`): none of them runs then. Retry where there has been no executor
+    for as long as `settings` say. NotNeeded where it is not `needed` any more before there is one.
     """
-    context = _context(app, workers)
-    guarded = partial(_attempt, work, tuple(parts))
-    beginning = _Beginning(context, begin_within)
+    context = _context(app, workers, settings)
+    watch = _Watch(context, begin_within, settings, needed)
     try:
-        with beginning:
-            ended = context.parallelize(range(len(parts)), len(parts)).map(guarded).collect()
+        with watch:
+            ended = _distributed(context, parts).map(partial(attempt, work)).collect()
     except KeyboardInterrupt:
         with suppress(Exception):  # the JVM may have been told to stop as well
             context.cancelAllJobs()
@@ -70,44 +86,95 @@ def spread(
         if _stopped(error):
             raise KeyboardInterrupt from None
         if _jvm_ended(error):
-            raise Retry("Spark's JVM ended", todo="the stage tries again; it goes on where it was") from None
-        if beginning.given_up:
+            raise Retry(JVM_ENDED, todo="the stage tries again; it goes on where it was") from None
+        if watch.not_needed:
+            raise NotNeeded from None
+        if watch.lost:
+            raise Retry(
+                f"Spark had no executor for {settings.wait:.0f} s: {watch.lost}",
+                todo="give the cluster workers, or this application cores of its own; then run the stage again, which "
+                "goes on where it was (spark.wait says how long executors are waited for)",
+            ) from None
+        if watch.given_up:
             what = f"Spark had no core free within {begin_within:.0f} s"
             raise Busy(what, todo="give the application cores of its own, or wait: this is tried again") from None
+        if said := executors.unable(str(error)):
+            raise PreflightRefused(said[0], todo=said[1]) from None
         raise
     return results(ended, f"running {app}")
 
 
-class _Beginning:
-    """Cancels the job that is started in the block where none of its parts has begun within so many seconds (None: it
-    may wait for ever)."""
+def _distributed(context: SparkContext, parts: Sequence[T]) -> RDD[T]:
+    """Each part in a partition of its own, so that a task gets its own part and no other.
 
-    def __init__(self, context: SparkContext, seconds: float | None):
-        self._context, self._seconds = context, seconds
+    Parts travel in memory: what PySpark parallelizes goes through a file, and parts may hold a connection string."""
+    from pyspark import RDD
+    from pyspark.serializers import CPickleSerializer
+
+    pickled = context._jvm.java.util.ArrayList()
+    for part in parts:
+        pickled.add(bytearray(pickle.dumps(part)))
+    return RDD(context._jsc.parallelize(pickled, len(parts)), context, CPickleSerializer())
+
+
+class _Watch:
+    """Watches the job that is started in the block. Cancels it where none of its parts has begun within so many seconds
+    (None: it may wait), and where there has been no executor for longer than the settings allow; says so before."""
+
+    def __init__(
+        self, context: SparkContext, begin_within: float | None, settings: Settings, needed: Callable[[], bool]
+    ):
+        self._context, self._begin_within, self._settings = context, begin_within, settings
+        self._needed = needed
+        self._local = is_local(context.master)
         self._group = f"pgddl-{uuid4()}"
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="pgddl-beginning", daemon=True)
-        self.given_up = False
+        self._thread = threading.Thread(target=self._look, name="pgddl-spark", daemon=True)
+        self.given_up = self.not_needed = False
+        self.lost = ""
 
     def __enter__(self) -> None:
-        if self._seconds is not None:
+        if self._watches:
             self._context.setJobGroup(self._group, "")
             self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        if self._seconds is not None:
+        if self._watches:
             self._over.set()
             self._thread.join()
             with suppress(Exception):  # the JVM may be gone
                 self._context.setLocalProperty("spark.jobGroup.id", None)
 
+    @property
+    def _watches(self) -> bool:
+        return self._begin_within is not None or not self._local
+
     def _look(self) -> None:
-        if self._over.wait(self._seconds):
-            return
         with suppress(Exception):  # whatever becomes of the job, its own call says it
-            if not self._begun():
+            began = there = time.monotonic()
+            say_at = SAY_AFTER
+            if self._begin_within is not None and self._over.wait(self._begin_within):
+                return
+            if self._begin_within is not None and not self._begun():
                 self.given_up = True
                 self._context.cancelJobGroup(self._group)
+                return
+            while not self._local and not self._over.wait(LOOK_EVERY):
+                now = time.monotonic()
+                if executors.slots(self._context):
+                    there, say_at = now, SAY_AFTER
+                elif not self._needed():
+                    self.not_needed = True
+                    self._context.cancelJobGroup(self._group)
+                    return
+                elif now - there >= self._settings.wait:
+                    self.lost = executors.missing(self._context)
+                    self._context.cancelJobGroup(self._group)
+                    return
+                elif now - there >= say_at:
+                    say_at += SAY_AGAIN
+                    what = "waiting for Spark's executors" if there == began else "Spark has lost its executors"
+                    self._settings.say(f"{what}, {now - there:.0f} s so far: {executors.missing(self._context)}")
 
     def _begun(self) -> bool:
         tracker = self._context.statusTracker()
@@ -125,28 +192,47 @@ def _stopped(error: BaseException | None) -> bool:
 
 
 def _jvm_ended(error: Exception) -> bool:
-    """What Py4J says of a call that got no answer; an error in the JVM, or in a worker, has a Java exception to it."""
+    """What Py4J says of a call that got no answer; an error in the JVM, or in a worker, has a Java exception to it. A
+    cluster may also end the application from its side."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
     unanswered = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
-    return unanswered or isinstance(error, (EOFError, ConnectionError))
+    words = ("SparkContext was shut down", "stopped SparkContext", "JAVA_GATEWAY_EXITED")
+    return unanswered or isinstance(error, (EOFError, ConnectionError)) or any(w in str(error) for w in words)
 
 
-def start(app: str, *, workers: int) -> None:
+class NotNeeded(Exception):
+    """What was to be spread has been done meanwhile."""
+
+
+def start(
+    app: str, *, workers: int, settings: Settings = DEFAULT, needed: Callable[[], bool] = lambda: True
+) -> int:
     """Starts the session and its workers now, so that what is spread later need not wait for them while it holds
-    something, or counts how long it is kept waiting."""
-    spread(_begin, [None] * workers, workers=workers, app=app)
+    something, or counts how long it is kept waiting. Returns how many parts can run beside each other, at most
+    `workers`; Retry where no executor has come for as long as `settings` say, NotNeeded where none is by then."""
+    spread(be_there, [None] * workers, workers=workers, app=app, settings=settings, needed=needed)
+    return max(1, min(workers, executors.slots(_context(app, workers, settings))))
 
 
-def _begin(_: None) -> None:
-    """What a worker does that is only to be there."""
+def _context(app: str, workers: int, settings: Settings) -> SparkContext:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        return SparkContext._active_spark_context
+    try:
+        return _new_context(app, workers, settings)
+    except PgddlError:
+        raise
+    except Exception as error:
+        if _stopped(error):
+            raise KeyboardInterrupt from None
+        if _jvm_ended(error):
+            raise Retry(JVM_ENDED, todo="the stage tries again; it goes on where it was") from None
+        raise
 
 
-def _attempt(work: Callable[[T], R], parts: Sequence[T], index: int) -> Done[R] | Failed:
-    return attempt(work, parts[index])
-
-
-def _context(app: str, workers: int) -> SparkContext:
+def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -159,24 +245,34 @@ def _context(app: str, workers: int) -> SparkContext:
         conf = SparkConf(loadDefaults=False)
     master = retrying(conf.get("spark.master", None) or f"local[{workers}]")
     conf.setMaster(master)
+    refuse(master, dict(conf.getAll()), allow_plaintext=settings.allow_plaintext)
     conf.setIfMissing("spark.app.name", app)
-    # Above this size a function's pickle, with the connection strings in its parts, would travel through a file.
+    # Above this size a function's pickle would travel through a file.
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
-    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Beginning`.
+    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Watch`.
     conf.setIfMissing("spark.ui.liveUpdate.period", "0ms")
+    if not is_local(master):
+        conf.setIfMissing("spark.cores.max", str(workers))  # a cluster of one's own would give us all that it has
     for key, value in local_conf(master).items():
         conf.setIfMissing(key, value)
     told_to_stop = signal.getsignal(signal.SIGINT)
-    context = SparkContext.getOrCreate(conf)
+    with repeating("pgddl-spark", SAY_AFTER, lambda: settings.say(f"waiting for {master} to take the application")):
+        try:
+            context = SparkContext.getOrCreate(conf)
+        except Exception as error:
+            if is_local(master) or _stopped(error) or _jvm_ended(error):
+                raise
+            raise Retry(
+                f"{master} does not take the application",
+                todo="look whether the master is up and reached from here, and whether it has the same "
+                "spark.authenticate.secret; Spark's own messages are in the log above",
+            ) from None
+    if not is_local(master):
+        settings.say(f"executors of {master} run {context.pythonExec}")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, told_to_stop)  # it has put its own in the place
     context.setLogLevel("ERROR")
     return context
-
-
-def is_local(master: str) -> bool:
-    """Whether driver and workers share this machine and one JVM."""
-    return master == "local" or master.startswith("local[")
 
 
 def retrying(master: str) -> str:
@@ -188,12 +284,28 @@ def retrying(master: str) -> str:
     return master
 
 
+def base_conf(master: str, env: Mapping[str, str], archive: ClassArchive | None = None) -> dict[str, str]:
+    """What spark-submit is given beside a user's settings, which win: no page of Spark's that anybody could open, and
+    on a cluster this interpreter for the driver, whatever executors have."""
+    if is_local(master):
+        return local_conf(master, archive)
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.pyspark.driver.python": env["PYSPARK_DRIVER_PYTHON"],
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_log4j()}",
+    }
+
+
+def _log4j() -> str:
+    return (application_folder() / "log4j2.properties").as_uri()
+
+
 def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, str]:
     """Spark settings that make an application in local mode quick, quiet and closed; none elsewhere."""
     if not is_local(master):
         return {}
-    log4j = application_folder() / "log4j2.properties"
-    java = f"-Dlog4j2.configurationFile={log4j.as_uri()} {JAVA_OPTIONS}"
+    java = f"-Dlog4j2.configurationFile={_log4j()} {JAVA_OPTIONS}"
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -236,6 +348,11 @@ def engine_archive(folder: Path) -> Path:
             if file.suffix in (".py", ".sql") or (file.is_dir() and file.name != "__pycache__"):
                 bundle.write(file, Path(package.name) / file.relative_to(package))
     return archive
+
+
+def carried(master: str, folder: Path) -> str | None:
+    """What of ours travels to executors; nothing where they are on this machine, with the installed package."""
+    return None if is_local(master) else str(engine_archive(folder))
 
 
 def launch_env(env: Mapping[str, str], *, local: bool, binary: str = "spark-submit") -> dict[str, str]:
@@ -309,9 +426,11 @@ def command(
     *,
     name: str,
     conf: Mapping[str, Any],
-    py_files: Path | None = None,
+    py_files: str = "",
+    properties: Path | None = None,
 ) -> list[str]:
     """The spark-submit call of the command line; operators leave this to Airflow's hook."""
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
-    carried = ["--py-files", str(py_files)] if py_files is not None else []
+    carried = ["--py-files", py_files] if py_files else []
+    carried += ["--properties-file", str(properties)] if properties is not None else []
     return [binary, "--master", master, "--name", name, *settings, *carried, str(app), str(job_file)]

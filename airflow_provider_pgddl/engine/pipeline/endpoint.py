@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _RENDERED = "${TEMPLATE}"
 _SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
@@ -31,7 +31,7 @@ class LiteralSecret(ValueError):
 
 def _dsn_values(dsn: str) -> dict[str, str]:
     """A dsn's keywords; each `${VAR}` stands as `${VAR}` in its value, however the dsn quotes or escapes."""
-    names = list(_VARIABLE.finditer(dsn))
+    names = list(VARIABLE.finditer(dsn))
     marked, end = "", 0
     for number, found in enumerate(names):
         marked += dsn[end : found.start()] + f"pgddlvariable{number}x"
@@ -53,12 +53,12 @@ def _dsn_values(dsn: str) -> dict[str, str]:
 
 def _dsn(text: str) -> str:
     text = text.strip()
-    if _VARIABLE.fullmatch(text):
+    if VARIABLE.fullmatch(text):
         return text
     if re.fullmatch(r"\$[A-Za-z_]\w*", text):
         raise ValueError("write the variable with braces, ${VAR}")
     for keyword, value in _dsn_values(text).items():
-        if keyword in _SECRET_KEYWORDS and not _VARIABLE.fullmatch(value):
+        if keyword in _SECRET_KEYWORDS and not VARIABLE.fullmatch(value):
             raise LiteralSecret(keyword)
     return text
 
@@ -76,7 +76,7 @@ def literal_secrets(endpoint: Any) -> Iterator[tuple[str, str]]:
             continue
         shown = without_templates(value)
         try:
-            if key in _SECRET_KEYWORDS and not _VARIABLE.fullmatch(shown):
+            if key in _SECRET_KEYWORDS and not VARIABLE.fullmatch(shown):
                 raise LiteralSecret(key)
             _dsn(shown)
         except LiteralSecret as error:
@@ -118,7 +118,7 @@ class Endpoint(Section):
                 raise UsageError(f"the environment variable {name} is not set", todo=f"export {name}=...")
             return env[name]
 
-        if whole := _VARIABLE.fullmatch(self.dsn):
+        if whole := VARIABLE.fullmatch(self.dsn):
             conninfo = value(whole[1])
             try:
                 conninfo_to_dict(conninfo)
@@ -130,7 +130,7 @@ class Endpoint(Section):
             return conninfo
         # Value by value, so that a password with spaces or @ in it needs no escaping.
         values = {
-            keyword: _VARIABLE.sub(lambda found: value(found[1]), text)
+            keyword: VARIABLE.sub(lambda found: value(found[1]), text)
             for keyword, text in _dsn_values(self.dsn).items()
         }
         return make_conninfo("", **values)

@@ -18,12 +18,11 @@ from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, sessions_of_a_worker
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
 
-# Sessions of a run beside its workers': lease, stage, window, watch, journal.
-OWN_SESSIONS = 6
 _Q = queries("preflight")
 
 
@@ -130,11 +129,15 @@ def dump(facts: Facts) -> Iterator[Finding]:
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
-    needed = facts.pipeline.backfill.workers + OWN_SESSIONS
     for side in facts.sides:
+        each = sessions_of_a_worker(side.where, in_place=facts.target is None)
+        needed = each * facts.pipeline.backfill.workers + OWN_SESSIONS
         free = side.server["free_connections"]
         if free < needed:
-            what = f"{free} connections are free, and up to {needed} are needed ({OWN_SESSIONS} and one a worker)"
+            what = (
+                f"{free} connections are free, and up to {needed} are needed ({OWN_SESSIONS} and {each} a worker): "
+                "with fewer there are fewer workers"
+            )
             raised = side.server["max_connections"] + needed - free
             fix = f"ALTER SYSTEM SET max_connections = {raised};  -- and restart the server; or lower backfill.workers"
             yield Finding("warning", "connections", side.where, None, what, fix)

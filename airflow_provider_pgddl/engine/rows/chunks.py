@@ -7,8 +7,9 @@ databases the bytes go from COPY to COPY; in place it is INSERT … SELECT on th
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -163,18 +164,22 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
         )
 
 
-def copy_chunks(work: Share) -> ShareDone:
-    """A worker's life: claim, copy, mark, until nothing is left to claim. Runs in a Spark task or in the driver."""
+def copy_chunks(work: Share, stop: threading.Event | None = None) -> ShareDone:
+    """A worker's life: claim, copy, mark, until nothing is left to claim, or it is told to `stop`. Runs in a Spark task
+    or in the driver."""
     target = connect(work.target_dsn, purpose=COPY, pipeline=work.pipeline, token=work.token)
     source = target if work.in_place else connect(
         work.source_dsn, purpose="read", pipeline=work.pipeline, token=work.token)  # fmt: skip
     watcher = connect(work.source_dsn, purpose="watch", pipeline=work.pipeline, token=work.token)
     with target, source, watcher:
-        return _Worker(work, source, target, watcher).run()
+        return _Worker(work, source, target, watcher, stop).run()
 
 
 class _Worker:
-    def __init__(self, work: Share, source: Session, target: Session, watcher: Session):
+    def __init__(
+        self, work: Share, source: Session, target: Session, watcher: Session, stop: threading.Event | None
+    ):
+        self._stop = stop
         self._work, self._source, self._target, self._watcher = work, source, target, watcher
         self._tables = {t.id: t for t in work.tables}
         self._border = Border(Control(target, work.pipeline), work.token, Throttling(watcher, work.limits))
@@ -188,7 +193,7 @@ class _Worker:
     def run(self) -> ShareDone:
         patience = Patience(self._work.patience)
         avoid: list[int] = []  # chunks that gave way in this round; others first
-        while True:
+        while self._stop is None or not self._stop.is_set():
             if self._border.wait():
                 patience.succeeded()  # nobody kept us from the tables meanwhile
             try:
@@ -219,13 +224,13 @@ class _Worker:
             elif avoid:
                 avoid = []
             else:
-                return ShareDone(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
-                            tuple(sorted(self._rewritten)))  # fmt: skip
+                break
+        return ShareDone(self._chunks, self._cut_chunks, self._rows, self._bytes, self._stopped,
+                    tuple(sorted(self._rewritten)))  # fmt: skip
 
     def _tables_going_on(self) -> str:
-        """As an array of Postgres; made once, as each claim says it."""
-        ids = (str(i) for i in self._tables if i not in self._stopped and i not in self._rewritten)
-        return "{" + ",".join(ids) + "}"
+        """As a multirange of Postgres; made once, as each claim says it."""
+        return _multirange(i for i in self._tables if i not in self._stopped and i not in self._rewritten)
 
     def _one_chunk(self, avoid: Sequence[int]) -> bool:
         """Claims and copies one chunk in one transaction on the target; False when there is none to claim."""
@@ -359,6 +364,17 @@ class _Worker:
             plan.copy, plan.columns.list, _select(plan, rows_of)
         )
         return foreign_code.execute(self._target, role, statement)
+
+
+def _multirange(numbers: Iterable[int]) -> str:
+    """`{[1,4),[7,8)}` for 1, 2, 3 and 7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return "{" + ",".join(f"[{first},{end})" for first, end in runs) + "}"
 
 
 class _NoPartition(Exception):

@@ -394,3 +394,10 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c
 SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= 16384
 UNION ALL SELECT p.oid FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
 UNION ALL SELECT t.oid FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal
+
+-- name: free_connections
+-- Connections that a role that is no superuser can still open.
+SELECT pg_catalog.current_setting('max_connections')::int
+       - pg_catalog.current_setting('superuser_reserved_connections')::int
+       - coalesce(pg_catalog.current_setting('reserved_connections', true), '0')::int
+       - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend')

@@ -3,8 +3,12 @@ the change log."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from airflow_provider_pgddl.engine.apply.events import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
@@ -12,10 +16,11 @@ from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.schema_gate import validating
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receiving
+from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.control import Control, Told
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
+from airflow_provider_pgddl.engine.parallel.part_results import Threads, beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
 from airflow_provider_pgddl.engine.rows.chunks import (
     COPY,
@@ -136,13 +141,9 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
             break
         if progress is None:
             progress = Journal(context.session("target", "progress"), context.name)
-            if _over_spark(context, chunks, size):
-                from airflow_provider_pgddl.engine.parallel.spark import start
-
-                context.say("waiting for Spark's workers")
-                start(_app(context), workers=min(context.pipeline.backfill.workers, chunks))
-                patience.succeeded()  # nobody has kept us from a table so far
-        done = _one_round(context, progress, todo, chunks, size)
+        # Of thousands of tables most may be empty, and every worker gets the plans of those that it is to copy.
+        having_chunks = [t for t in todo if t.id in left and left[t.id].chunks]
+        done = _one_round(context, progress, having_chunks, chunks, size)
         finished += done
         if cut := sum(d.cut for d in done):
             context.say(f"{cut} chunks would have taken more than {LONGEST / 2:.0f} s each, and were read in parts")
@@ -155,19 +156,10 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
     return finished
 
 
-def _over_spark(context: Context, chunks: int, size: int) -> bool:
-    """In place no row comes to a worker, which only waits for the server: threads do."""
-    return not context.in_place and worth_spreading(context.pipeline, chunks, size)
-
-
-def _app(context: Context) -> str:
-    return f"pgddl backfill {context.name}"
-
-
 def _one_round(
     context: Context, progress: Journal, tables: Sequence[TableRow], chunks: int, size: int
 ) -> list[ShareDone]:
-    """Over Spark where there is much to copy, in threads of this process where there is little."""
+    """Until no chunk is left to claim, in threads of this process; over Spark where there is much to copy."""
     work = Share(
         context.source_dsn, context.target_dsn, context.in_place, context.name, context.lease.token,
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
@@ -175,16 +167,39 @@ def _one_round(
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
     line = _progress_line(context, progress, [t.id for t in tables])
     with reporting("backfill", line), validating(context), receiving(context):
-        workers = min(context.pipeline.backfill.workers, chunks)
-        if _over_spark(context, chunks, size):
-            from airflow_provider_pgddl.engine.parallel.spark import spread
-
-            return spread(copy_chunks, [work] * workers, workers=workers, app=_app(context))
+        workers = min(context.workers, chunks)
+        if not context.in_place and worth_spreading(context.pipeline, chunks, size):
+            return _with_spark(context, progress, work, workers)
         if not context.in_place:
             workers = min(workers, 1 + max(chunks // CHUNKS_OF_A_THREAD, size // BYTES_OF_A_THREAD))
         if workers == 1:
             return [copy_chunks(work)]
         return beside_each_other(copy_chunks, [work] * workers, doing="running backfill")
+
+
+def _with_spark(context: Context, progress: Journal, work: Share, workers: int) -> list[ShareDone]:
+    """Threads of the driver begin, and Spark's workers go on where that takes long. In place there is none of it: no
+    row comes to a worker, which only waits for the server."""
+    app, ids = f"pgddl backfill {context.name}", [t.id for t in work.tables]
+    before, began = progress.chunks.progress(ids), time.monotonic()
+
+    def begin(stop: threading.Event) -> Threads[Share, ShareDone]:
+        return Threads(partial(copy_chunks, stop=stop), [work] * workers)
+
+    def seconds_left() -> float:
+        now = progress.chunks.progress(ids)
+        done = now.bytes_done - before.bytes_done
+        return time_left(done, time.monotonic() - began, now.bytes - now.bytes_done)
+
+    threads, slots = take_over(context, app, workers, begin, seconds_left)
+    finished = threads.results("running backfill") if threads else []
+    if slots:
+        from airflow_provider_pgddl.engine.parallel.spark import spread
+
+        source_dsn, target_dsn = context.elsewhere
+        there = replace(work, source_dsn=source_dsn, target_dsn=target_dsn)
+        finished += spread(copy_chunks, [there] * slots, workers=workers, app=app, settings=context.spark)
+    return finished
 
 
 def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]

@@ -3,9 +3,12 @@ the verdict."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.apply.events import GROUP, apply_events
@@ -20,9 +23,10 @@ from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, br
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
+from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
+from airflow_provider_pgddl.engine.parallel.part_results import Threads
 from airflow_provider_pgddl.engine.progress import reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.server.giving_way import SAY_EVERY, Effort
@@ -112,8 +116,8 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
         last.append(_part(context, group, [e for t in group for e in own.get(t.id, ())], analyze=True))
     total = sum(len(part.events) for part in (*first, *last))
     context.say(f"{total} indexes and constraints on {len(tables)} tables")
-    over_spark = worth_spreading(context.pipeline, len(last), sum(sizes.values()))
-    built = sum(_build_parts(context, parts, len(tables), over_spark) for parts in (first, last) if parts)
+    spreads = worth_spreading(context.pipeline, len(last), sum(sizes.values()))
+    built = sum(_build_parts(context, parts, len(tables), sizes, spreads) for parts in (first, last) if parts)
     trusted = context.pipeline.trusted_roles
     return built + apply_events(context.target, context.name, context.fence(), own.get(None, []), trusted)
 
@@ -126,31 +130,49 @@ def _part(context: Context, tables: Sequence[TableRow], events: Sequence[EventRo
     )  # fmt: skip
 
 
-def _build_parts(context: Context, parts: Sequence[Build], tables: int, over_spark: bool) -> int:
+def _build_parts(
+    context: Context, parts: Sequence[Build], tables: int, sizes: Mapping[int, int], spreads: bool
+) -> int:
     """As many at a time as there are workers; returns how many statements ran."""
-    workers = min(context.pipeline.backfill.workers, len(parts))
-    if over_spark:
-        from airflow_provider_pgddl.engine.parallel.spark import spread
-
-        return sum(spread(build, parts, workers=workers, app=f"pgddl schema_sync {context.name}"))
-    done, left = list[Build](), SimpleQueue[Build]()
+    workers = min(context.workers, len(parts))
+    done, waiting = list[Build](), SimpleQueue[Build]()
     for part in parts:
-        left.put(part)
+        waiting.put(part)
+    began = time.monotonic()
 
     def line(_: float) -> str:
         finished = sum(len(part.copies) for part in done)
         return f"{sum(len(part.events) for part in done)} statements done, {finished}/{tables} tables indexed"
 
-    def build_some(_: int) -> int:
+    def work_of(some: Sequence[Build]) -> float:
+        """Bytes gone through: of each statement its table's."""
+        return sum(1 + sizes.get(event.table_id or 0, 0) for part in some for event in part.events)
+
+    def seconds_left() -> float:
+        not_begun = waiting.qsize()
+        return time_left(work_of(done), time.monotonic() - began, work_of(parts[len(parts) - not_begun :]))
+
+    def build_some(stop: threading.Event, _: int) -> int:
         built = 0
         with suppress(Empty):
-            while True:
-                part = left.get_nowait()
+            while not stop.is_set():
+                part = waiting.get_nowait()
                 built += build(part)
                 done.append(part)
         return built
 
+    def begin(stop: threading.Event) -> Threads[int, int]:
+        return Threads(partial(build_some, stop), range(workers))
+
+    app = f"pgddl schema_sync {context.name}"
     with reporting("schema_sync", line):
-        if workers == 1:
-            return build_some(0)
-        return sum(beside_each_other(build_some, range(workers), doing="running schema_sync"))
+        if not spreads:
+            return sum(begin(threading.Event()).results("running schema_sync"))
+        threads, slots = take_over(context, app, workers, begin, seconds_left)
+        built = sum(threads.results("running schema_sync")) if threads else 0
+        if rest := parts[len(parts) - waiting.qsize() :]:
+            from airflow_provider_pgddl.engine.parallel.spark import spread
+
+            there = [replace(part, dsn=context.elsewhere[1]) for part in rest]
+            built += sum(spread(build, there, workers=slots, app=app, settings=context.spark))
+        return built

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
@@ -12,17 +13,21 @@ from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
 from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
+from airflow_provider_pgddl.engine.job.context import Context, StageResult, executor_dsns, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.parallel.conf import is_local
+from airflow_provider_pgddl.engine.parallel.settings import Settings
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 
@@ -42,6 +47,8 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             raise Retry("another run of the pipeline has finished it just now", todo="run the stage again")
         if row is None or row.finished_at is not None:
             _check_before_touching(pipeline, source, target)
+            if job.master is not None and not is_local(job.master):
+                _check_executors(job)
         else:
             pipeline = require_same_config(pipeline, row.config)
         journal_name = change_log.journal_name(catalog.server(target))
@@ -64,6 +71,14 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
     refuse(preflight(pipeline, source, target, selection.rows))
     for name in selection.rows:
         first_plan(pipeline, described[name])
+
+
+def _check_executors(job: Job) -> None:
+    """Whether those of a cluster can do the work that is to come."""
+    told, workers = job.pipeline.spark, job.pipeline.backfill.workers
+    settings = Settings(told.wait, told.may_be_read, partial(say, job.stage))
+    _, findings = executors(job.pipeline.pipeline, executor_dsns(job), workers, settings)
+    refuse(findings)
 
 
 def run(context: Context) -> StageResult:

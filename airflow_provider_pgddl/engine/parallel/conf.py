@@ -1,0 +1,123 @@
+"""Spark's settings: those of the pipeline file and the shell beside those of Spark's own files, and what is refused in
+them. Pure but for reading and writing such files.
+
+What is given travels in a file that only its owner can read: a command line shows in `ps`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.pipeline.endpoint import VARIABLE
+
+Conf = Mapping[str, str]
+
+DEFAULT_MASTER = "local[2]"  # of the shell
+_ON = "true"
+# Each encrypts what driver and executors say to one another (Spark, "Security").
+_ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
+
+
+def resolved(conf: Conf, env: Mapping[str, str]) -> dict[str, str]:
+    """The settings with each `${NAME}` from the environment; UsageError where one is not set."""
+
+    def value(key: str, name: str) -> str:
+        if not env.get(name):
+            raise UsageError(
+                f"spark.conf: {key}: the environment variable {name} is not set", todo=f"export {name}=..."
+            )
+        return env[name]
+
+    return {
+        key: VARIABLE.sub(lambda found, key=key: value(key, found[1]), text)  # type: ignore[misc]
+        for key, text in conf.items()
+    }
+
+
+def defaults(env: Mapping[str, str], binary: str = "spark-submit") -> Path | None:
+    """The spark-defaults.conf that spark-submit reads where it is given no properties file; None where it has none."""
+    folder = env.get("SPARK_CONF_DIR")
+    home = env.get("SPARK_HOME")
+    if folder is None and home is None and (script := shutil.which(binary, path=env.get("PATH"))):
+        home = str(Path(script).resolve().parents[1])
+    if folder is None and home is None:
+        return None
+    file = Path(folder) if folder is not None else Path(home or "", "conf")
+    return found if (found := file / "spark-defaults.conf").is_file() else None
+
+
+def read(file: Path) -> dict[str, str]:
+    """The settings of a properties file, as Java reads one."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the properties file {file} cannot be read: {error}") from None
+    found = {}
+    for line in map(str.lstrip, re.sub(r"(?<!\\)((?:\\\\)*)\\\n\s*", r"\1", text).splitlines()):
+        if line and line[0] not in "#!":
+            key, value, *_ = (*re.split(r"\s*(?<!\\)[=:\s]\s*", line, maxsplit=1), "")
+            found[_plain(key)] = _plain(value)
+    return found
+
+
+def write(file: Path, conf: Conf, behind: Path | None = None) -> None:
+    """A properties file that only its owner can read: what stands in `behind`, then these, which win."""
+    before = "" if behind is None else behind.read_text(encoding="utf-8").rstrip("\\\n") + "\n"
+    lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items()]
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        out.write(before + "".join(lines))
+
+
+def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
+    """UsageError for a master or settings with which a stage would not run, or would show its passwords."""
+    if master.startswith("sc://") or conf.get("spark.remote") or conf.get("spark.api.mode") == "connect":
+        raise UsageError(
+            f"{master if master.startswith('sc://') else 'spark.remote'} is Spark Connect, which has no RDDs to spread "
+            "work with",
+            todo="give the cluster's own master: spark://host:7077, yarn, k8s://…, or local[2]",
+        )
+    if conf.get("spark.submit.deployMode", "client").strip() != "client":
+        raise UsageError(
+            "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
+            todo="use client mode: take spark.submit.deployMode out of spark.conf, the properties file or "
+            "spark-defaults.conf",
+        )
+    if not (is_on_this_machine(master) or allow_plaintext or is_encrypted(conf)):
+        raise UsageError(
+            f"what driver and executors of {master} say to one another is not encrypted, and the passwords of both "
+            "databases are in it",
+            todo="set spark.authenticate, spark.authenticate.secret and spark.network.crypto.enabled in spark.conf "
+            "(docs/how-to/spark.md), keep the passwords in a file on the executors (spark.secrets), or take the risk: "
+            "spark.allow_plaintext: true",
+        )
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and workers share this machine and one JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether no word of driver and workers leaves this machine."""
+    return re.match(r"local(\[|$)|local-cluster\[", master) is not None
+
+
+def is_encrypted(conf: Conf) -> bool:
+    """Whether nobody but this application's own processes can join in, or read, what they say to one another. YARN and
+    Kubernetes make the secret themselves; it is asked for by the same setting."""
+    on = {key for key, value in conf.items() if value.strip().lower() == _ON}
+    return "spark.authenticate" in on and any(key in on for key in _ENCRYPTIONS)
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text)
+    return re.sub(r"\\(.)", lambda found: {"n": "\n", "t": "\t", "r": "\r"}.get(found[1], found[1]), text)
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"([\\=:#! ])", r"\\\1", text)
+    return text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")

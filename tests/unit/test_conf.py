@@ -1,0 +1,126 @@
+"""Spark's settings: which are refused, and how they are read and written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
+from airflow_provider_pgddl.engine.parallel import conf
+from airflow_provider_pgddl.engine.parallel.executors import unable
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+
+HEAD = "spark://head:7077"
+AUTHENTICATED = {"spark.authenticate": "true"}
+CRYPTO = {"spark.network.crypto.enabled": "true"}
+
+
+def pipeline(**spark: object) -> dict[str, object]:
+    return {"pipeline": "shop", "source": {"conn_id": "a"}, "target": {"conn_id": "b"},
+            "tables": {"include": ["public.*"]}, "spark": spark}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("master", "given"),
+    [
+        ("local", {}),
+        ("local[2]", {}),
+        ("local-cluster[1,2,512]", {}),
+        (HEAD, AUTHENTICATED | CRYPTO),
+        ("yarn", AUTHENTICATED | {"spark.ssl.rpc.enabled": "TRUE"}),
+        ("k8s://https://host", AUTHENTICATED | CRYPTO | {"spark.submit.deployMode": "client"}),
+    ],
+)
+def test_what_nobody_else_can_read_is_taken(master: str, given: dict[str, str]) -> None:
+    conf.refuse(master, given, allow_plaintext=False)
+
+
+@pytest.mark.parametrize("master", [HEAD, "yarn", "k8s://https://host", "localhost", "spark://localhost:7077"])
+@pytest.mark.parametrize("given", [{}, AUTHENTICATED, CRYPTO, AUTHENTICATED | {"spark.network.crypto.enabled": "no"}])
+def test_passwords_in_plain_text_are_refused_unless_asked_for(master: str, given: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="is not encrypted") as refused:
+        conf.refuse(master, given, allow_plaintext=False)
+    assert refused.value.exit_code == 2
+    conf.refuse(master, given, allow_plaintext=True)
+
+
+@pytest.mark.parametrize(
+    ("master", "given"), [("sc://head:15002", {}), ("local", {"spark.remote": "sc://head"})]
+)  # fmt: skip
+def test_spark_connect_is_refused(master: str, given: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="Spark Connect"):
+        conf.refuse(master, given, allow_plaintext=True)
+
+
+def test_cluster_mode_is_seen_wherever_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("# ours\nspark.submit.deployMode   cluster\n")
+    assert conf.defaults({"SPARK_CONF_DIR": str(tmp_path)}) == file
+    with pytest.raises(UsageError, match="deploy mode cluster"):
+        conf.refuse("yarn", conf.read(file), allow_plaintext=True)
+
+
+def test_defaults_are_looked_for_where_spark_submit_does(tmp_path: Path) -> None:
+    for folder in ("bin", "conf"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    file = tmp_path / "conf" / "spark-defaults.conf"
+    assert conf.defaults({"PATH": str(tmp_path / "bin")}) is None
+    file.touch()
+    assert conf.defaults({"PATH": str(tmp_path / "bin")}) == file
+    assert conf.defaults({"SPARK_HOME": str(tmp_path)}) == file
+    assert conf.defaults({}) is None
+
+
+def test_a_properties_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    before, file = tmp_path / "before", tmp_path / "spark.conf"
+    before.write_text("spark.a: 1\n! a remark\nspark.b = two\\\n    words\nspark.c\\ d=e\\u0041\nspark.x 1")
+    given = {"spark.b": "hash # and = and : and \\ and a line\nmore", "spark.secret": " begins with a space"}
+    conf.write(file, given, before)
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert conf.read(file) == {"spark.a": "1", "spark.c d": "eA", "spark.x": "1", **given}
+
+
+def test_settings_take_their_secrets_from_the_environment() -> None:
+    given = load_pipeline(pipeline(conf={"spark.authenticate": True, "spark.authenticate.secret": "${KEY}"})).spark.conf
+    assert given == {"spark.authenticate": "true", "spark.authenticate.secret": "${KEY}"}
+    assert conf.resolved(given, {"KEY": "x"})["spark.authenticate.secret"] == "x"
+    with pytest.raises(UsageError, match="environment variable KEY is not set"):
+        conf.resolved(given, {})
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.authenticate.secret", "spark.ssl.keyPassword", "spark.hadoop.fs.s3a.access.key", "spark.my.Token"]
+)
+def test_a_literal_secret_is_refused_and_never_repeated(key: str) -> None:
+    with pytest.raises(PipelineFileError, match="a literal secret is refused") as refused:
+        load_pipeline(pipeline(conf={key: "hush-hush"}))
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["executor.memory", "spark.a b"])
+def test_what_is_no_setting_of_spark_is_refused(key: str) -> None:
+    with pytest.raises(PipelineFileError, match="expected the name of a setting"):
+        load_pipeline(pipeline(conf={key: "1"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('java.io.IOException: Cannot run program "/opt/python3": error=2', "executors have no /opt/python3"),
+        ("ModuleNotFoundError: No module named 'psycopg'", "executors lack the Python package psycopg"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11, PySpark",
+            "executors run Python 3.9, the driver Python 3.11",
+        ),
+    ],
+)
+def test_an_executor_that_cannot_run_python_is_one_line(text: str, words: str) -> None:
+    found = unable(text)
+    assert found is not None
+    assert words in found[0]
+    assert unable("ZeroDivisionError: a defect") is None
