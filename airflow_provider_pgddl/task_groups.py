@@ -36,10 +36,10 @@ def lifecycle(
     `default_args` for every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are
     `<group_id>.<stage>`.
 
-    Tasks before the gate go on without tables that are blocked, and the gate closes for them. Behind the gate a blocked
-    table fails its task (on_blocked). A swap that is done but left something to a person, such as a foreign key that
-    rows violate, is shown as skipped, and cleanup goes on. The gate is deferrable, which takes a triggerer, unless its
-    mode is given.
+    Tasks before the gate go on without tables that are blocked, and the gate closes for them. A table that is blocked
+    behind the gate fails verify (on_blocked). A swap that is done but left something to a person, such as a foreign key
+    that rows violate, is shown as skipped, and cleanup goes on. The gate is deferrable, which takes a triggerer, unless
+    its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
@@ -51,7 +51,8 @@ def lifecycle(
             PgddlSchemaSyncOperator(task_id="schema_sync", **before),
             PgddlReplayOperator(task_id="replay", **before),
             _gate(pipeline, gate),
-            PgddlReplayOperator(task_id="catch_up", **behind),
+            # Commits that a failover lost block all tables until they are compared, which is what comes next.
+            PgddlReplayOperator(task_id="catch_up", **before),
             verify := PgddlVerifyOperator(task_id="verify", **behind),
             PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
             # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
@@ -66,15 +67,18 @@ def follow(
     pipeline: str | os.PathLike[str] | Mapping[str, Any],
     group_id: str = "follow",
     gate: Mapping[str, Any] | None = None,
+    gate_first: bool = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
-    """setup → snapshot → backfill → schema_sync → gate → replay, for a DAG that runs again and again.
+    """setup → snapshot → backfill → schema_sync → replay → gate, for a DAG that runs again and again.
 
     The first run copies what is there. In every other run the first four tasks have nothing to do, except for tables
-    that came since, and submit nothing. Replay brings DDL and rows until it is less than `replay.until_lag` behind. It
-    is shown as skipped where it had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1.
-    Arguments and task ids are as for `lifecycle`.
+    that came since, and submit nothing. Replay brings DDL and rows of every healthy table until it is less than
+    `replay.until_lag` behind. The gate then reports the tables that replay had to leave out, and is skipped. With
+    `gate_first` the gate stands before replay and waits, so all tables are brought or none; replay is skipped where it
+    had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1. Arguments and task ids are as
+    for `lifecycle`.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
@@ -82,10 +86,13 @@ def follow(
             PgddlSetupOperator(task_id="setup", **before),
             PgddlSnapshotOperator(task_id="snapshot", **before),
             PgddlBackfillOperator(task_id="backfill", **before),
-            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
-            _gate(pipeline, gate),
-            PgddlReplayOperator(task_id="replay", pipeline=pipeline, **spark),
+            schema_sync := PgddlSchemaSyncOperator(task_id="schema_sync", **before),
         )
+        if gate_first:
+            chain(schema_sync, _gate(pipeline, gate), PgddlReplayOperator(task_id="replay", pipeline=pipeline, **spark))
+        else:
+            reports = _gate(pipeline, {"on_mismatch": "report", **(gate or {})})
+            chain(schema_sync, PgddlReplayOperator(task_id="replay", **before), reports)
     return group
 
 

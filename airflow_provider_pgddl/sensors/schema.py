@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 from airflow.sdk import BaseSensorOperator, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 from airflow_provider_pgddl.connections import lookup_in_task, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
@@ -42,15 +47,17 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
     :param tables: look at these tables only (`schema.table`); None means all of the pipeline
-    :param on_mismatch: `wait` until it is gone, or `fail` at once
+    :param on_mismatch: `wait` until it is gone, `fail` at once, or `report` it and be skipped
     :param deferrable: wait in the triggerer, which holds no worker; it looks every `poke_interval` and lets the sensor
         judge again when it sees a change, at the latest after the pipeline's `schema.validation_interval`
     :param notify: a notifier, a callable that takes the context, or several; called once for each new mismatch, with
         `pipeline`, `table`, `status`, `message` and `findings` in the context
 
-    What closes the gate is logged when it changes, not at every poke, and in reschedule mode in short at each. It fails
-    for a pipeline that was never set up. A gate that opens by failing is none: soft_fail, never_fail and silent_fail
-    are refused.
+    What closes the gate is logged when it changes, not at every poke, and in reschedule mode in short at each. What a
+    stage behind it settles by itself does not close it: a change of the target that the policy has approved, DDL that
+    was captured while a table was stopped, and for a verification commits that a failover lost. The sensor fails for a
+    pipeline that was never set up. A gate that opens by failing is none: soft_fail, never_fail and silent_fail are
+    refused.
     """
 
     template_fields: Sequence[str] = ("pipeline", "tables")
@@ -61,7 +68,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         *,
         pipeline: str | os.PathLike[str] | Mapping[str, Any],
         tables: Sequence[str] | None = None,
-        on_mismatch: Literal["wait", "fail"] = "wait",
+        on_mismatch: Literal["wait", "fail", "report"] = "wait",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         notify: Notify | None = None,
         retries: int = 3,
@@ -72,9 +79,10 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         for option, effect in _REFUSED.items():
             if getattr(self, option):  # also where it came from default_args
                 raise ValueError(f"PgddlSchemaSensor refuses {option}: it {effect}")
-        if on_mismatch not in ("wait", "fail"):
-            raise ValueError(f"on_mismatch is wait or fail, not {on_mismatch!r}")
+        if on_mismatch not in ("wait", "fail", "report"):
+            raise ValueError(f"on_mismatch is wait, fail or report, not {on_mismatch!r}")
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
+        self._given = self.pipeline  # not rendered
         self.tables = tables
         self.on_mismatch = on_mismatch
         self.deferrable = deferrable
@@ -129,7 +137,9 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
 
         with _explained():
             pipeline, source, target = self._ends(context)
-            reports = stages.gate(pipeline, source, target, names(self.tables), announce=True, required=True)
+            reports = stages.gate(
+                pipeline, source, target, names(self.tables), announce=True, required=True, behind=self._behind()
+            )
             closed = {report.table: report for report in reports if report.status == "mismatch"}
             boxes = self._changed(context, pipeline, target, closed)
         for table, box in boxes.items():
@@ -148,7 +158,21 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
                 announce(self.notify, context, self._facts(pipeline, report), self.log)
         if closed and self.on_mismatch == "fail":
             raise AirflowFailException(self._why(pipeline, closed))
+        if closed and self.on_mismatch == "report":
+            raise AirflowSkipException(f"blocked: {', '.join(sorted(closed))} (on_mismatch=report); the log has why")
         return not closed
+
+    def _behind(self) -> set[str]:
+        """The stages of this pipeline that wait for the gate."""
+        from airflow_provider_pgddl.operators.base import PgddlOperator
+
+        found = set()
+        for task in self.get_flat_relatives(upstream=False) if self.has_dag() else ():
+            kind = getattr(task, "operator_class", type(task))
+            if issubclass(kind, PgddlOperator):
+                given = task.partial_kwargs.get("pipeline") if task.is_mapped else task.pipeline
+                found |= {kind.stage} if given == self._given else set()
+        return found
 
     def _ends(self, context: Context) -> tuple[Pipeline, str, str]:
         pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))

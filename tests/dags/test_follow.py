@@ -27,7 +27,7 @@ from tests.dags.conftest import AIRFLOW, EXAMPLES, Airflow, postgres_connection
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
-FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "gate", "replay"]
+FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "replay", "gate"]
 NEW = """
 CREATE TABLE shop.vouchers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, code text UNIQUE);
 INSERT INTO shop.vouchers (code) SELECT 'voucher ' || n FROM generate_series(1, 300) n;

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.operators.base import PgddlOperator, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
     PgddlBackfillOperator,
+    PgddlReplayOperator,
     PgddlSetupOperator,
     PgddlVerifyOperator,
 )
@@ -30,7 +31,7 @@ SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"sho
 LIFECYCLE = [
     "setup", "snapshot", "backfill", "schema_sync", "replay", "gate", "catch_up", "verify", "swap", "cleanup"
 ]  # fmt: skip
-FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "gate", "replay"]
+FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "replay", "gate"]
 
 
 @pytest.fixture(scope="module")
@@ -128,17 +129,38 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
     with DAG("e") as dag:
         lifecycle(group_id="move", pipeline=SHOP, again="{{ params.again }}")
         follow(group_id="follow", pipeline=SHOP, gate={"timeout": 60})
-    assert dag.get_task("move.gate").deferrable and dag.get_task("follow.gate").deferrable
+        follow(group_id="all_or_none", pipeline=SHOP, gate_first=True)
+    assert all(dag.get_task(f"{group}.gate").deferrable for group in ("move", "follow", "all_or_none"))
     assert dag.get_task("move.setup").again == "{{ params.again }}"
     blocked = {task.task_id: task.on_blocked for task in dag.tasks if isinstance(task, PgddlOperator)}
     assert {name for name, on_blocked in blocked.items() if on_blocked == "go_on"} == {
-        *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay")),
-        *(f"follow.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync")),
+        *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "catch_up")),
+        *(f"follow.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay")),
+        *(f"all_or_none.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync")),
     }
-    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"follow.replay", "move.swap"}
+    assert {name for name, on_blocked in blocked.items() if on_blocked == "skip"} == {"all_or_none.replay", "move.swap"}
+    follows, waits = dag.get_task("follow.gate"), dag.get_task("all_or_none.gate")
+    assert (follows.on_mismatch, waits.on_mismatch) == ("report", "wait")
+    assert (follows.upstream_task_ids, waits.downstream_task_ids) == ({"follow.replay"}, {"all_or_none.replay"})
     cleanup = dag.get_task("move.cleanup")
     assert cleanup.trigger_rule == "none_failed_min_one_success"
     assert cleanup.upstream_task_ids == {"move.verify", "move.swap"}
+
+
+def test_a_gate_knows_the_stages_behind_it() -> None:
+    with DAG("d") as dag:
+        lifecycle(group_id="move", pipeline=Path("shop.yaml"))
+        follow(group_id="follow", pipeline=SHOP)
+        follow(group_id="all_or_none", pipeline="{{ params.pipeline }}", gate_first=True)
+        gate = PgddlSchemaSensor(task_id="gate", pipeline=SHOP)
+        other = PgddlReplayOperator(task_id="other", pipeline={**SHOP, "pipeline": "other"})
+        gate >> other >> PgddlReplayOperator.partial(task_id="mapped", pipeline=SHOP).expand(tables=[["shop.a"]])
+        gate >> PgddlVerifyOperator(task_id="verify", pipeline=SHOP)
+    assert dag.get_task("move.gate")._behind() == {"replay", "verify", "swap", "cleanup"}
+    assert dag.get_task("follow.gate")._behind() == set()
+    assert dag.get_task("all_or_none.gate")._behind() == {"replay"}
+    assert gate._behind() == {"replay", "verify"}
+    assert PgddlSchemaSensor(task_id="alone", pipeline=SHOP)._behind() == set()
 
 
 @pytest.mark.parametrize("again", ["yes", "", None])

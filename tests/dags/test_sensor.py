@@ -171,6 +171,15 @@ def test_it_fails_at_once_where_that_is_asked_for(gated: Gated, shell: Shell, ai
         assert airflow.tries(f"gate_{way}") == {"gate": 1}
 
 
+def test_it_reports_and_is_skipped_where_that_is_asked_for(gated: Gated, shell: Shell, airflow: Airflow) -> None:
+    with gated.mismatch() as column:
+        code, said = shell("dags", "test", "gate_report")
+    assert code == 0 and "DagRun failed" not in said, said
+    assert BOX in said and column in said
+    assert airflow.states("gate_report") == {"gate": "skipped"}
+    assert airflow.tries("gate_report") == {"gate": 1}
+
+
 def test_it_looks_at_the_named_tables_only(gated: Gated, shell: Shell) -> None:
     with gated.mismatch("users"):
         code, said = shell("dags", "test", "gate_one_table")

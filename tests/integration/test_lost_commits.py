@@ -53,6 +53,8 @@ def told(move: Lifecycle, result: StageResult) -> None:
     assert {r.table: r.status for r in reports} == {"public.item": "mismatch", "public.word": "mismatch"}
     assert all(any(f.reason == "lost_commits" and f.commands for f in r.findings) for r in reports)
     assert all(COMMAND in str(r.resolution) for r in reports)
+    with_verify = stages.gate(pipeline, move.source, move.target, behind=("replay", "verify"))
+    assert {r.status for r in with_verify} == {"compatible"}, "a gate that waited for the task behind it"
     first = stages.gate(pipeline, move.source, move.target, announce=True)
     again = stages.gate(pipeline, move.source, move.target, announce=True)
     assert [r.new for r in first] == [True, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import GateResult, Recorded, StatusRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating
@@ -32,12 +33,26 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect
 
 WITH_PENDING = ("created", "backfilled", "indexed")
 MEND = "run verify --mend"  # compares, and reads again what differs
+GONE = "It is gone on both sides: the next stage forgets it"
+MIGRATED = "The next stage alters the target, which the policy has approved, before rows go on"
+UNREAD = "It was altered since it was stopped: the next stage applies what was captured, and judges again"
+# Stages that begin with a look at every table, alter what the policy has approved and settle what has changed.
+SETTLING = frozenset({"setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"})
+_MIGRATED = ("source_added_column", "missing_type", "type_mismatch", "safe_cast", "source_removed_column")
 STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What blocks a table now, and how the next stage settles it by itself; None where a person has to."""
+
+    findings: tuple[SchemaFinding, ...]
+    settled: str | None
 
 
 def gate(
     pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None, *,
-    announce: bool = False, required: bool = False, fence: Fence | None = None,
+    announce: bool = False, required: bool = False, fence: Fence | None = None, behind: Collection[str] = (),
 ) -> list[TableReport]:  # fmt: skip
     """What is known of every table (of these `schema.table`, where some are named) after having looked at both
     catalogs now; the gate is open where none of the reports is a mismatch.
@@ -46,6 +61,8 @@ def gate(
     setup, which is UsageError where it is `required` to have been there, or after the swap.
     `announce`: the caller tells somebody of the mismatches that are new, so they are new to no other caller.
     `fence`: of a run that looks beside its work, and records nothing once it is not the newest.
+    `behind`: the stages that wait for this gate. What the next of them settles by itself does not close it: a gate that
+    waits for a task behind it never opens.
     """
     name = pipeline.pipeline
     with (
@@ -59,10 +76,13 @@ def gate(
         rows = journal.tables.of(row.run)
         _forget_newcomers(source, journal, {(t.schema, t.name) for t in rows}, fence)
         stuck = journal.blocked_tables.by_ddl()
-        evaluated = evaluate_and_record(pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence)
+        evaluated, now = evaluate_and_record(
+            pipeline, source, journal, [t for t in rows if t.qualified not in stuck], fence
+        )
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
         reports = _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
-        if row.verify_needed:
+        _show(reports, now, passing=not SETTLING.isdisjoint(behind))
+        if row.verify_needed and "verify" not in behind:
             lost = [t for t in rows if t.state == "indexed" and not t.keyless]
             lost = [t for t in lost if wanted is None or (t.schema, t.name) in wanted]
             _add_lost_commits(journal, reports, lost, row.verify_needed, announce=announce)
@@ -102,18 +122,21 @@ def _recording(conn: Session, fence: Fence | None) -> AbstractContextManager[obj
 
 def evaluate_and_record(
     pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow], fence: Fence | None = None
-) -> dict[Name, Evaluated]:
-    """Compares these tables as they are now, and records the verdicts."""
+) -> tuple[dict[Name, Evaluated], dict[Name, Shown]]:
+    """Compares these tables as they are now, and records the verdicts. Returns what was compared, and of blocked
+    tables what blocks them."""
     started = time.monotonic()
     found = evaluate(pipeline, source, journal.conn, rows, ())
     now = catalog.describe(source, [t.oid for t in rows], change_log.capture_names(pipeline.pipeline))
     known = journal.schema.statuses()
     verdicts: dict[Name, Recorded] = {}
+    shown: dict[Name, Shown] = {}
     for table in rows:
         name = (table.schema, table.name)
         there = now.get(table.oid)
         blocked = name in known and known[name].status == "mismatch"
-        if pipeline.capture.ddl != "off" and not blocked and drift(table.version, table.physical, there):
+        drifts = pipeline.capture.ddl != "off" and bool(drift(table.version, table.physical, there))
+        if drifts and not blocked:
             continue  # the next replay applies what was captured, or stops the table
         more = []
         if there is not None and there.key is None and not table.keyless:
@@ -121,12 +144,52 @@ def evaluate_and_record(
             more.append(stopped(LOST_KEY if at_swap else KEYLESS, "data_loss_risk"))
         if there is not None and table.state != "captured":
             more += missing_partitions(journal.conn, there, table.plan)
-        verdicts[name] = recorded(found[name], *more)
+        verdict = recorded(found[name], *more)
+        if verdict[0] == "mismatch":
+            # What came after it was stopped may be captured DDL that no stage has read yet: no gate stops it for that.
+            old = _that_stand(known[name], verdict[1]) if drifts else verdict[1]
+            shown[name] = Shown(tuple(verdict[1]), _how_settled(found[name], old, there))
+            if shown[name].settled == UNREAD:
+                continue
+            verdict = ("mismatch", old, *verdict[2:])
+        verdicts[name] = verdict
     with _recording(journal.conn, fence):
         changed = journal.schema.record_many(verdicts)
         journal.schema.touch([n for n in verdicts if n not in changed])
         journal.schema.validated(_result(verdicts.values()), time.monotonic() - started)
-    return found
+    return found, shown
+
+
+def _how_settled(evaluated: Evaluated, findings: Iterable[SchemaFinding], there: Table | None) -> str | None:
+    """How the next stage that looks at the table ends each of its mismatches by itself; None where a person has to."""
+    if there is None and evaluated.target is None:
+        return GONE
+    stopping = [f for f in findings if f.severity == "mismatch"]
+    if not stopping:
+        return UNREAD
+    approved = {m.column for m in evaluated.verdict.migrations if m.approved}
+    return MIGRATED if all(f.column in approved and f.kind in _MIGRATED for f in stopping) else None
+
+
+def _that_stand(row: StatusRow, findings: Iterable[SchemaFinding]) -> list[SchemaFinding]:
+    """These findings but for mismatches that are new."""
+    known = {(f.kind, f.column, f.what) for f in row.findings if f.severity == "mismatch"}
+    return [f for f in findings if f.severity != "mismatch" or (f.kind, f.column, f.what) in known]
+
+
+def _show(reports: dict[str, TableReport], now: Mapping[Name, Shown], *, passing: bool) -> None:
+    """What these tables differ in now. Those that a stage settles do not close the gate where they are `passing`; the
+    journal has them as blocked, and no row is written to them before."""
+    for name, of in now.items():
+        report = reports.get(".".join(name))
+        if report is None or report.status != "mismatch":
+            continue
+        if not passing or of.settled is None:
+            reports[report.table] = replace(report, findings=of.findings)
+            continue
+        others = (replace(f, severity="warning") if f.severity == "mismatch" else f for f in of.findings)
+        findings = (*others, SchemaFinding("stopped", "warning", of.settled))
+        reports[report.table] = replace(report, status="warning", findings=findings, new=False)
 
 
 def _result(verdicts: Iterable[Recorded]) -> GateResult:

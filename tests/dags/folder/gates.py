@@ -48,6 +48,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "timeout": {"deferrable": True, "poke_interval": 0.1, "timeout": timedelta(seconds=2), "retries": 3},
     "fail": {"on_mismatch": "fail", "retries": 3},
     "fail_deferrable": {"on_mismatch": "fail", "retries": 3, "deferrable": True},
+    "report": {"on_mismatch": "report", "deferrable": True, "retries": 3},
     "notify": {"poke_interval": 0.1, "notify": [broken, Note("{{ pipeline }}: {{ table }}: {{ status }}")]},
     "unknown": {"pipeline": {**GATED, "pipeline": "unknown"}, "poke_interval": 0.1},
     "one_table": {"on_mismatch": "fail", "tables": ["public.orders"]},
