@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.commands import schema
 from airflow_provider_pgddl.engine.commands.schema import Synced
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.schema import report as told
+from airflow_provider_pgddl.engine.schema.frames import printable
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 
 
@@ -60,7 +61,7 @@ def _dry_run(asked: Asked) -> Answer:
 def _apply(asked: Asked) -> Answer:
     def say(line: str) -> None:
         if not asked.args.json:
-            print(told.printable(line), flush=True)
+            print(printable(line), flush=True)
 
     say("[INFO] Aligning target schema with source...")
     done = schema.apply_sync(asked.pipeline, asked.source, asked.target, asked.args.tables, say=say)
@@ -77,13 +78,13 @@ def _apply(asked: Asked) -> Answer:
 
 def _synced(done: Synced) -> Iterator[str]:
     for error in done.errors:
-        yield told.printable(f"[ERROR] {error}")
+        yield printable(f"[ERROR] {error}")
     for plan in done.plans:
         for why in plan.left_out:
-            yield told.printable(f"[WARN] Left out on {plan.table}: {why}")
+            yield printable(f"[WARN] Left out on {plan.table}: {why}")
     stopped = [report.table for report in done.reports if report.status == "mismatch"]
     if stopped:
-        yield told.printable(f"[ERROR] Target schema does not match source yet: {', '.join(stopped)}")
+        yield printable(f"[ERROR] Target schema does not match source yet: {', '.join(stopped)}")
     else:
         yield "[SUCCESS] Target schema now matches source"
     if done.recorded:

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
-from airflow_provider_pgddl.engine.apply import events
+from airflow_provider_pgddl.engine.apply import dump_events
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.following import ddl as ddl_stage
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -80,7 +80,7 @@ def test_c08_the_locks_tell_whatever_the_text_says(lifecycle: Pipelines, source_
     with connect(source_dsn, purpose="test") as conn, conn.transaction(force_rollback=True):
         conn.execute("COMMENT ON TABLE public.orders IS 'hit'")
         with pytest.raises(Exception, match="live relation"):
-            events._refuse_locks_outside(conn, "COMMENT ON TABLE public.orders IS 'hit'")
+            dump_events.refuse_locks_outside(conn, "COMMENT ON TABLE public.orders IS 'hit'")
 
 
 def test_c09_writes_while_triggers_were_off_are_read_again(

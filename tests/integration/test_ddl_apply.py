@@ -18,13 +18,8 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
-from airflow_provider_pgddl.engine.apply.events import (
-    EventOutcome,
-    apply_captured,
-    apply_events,
-    apply_in_groups,
-    apply_together,
-)
+from airflow_provider_pgddl.engine.apply.captured_events import EventOutcome, apply_captured
+from airflow_provider_pgddl.engine.apply.dump_events import apply_events, apply_in_groups, apply_together
 from airflow_provider_pgddl.engine.apply.index_build import Build, build
 from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
@@ -711,7 +706,7 @@ def test_a_build_waits_for_old_transactions_up_to_an_end(target: Target) -> None
 KILLED = """
 import sys
 from airflow_provider_pgddl.engine.server.connect import connect
-from airflow_provider_pgddl.engine.apply.events import apply_captured
+from airflow_provider_pgddl.engine.apply.dump_events import apply_captured
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease

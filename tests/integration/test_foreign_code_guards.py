@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.apply import as_client, dependents, events
+from airflow_provider_pgddl.engine.apply import as_client, dependents, dump_events
 from airflow_provider_pgddl.engine.apply import target_alterations as aligning
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
@@ -86,7 +86,7 @@ def _altered_by_us(patch: pytest.MonkeyPatch) -> None:
     def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
         conn.execute(statement)
 
-    for module in (alter_as_owner, events, aligning, dependents, follow_ups):
+    for module in (alter_as_owner, dump_events, aligning, dependents, follow_ups):
         patch.setattr(module, "alter", alter)
 
 

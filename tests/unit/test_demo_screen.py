@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airflow_provider_pgddl.demo.run import Airflow, DagFailed, Screen, _with_bigint_key
+from airflow_provider_pgddl.demo.airflow_run import Airflow, DagFailed
+from airflow_provider_pgddl.demo.run import _with_bigint_key
+from airflow_provider_pgddl.demo.screen import Screen
 
 LOG = """\
 00:00:01Z [info     ] [DAG TEST] starting task_id=migrate.catch_up [airflow.sdk.dag] loc=dag.py:1

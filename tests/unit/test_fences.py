@@ -23,7 +23,7 @@ JOURNALS = {
 
 # Writes in the transaction of whoever calls it, who is looked at in turn.
 WITHIN = {
-    "apply.events.apply_together",
+    "apply.dump_events.apply_together",
     "rows.windows_in_place.drain_into_partitions",
     "rows.fill.fill_together",
     "rows.row_counters.count_partial",

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.errors import EXIT_USAGE, UsageError
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.flags import DRIFT, OPTIONS, merged
-from airflow_provider_pgddl.engine.schema.policy import TablePolicy
+from airflow_provider_pgddl.engine.schema.table_policy import TablePolicy
 
 USERS = ("public", "users")
 

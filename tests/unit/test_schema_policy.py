@@ -12,8 +12,9 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.casts import Cast, judge_cast
 from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
-from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
+from airflow_provider_pgddl.engine.schema.policy import judge, judge_missing
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
+from airflow_provider_pgddl.engine.schema.table_policy import TablePolicy
 from airflow_provider_pgddl.engine.schema.verdict import AutoMigration, SchemaFinding, Verdict
 
 USERS = ("public", "users")

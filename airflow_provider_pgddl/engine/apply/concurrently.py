@@ -13,6 +13,7 @@ from postgast import pg_query_pb2
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     deparse,
@@ -25,7 +26,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     texts,
     unwrap,
 )
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import Session

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.events import apply_events, apply_in_groups
+from airflow_provider_pgddl.engine.apply.dump_events import apply_events, apply_in_groups
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.server.connect import connect

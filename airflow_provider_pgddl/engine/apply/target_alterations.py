@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
-from airflow_provider_pgddl.engine.apply.events import lock_timeout
+from airflow_provider_pgddl.engine.apply.captured_events import lock_timeout
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from airflow_provider_pgddl.engine.apply.events import apply_captured
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.events import is_own_schema
 from airflow_provider_pgddl.engine.ddl.scope import Rules

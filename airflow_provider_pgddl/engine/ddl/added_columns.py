@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 
 
 def added_columns(applied: Iterable[tuple[CapturedEvent, Sequence[str]]], oid: int) -> set[int]:

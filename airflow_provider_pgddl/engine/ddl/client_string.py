@@ -16,6 +16,7 @@ from postgast import ParseResult, PgQueryError, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.event_objects import EventObject, parts_within
+from airflow_provider_pgddl.engine.ddl.node_names import object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     kind_of,
@@ -27,7 +28,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     without_locations,
 )
-from airflow_provider_pgddl.engine.ddl.subject import object_type_words, subject_of
+from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from postgast import pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.node_names import def_elements
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node, texts, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import def_elements
 from airflow_provider_pgddl.engine.model.names import Name
 
 # Where names of columns stand, by the kind of node: lists of names, and single names.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from postgast import pg_query_pb2
 
+from airflow_provider_pgddl.engine.ddl.node_names import added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     deparse,
@@ -17,7 +18,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     texts,
     unwrap,
 )
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from postgast import ParseResult
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     deparse,
@@ -13,7 +14,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     without_locations,
 )
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 

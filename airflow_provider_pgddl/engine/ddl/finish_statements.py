@@ -14,8 +14,8 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import is_not_valid, not_valid
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.grants import taken_back
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, object_type_words
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, relation, statement_node, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, subject_of
+from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.model.names import Name
 
 MODES = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import cut_from_column
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, qualified, quoted, relation, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.model.names import Name
 
 CoversTable = Callable[[Name], bool]

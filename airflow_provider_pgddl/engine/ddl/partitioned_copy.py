@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction
-from airflow_provider_pgddl.engine.ddl.subject import action_name, added_constraints, constraint_kind
 
 
 def partitioned(statement: str, method: str, column: str, actions: Iterable[AlterAction] = ()) -> str:

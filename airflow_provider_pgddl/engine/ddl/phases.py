@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from postgast import ParseResult
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind, object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, statement_node, texts, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind, object_type_words
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 DumpSection = Literal["pre-data", "post-data"]

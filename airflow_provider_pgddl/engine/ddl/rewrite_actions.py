@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from postgast import ParseResult, PgQueryError, pg_query_pb2
 from postgast import parse as parse_any
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 
 # What an action may be, and its name here. A copy is made by SELECT: RENAME would lose a column's values (C12),

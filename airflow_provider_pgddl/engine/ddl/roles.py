@@ -8,8 +8,8 @@ from postgast import pg_query_pb2
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap, walk
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 # What can belong to somebody, as event triggers call it → as ALTER … OWNER TO calls it.

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.compose import ident, joined, raw, spell
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, relation, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 

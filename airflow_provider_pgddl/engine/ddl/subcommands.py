@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 
 # As get_altertable_subcmdinfo() of Postgres' test_ddl_deparse prints them, which pgl_ddl_deploy took over.
 _NAMES: Mapping[str, str] = {

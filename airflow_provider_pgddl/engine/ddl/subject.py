@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from postgast import ParseResult, pg_query_pb2
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind, def_elements, object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     dotted_names,
@@ -86,42 +87,12 @@ def subject_of(tree: ParseResult) -> Subject:
 _CALLS = {"FuncCall": "funcname", "CreateTrigStmt": "funcname", "CreateEventTrigStmt": "funcname"}
 
 
-def object_type_words(object_type: int) -> str:
-    """An ObjectType as command tags have it: OBJECT_TSCONFIGURATION is ``TEXT SEARCH CONFIGURATION``."""
-    name = str(pg_query_pb2.ObjectType.Name(object_type)).removeprefix("OBJECT_")
-    return _WORDS.get(name, name.replace("_", " "))
-
-
-_WORDS = {
-    "MATVIEW": "MATERIALIZED VIEW",
-    "FDW": "FOREIGN DATA WRAPPER",
-    "FOREIGN_SERVER": "SERVER",
-    "OPCLASS": "OPERATOR CLASS",
-    "OPFAMILY": "OPERATOR FAMILY",
-    "STATISTIC_EXT": "STATISTICS",
-    "TABCONSTRAINT": "CONSTRAINT",
-    "DOMCONSTRAINT": "CONSTRAINT",
-    "LARGEOBJECT": "LARGE OBJECT",
-    "TSCONFIGURATION": "TEXT SEARCH CONFIGURATION",
-    "TSDICTIONARY": "TEXT SEARCH DICTIONARY",
-    "TSPARSER": "TEXT SEARCH PARSER",
-    "TSTEMPLATE": "TEXT SEARCH TEMPLATE",
-}
-
 # Relations that hold columns: a statement about one of these belongs to it.
 _RELATIONS = {"TABLE", "VIEW", "MATERIALIZED VIEW", "FOREIGN TABLE", "COLUMN"}
 
 # Objects that are named within a table: (… table, name).
 _WITHIN_TABLE = {"TABCONSTRAINT", "TRIGGER", "RULE", "POLICY", "DEFAULT"}
 
-_CONSTRAINTS = {
-    "CONSTR_PRIMARY": "primary key",
-    "CONSTR_UNIQUE": "unique",
-    "CONSTR_EXCLUSION": "exclude",
-    "CONSTR_CHECK": "check",
-    "CONSTR_FOREIGN": "foreign key",
-    "CONSTR_NOTNULL": "not null",
-}
 
 # ALTER TABLE's actions that get a kind of their own; all others are about the table.
 _ACTIONS = {
@@ -137,28 +108,6 @@ _ACTIONS = {
     "AT_ForceRowSecurity": "row security",
     "AT_NoForceRowSecurity": "row security",
 }
-
-
-def constraint_kind(constraint: Node) -> str:
-    """``primary key``, ``foreign key``, ``check`` …"""
-    name = str(pg_query_pb2.ConstrType.Name(constraint.contype))
-    return _CONSTRAINTS.get(name, name.removeprefix("CONSTR_").lower())
-
-
-def action_name(command: Node) -> str:
-    """The name of an ALTER TABLE action: ``AT_AddConstraint``."""
-    return str(pg_query_pb2.AlterTableType.Name(command.subtype))
-
-
-def added_constraints(statement: Node) -> list[Node]:
-    """The constraints that an ALTER TABLE adds."""
-    commands = (unwrap(command) for command in statement.cmds)
-    return [unwrap(getattr(c, "def")) for c in commands if action_name(c) == "AT_AddConstraint"]
-
-
-def def_elements(nodes: Iterable[Node]) -> dict[str, Node]:
-    """A list of DefElem by name, arguments unwrapped."""
-    return {(element := unwrap(node)).defname: unwrap(element.arg) for node in nodes}
 
 
 def _own(node: Node) -> Subject:

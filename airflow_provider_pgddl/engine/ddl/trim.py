@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.ddl.decision import Stop
 from airflow_provider_pgddl.engine.ddl.deparse import printed
 from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild, cascade_statements
 from airflow_provider_pgddl.engine.ddl.event_objects import EventObject
+from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
     cut_constraint_actions,
     cut_foreign_keys,
@@ -21,7 +22,6 @@ from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, quoted, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.ddl.scope import Coverage, Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import cut
-from airflow_provider_pgddl.engine.ddl.subject import action_name
 from airflow_provider_pgddl.engine.ddl.volatile_defaults import pin_defaults
 
 

@@ -6,8 +6,8 @@ from postgast import ParseResult, pg_query_pb2
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.ddl.node_names import added_constraints, constraint_kind, def_elements
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, constraint_kind, def_elements
 
 # Objects that their (schema and) name tells from all others.
 _NAMED = {

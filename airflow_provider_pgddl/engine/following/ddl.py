@@ -10,7 +10,7 @@ from typing import TypeVar
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.events import apply_captured
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.captured_events import (
     TOLD_BY_A_DUMP,

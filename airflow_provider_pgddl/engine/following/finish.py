@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import psycopg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.events import run_event
+from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.ddl import finish_statements
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, to_run, trigger_of, undone

@@ -8,8 +8,9 @@ from dataclasses import replace
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.following.attached_partitions import attached
 from airflow_provider_pgddl.engine.following.plans import first_plan
-from airflow_provider_pgddl.engine.following.reconcile import attached, look_at, note_made, read_again, start_over
+from airflow_provider_pgddl.engine.following.reconcile import look_at, note_made, read_again, start_over
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context

@@ -9,11 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_pgddl.engine.apply.events import GROUP
+from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.added_columns import added_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.following.attached_partitions import (
+    attached,
+    comes_later,
+    forget_attached,
+    leave_to_new_table,
+)
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
@@ -49,7 +55,6 @@ from airflow_provider_pgddl.engine.schema.table_model import Schemas
 from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.sql import queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,10 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, aga
             _forget_dropped(context, table)
         elif table.oid not in parts:
             staying.append(table)
-        elif _comes_later(context, parts[table.oid]):
-            _leave_to_newcomer(context, table, seen[table.oid], parts[table.oid])
+        elif comes_later(context, parts[table.oid]):
+            leave_to_new_table(context, table, seen[table.oid], parts[table.oid])
         else:
-            _forget_attached(context, table, parts[table.oid])
+            forget_attached(context, table, parts[table.oid])
     migrate(context, staying, seen, schemas)
     verdicts: dict[Name, Recorded] = {}
     for table, look in look_at(context, staying, seen, schemas):
@@ -294,46 +299,6 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
         forget_keys(context.target, table)
         context.journal.tables.forget(table)
     context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
-
-
-def _forget_attached(context: Context, table: TableRow, root: Table) -> None:
-    """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
-    stop_capture_of(context.source, context.pipeline, table.oid)
-    with context.fenced(table):
-        forget_keys(context.target, table)
-        context.journal.tables.forget(table)
-    context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
-
-
-def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
-    """The partitions among tables, and partitioned tables that are partitions themselves, each with its root."""
-    rows = context.source.execute(queries("catalog")["partition_roots"], [list(seen)]).fetchall()
-    nested = {oid: seen[root] for oid, root in rows if root in seen and _leaves(seen[oid]) <= _leaves(seen[root])}
-    roots = [table for table in seen.values() if table.kind == "p" and table.oid not in nested]
-    return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
-
-
-def _leaves(table: Table) -> set[int]:
-    return {leaf.oid for leaf in table.leaves}
-
-
-def _comes_later(context: Context, root: Table) -> bool:
-    """Whether a table came after the snapshot and has not been taken in yet."""
-    if context.in_place or not context.journal.stage_runs.done(context.journal.run, "snapshot"):
-        return False
-    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables.of(context.journal.run))
-
-
-def _leave_to_newcomer(context: Context, table: TableRow, now: Table, root: Table) -> None:
-    """A table that has become a partition of one that nobody follows yet, and whose name that one may have. It stays
-    known, by the name that it has now, until its root is read: its rows in the root's copy are nobody else's."""
-    name = (now.schema, now.name)
-    plan = replace(table.plan, schema=now.schema, name=now.name, copy_schema=now.schema, copy_name=now.name)
-    why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
-    with context.fenced(table):
-        context.journal.schema.forget((table.schema, table.name))
-        context.journal.tables.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
-        context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})
 
 
 def _follow_source(context: Context, table: TableRow, look: Look) -> None:

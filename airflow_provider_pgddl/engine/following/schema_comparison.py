@@ -16,8 +16,9 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.schema.compatibility import compare_tables
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.names import sql_name
-from airflow_provider_pgddl.engine.schema.policy import TablePolicy, judge, judge_missing
+from airflow_provider_pgddl.engine.schema.policy import judge, judge_missing
 from airflow_provider_pgddl.engine.schema.table_model import Schemas, TableModel
+from airflow_provider_pgddl.engine.schema.table_policy import TablePolicy
 from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, Verdict
 from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
     deparse,
@@ -27,7 +28,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     unwrap,
     walk,
 )
-from airflow_provider_pgddl.engine.ddl.subject import action_name, constraint_kind
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights import foreign_code, wall

@@ -4,8 +4,6 @@ Values travel as text: `COPY (SELECT cast_sql(…)) TO STDOUT` on the source, `C
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
@@ -14,6 +12,17 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.schema.definitions import same_expression
 from airflow_provider_pgddl.engine.schema.table_model import TypeModel
+from airflow_provider_pgddl.engine.schema.type_sizes import (
+    TIMES,
+    TIMESTAMPS,
+    digits,
+    is_read_back,
+    last_field,
+    longest_text,
+    modifiers,
+    most_characters,
+    second_digits,
+)
 
 CastKind = Literal["same", "safe", "lossy", "impossible"]
 Expression = Literal["column", "cast", "text"]
@@ -54,8 +63,6 @@ _SAFE: dict[str, frozenset[str]] = {
     "jsonb": frozenset({"json"}),
 }
 
-# Digits before and behind the point that hold every value, and the first number above the range.
-_DIGITS = {"smallint": (5, 0), "integer": (10, 0), "bigint": (19, 0), "money": (17, 2)}
 _ABOVE = {"smallint": "32768", "integer": "2147483648", "bigint": "9223372036854775808"}
 
 # What a key's type may become beside itself: every value has one counterpart there, equal by the source's own equality
@@ -75,8 +82,6 @@ _OBJECTS = frozenset({"regclass", "regcollation", "regconfig", "regdictionary", 
 _EXACT = frozenset({"smallint", "integer", "bigint", "numeric"})
 _FLOATS = frozenset({"real", "double precision"})
 _STRINGS = frozenset({"text", "character varying", "character", "name"})
-_TIMESTAMPS = frozenset({"timestamp without time zone", "timestamp with time zone"})
-_TIMES = _TIMESTAMPS | {"time without time zone", "time with time zone"}
 
 # pg_cast of Postgres 14 to 18 between types that are no strings; to and from a string there is always one.
 _CASTS: dict[str, frozenset[str]] = {
@@ -96,9 +101,9 @@ _CASTS: dict[str, frozenset[str]] = {
     '"char"': frozenset({"integer"}),
     "bit": frozenset({"integer", "bigint", "bit varying"}),
     "bit varying": frozenset({"bit"}),
-    "date": _TIMESTAMPS,
-    "timestamp without time zone": _TIMESTAMPS | {"date", "time without time zone"},
-    "timestamp with time zone": _TIMESTAMPS | {"date", "time without time zone", "time with time zone"},
+    "date": TIMESTAMPS,
+    "timestamp without time zone": TIMESTAMPS | {"date", "time without time zone"},
+    "timestamp with time zone": TIMESTAMPS | {"date", "time without time zone", "time with time zone"},
     "time without time zone": frozenset({"interval", "time with time zone"}),
     "time with time zone": frozenset({"time without time zone"}),
     "interval": frozenset({"time without time zone"}),
@@ -117,21 +122,6 @@ _CASTS: dict[str, frozenset[str]] = {
     "xid8": frozenset({"xid"}),
 }
 
-# Types whose text is read back as the same value, with the most characters it takes where that is known. Not among
-# them: reg… (names that follow a renamed object), and "char" (servers before 16 print half of its values as bytes that
-# no encoding knows).
-_PRINTED: dict[str, int | None] = {
-    "smallint": 6, "integer": 11, "bigint": 20, "oid": 10, "boolean": 5, "uuid": 36, "name": 63, "date": 13,
-    "macaddr": 17, "macaddr8": 23,
-    **dict.fromkeys((
-        "numeric", "real", "double precision", "money", "text", "character varying", "character", "bit", "bytea",
-        *_TIMES, "interval", "bit varying", "inet", "cidr", "json", "jsonb", "jsonpath",
-        "xml", "tsvector", "tsquery", "point", "line", "lseg", "box", "path", "polygon", "circle", "pg_lsn",
-        "pg_snapshot", "txid_snapshot", "xid", "cid", "tid", "xid8",
-    )),
-}  # fmt: skip
-
-_PRINTED_EXTENSIONS = frozenset({"citext", "hstore", "ltree"})
 
 # Types that read nearly every text as something.
 _READ_ANY = frozenset({'"char"', "name", "bytea", "tsvector", "tsquery", "xml", "jsonpath"})
@@ -140,8 +130,6 @@ _READ_ANY = frozenset({'"char"', "name", "bytea", "tsvector", "tsquery", "xml", 
 _DISCRETE = frozenset({"int4range", "int8range", "daterange"})
 _CONTINUOUS = frozenset({"numrange", "tsrange", "tstzrange"})
 
-# What an interval's last field leaves of it.
-_FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
 _PRECISION = "Casting would lose precision"
 _LOSSY: dict[tuple[str, str], tuple[str, str]] = {
@@ -305,7 +293,7 @@ def _judge_plain(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
         return _judge_from_text(now, b)
     if b in _CASTS.get(a, ()) or b == "name":
         why, example = _LOSSY.get((a, b), (f"Casting {was.text} to {now.text} may change or refuse values", None))
-        fits = a != "numeric" or not _modifiers(was)  # the examples have many digits
+        fits = a != "numeric" or not modifiers(was)  # the examples have many digits
         return Cast("lossy", why, example if fits else None, expression)
     if was.kind == "range" and now.kind == "multirange" and now.element and now.element.name == was.name:
         return Cast("lossy", "Casting would make a set of each range", None, expression)
@@ -314,8 +302,8 @@ def _judge_plain(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
 
 def _judge_text(was: TypeModel, now: TypeModel, expression: Expression) -> Cast:
     """Into text, varchar and citext."""
-    limit, longest = _limit(now), _longest(was)
-    if not _prints(was):
+    limit, longest = most_characters(now), longest_text(was)
+    if not is_read_back(was):
         return Cast("lossy", f"The text of {was.text} need not mean the same on the target", None, expression)
     if limit is None or (longest is not None and longest <= limit):
         return Cast("safe", SAFE, None, expression)
@@ -331,7 +319,7 @@ def _judge_from_text(now: TypeModel, b: str) -> Cast:
 
 def _judge_number(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
     """To a number with fewer digits in front of the point, or behind it."""
-    (before, behind), (room, places) = _digits(was), _digits(now)
+    (before, behind), (room, places) = digits(was), digits(now)
     if behind > places:
         exact = a not in _FLOATS or places <= 3
         return Cast("lossy", _PRECISION, _rounded(before, behind, room, places) if exact and a != "money" else None)
@@ -352,9 +340,9 @@ def _rounded(before: float, behind: float, room: float, places: float) -> str | 
 
 def _cut(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
     """To the same type, or a wider one, with a modifier that is narrower."""
-    limit = _limit(now)
-    if b in _TIMES:
-        return Cast("lossy", _PRECISION, _shortened(a, b, _precision(was), _precision(now)))
+    limit = most_characters(now)
+    if b in TIMES:
+        return Cast("lossy", _PRECISION, _shortened(a, b, second_digits(was), second_digits(now)))
     if b in ("bit", "bit varying"):
         return Cast("lossy", f"Casting would cut values, or fill them up, to {limit} bits")
     if b == "interval" or limit is None:  # without a limit: types of extensions
@@ -365,7 +353,7 @@ def _cut(was: TypeModel, now: TypeModel, a: str, b: str) -> Cast:
 
 
 def _shortened(a: str, b: str, was: int, now: int) -> str:
-    date = "2026-02-04 " if a in _TIMESTAMPS else ""
+    date = "2026-02-04 " if a in TIMESTAMPS else ""
     digits = Decimal("0.123456").quantize(Decimal(1).scaleb(-was))
     left = str(digits.quantize(Decimal(1).scaleb(-now), ROUND_HALF_UP))[1:]
     before, after = ("+00" if t.endswith("with time zone") else "" for t in (a, b))
@@ -376,65 +364,20 @@ def _fits(was: TypeModel, now: TypeModel) -> bool:
     """Whether all that `was` holds is within the modifier of `now`, a type that is at least as wide by its name."""
     kind = now.name
     if kind == "numeric":
-        return all(theirs >= ours for ours, theirs in zip(_digits(was), _digits(now), strict=True))
+        return all(theirs >= ours for ours, theirs in zip(digits(was), digits(now), strict=True))
     if kind == "interval":
-        return _last_field(was) <= _last_field(now) and _precision(was) <= _precision(now)
-    if kind in _TIMES:
-        return _precision(was) <= _precision(now)
+        return last_field(was) <= last_field(now) and second_digits(was) <= second_digits(now)
+    if kind in TIMES:
+        return second_digits(was) <= second_digits(now)
     if kind == "bit":
         return False  # another length is never the same value
     if kind in ("character", "bit varying"):
-        limit, longest = _limit(now), _limit(was)
+        limit, longest = most_characters(now), most_characters(was)
         return limit is None or (longest is not None and longest <= limit)
     return now.builtin or now.text == now.name
 
 
 # --- what a type's text says ----------------------------------------------------------------------------------------
-
-
-def _modifiers(type_: TypeModel) -> list[int]:
-    found = re.search(r"\(([-\d,]+)\)", type_.text) if type_.builtin else None
-    return [int(n) for n in found[1].split(",")] if found else []
-
-
-def _limit(type_: TypeModel) -> int | None:
-    """Characters or bits; None is without a limit."""
-    return next(iter(_modifiers(type_)), None)
-
-
-def _digits(type_: TypeModel) -> tuple[float, float]:
-    """Digits in front of the point and behind it."""
-    if (kind := type_.name) in _DIGITS:
-        return _DIGITS[kind]
-    precision, scale, *_ = [*_modifiers(type_), 0, 0]
-    return (precision - scale, scale) if _modifiers(type_) else (math.inf, math.inf)
-
-
-def _precision(type_: TypeModel) -> int:
-    """Digits of a second."""
-    whole = type_.name == "date" or (type_.name == "interval" and _last_field(type_) < _FIELDS.index("second"))
-    return 0 if whole else next(iter(_modifiers(type_)), 6)
-
-
-def _last_field(type_: TypeModel) -> int:
-    """The smallest field that an interval keeps; greater ones are kept in any case."""
-    kept = [n for n, field in enumerate(_FIELDS) if re.search(rf"\b{field}\b", type_.text)]
-    return max(kept, default=len(_FIELDS))
-
-
-def _longest(type_: TypeModel) -> int | None:
-    """The most characters that a value's text takes, where that is known."""
-    if type_.kind == "enum":
-        return max(map(len, type_.labels), default=0)
-    by_length = type_.name in ("character varying", "character", "bit", "bit varying")
-    return _limit(type_) if by_length else _PRINTED.get(type_.name)
-
-
-def _prints(type_: TypeModel) -> bool:
-    """Whether every value's text is read back as the same value."""
-    if type_.element is not None:
-        return _prints(type_.element.stored)
-    return type_.kind == "enum" or type_.name in _PRINTED or type_.extension in _PRINTED_EXTENSIONS
 
 
 def _on_source(type_: TypeModel) -> str | None:

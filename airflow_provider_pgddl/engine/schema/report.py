@@ -8,16 +8,16 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len
 
+from airflow_provider_pgddl.engine.schema.finding_words import FindingWords, finding_words
+from airflow_provider_pgddl.engine.schema.frames import WIDTH, Frame, coloured, one_line, padded
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import (
     Choice,
-    FindingKind,
     Reason,
     SchemaFinding,
     Severity,
@@ -26,75 +26,9 @@ from airflow_provider_pgddl.engine.schema.verdict import (
     VerdictStatus,
 )
 
-WIDTH = 66
-"""Columns of a terminal that a box takes, where nothing in it needs more."""
-
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """What is said of a kind of finding beside its own sentences. `heading` completes "… on TABLE"; in place of `own`
-    within the finding's sentence, `problem` is said in a log and `boxed` in a box; `stop` in place of the impact, in a
-    log; `fix` says what the SQL does, `ask` stands above the ways out, `short` is the fix in a word."""
-
-    heading: str = "Schema mismatch"
-    own: str = ""
-    problem: tuple[str, ...] = ()
-    boxed: tuple[str, ...] = ()
-    stop: str | None = None
-    ask: str = "Fix"
-    fix: str = "Change the target database"
-    boxed_fix: str = "Change the target database"
-    short: str = "Fix target schema"
-
-
-_WORDS: Mapping[FindingKind, _Words] = {
-    "source_added_column": _Words(
-        heading="Schema mismatch detected",
-        own="Source has new column '{column}' not in target",
-        problem=("Source has new column: '{column}' (type: {source})", "Target does not have this column"),
-        boxed=("Source database has new column '{column}' ({source})", "Target database does not have this column"),
-        stop="Sync STOPPED to prevent data loss.",
-        ask="Actions",
-        fix="Add column to target (RECOMMENDED)",
-        boxed_fix="Add column to target database",
-        short="Add column to target",
-    ),
-    "type_mismatch": _Words(
-        heading="Type mismatch",
-        own="{source} on the source, {target} on the target",
-        problem=("Source: {source}", "Target: {target}"),
-        boxed=("Source: {source}", "Target: {target}"),
-        fix="Match types (RECOMMENDED)",
-        boxed_fix="Match target type to source",
-    ),
-    "safe_cast": _Words(
-        heading="Type mismatch",
-        own="{source} on the source, {target} on the target",
-        problem=("Source: {source}", "Target: {target}"),
-        boxed=("Source: {source}", "Target: {target}"),
-    ),
-    "source_removed_column": _Words(
-        stop="",
-        ask="Decide what to do with target column",
-        fix="Remove from target",
-        boxed_fix="Remove column from target database",
-        short="Remove from target",
-    ),
-    "target_added_column": _Words(
-        own="Target has new column '{column}' (NOT NULL, no DEFAULT)",
-        problem=("Target has new column '{column}' (NOT NULL, no DEFAULT)", "Source does not have this column"),
-        boxed=(
-            "Target database has new column '{column}' (NOT NULL, no DEFAULT)",
-            "Source database does not have this column",
-        ),
-        fix="Let target do without a value",
-        boxed_fix="Let target database do without a value",
-    ),
-    "stopped": _Words(heading="Table stopped"),
-}
-_PLAIN = _Words()
 _REASONS: Mapping[Reason, str] = {
     "data_loss_risk": "Source has columns not in target (data loss risk)",
     "type_mismatch": "Types differ (values would be changed or refused)",
@@ -113,11 +47,6 @@ _SUMMARY: Mapping[VerdictStatus, str] = {
     "warning": "⚠ {} compatible with warnings",
     "mismatch": "❌ {} INCOMPATIBLE",
 }
-_STYLES: Mapping[str, str] = {"bold": "1", "mismatch": "31", "warning": "33", "compatible": "32"}
-
-
-def finding_words(finding: SchemaFinding) -> _Words:
-    return _WORDS.get(finding.kind, _PLAIN)
 
 
 def _problem(finding: SchemaFinding, lines: Sequence[str]) -> list[str]:
@@ -148,7 +77,7 @@ def lines(report: TableReport, *, pipeline_file: str | None = None) -> list[str]
     told: list[str] = []
     for finding in report.findings:
         told += _told(report.table, finding, pipeline_file)
-    return [_one_line(line) for line in told]
+    return [one_line(line) for line in told]
 
 
 def _told(table: str, finding: SchemaFinding, pipeline_file: str | None) -> Iterator[str]:
@@ -175,7 +104,7 @@ def _told(table: str, finding: SchemaFinding, pipeline_file: str | None) -> Iter
         yield from (f"    {_pgddl(command, pipeline_file)}" for command in finding.commands)
 
 
-def _ways(finding: SchemaFinding, said: _Words, pipeline_file: str | None) -> Iterator[str]:
+def _ways(finding: SchemaFinding, said: FindingWords, pipeline_file: str | None) -> Iterator[str]:
     """The fix alone as it stands; numbered where there is more than one way out."""
     if not finding.choices:
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
@@ -192,16 +121,16 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
 
     `pipeline_file` is named in the commands; `colour` puts terminal colours in (see `coloured`)."""
     stops = [f for f in report.findings if f.severity == "mismatch"]
-    frame = _Frame(width, colour)
+    frame = Frame(width, colour)
     frame.title(_title(stops), report.status)
-    frame.text(_one_line(f"Table: {report.table}"))
+    frame.text(one_line(f"Table: {report.table}"))
     shown = stops or list(report.findings)
     for number, finding in enumerate(shown, 1):
         said = finding_words(finding)
         if number > 1:
             frame.rule()
         if finding.column and finding.kind == "type_mismatch":
-            frame.text(_one_line(f"Column: {finding.column}"))
+            frame.text(one_line(f"Column: {finding.column}"))
         frame.blank()
         frame.text(f"Problem {number} of {len(shown)}:" if len(shown) > 1 else "Problem:", "bold")
         for line in _boxed(finding):
@@ -263,7 +192,7 @@ def _boxed(finding: SchemaFinding) -> list[str]:
     return beside + told[2:]
 
 
-def _impact(frame: _Frame, finding: SchemaFinding, held_back: int | None) -> None:
+def _impact(frame: Frame, finding: SchemaFinding, held_back: int | None) -> None:
     if finding.impact is None and held_back is None:
         return
     frame.blank()
@@ -308,7 +237,7 @@ def _label(choice: Choice) -> tuple[str, str]:
 
 def validation(reports: Sequence[TableReport], *, colour: bool = False, width: int = WIDTH) -> str:
     """The report of `pgddl schema validate`: each table with its verdict, a summary, and what to do."""
-    frame = _Frame(width, colour)
+    frame = Frame(width, colour)
     frame.title("Schema Validation Report", "bold")
     for number, report in enumerate(reports):
         if number:
@@ -390,7 +319,7 @@ def diff(
     fixes = [line for f in stops for statement in f.fix for line in statement.split("\n")]
     if fixes:
         told += ["", "Fix:", *(f"  {line}" for line in fixes)]
-    told = [_one_line(line) for line in told]
+    told = [one_line(line) for line in told]
     told[status] = coloured(told[status], report.status, colour)
     return "\n".join(told)
 
@@ -470,123 +399,7 @@ def migration(
         told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.split("\n")]
     if any(statements.values()):
         told += ["", "-- Apply with:", _pgddl("schema sync", pipeline_file, "--apply")]
-    return "\n".join(map(_one_line, told))
-
-
-# --- drawing --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A line of a box, with what stands at its right end."""
-
-    text: str
-    right: str = ""
-    style: str = ""
-    rule: bool = False
-
-
-class _Frame:
-    """A box that is as wide as asked, or as its longest piece that must not be broken."""
-
-    def __init__(self, width: int, colour: bool) -> None:
-        self._inner, self._colour = max(width, 20) - 4, colour
-        self._rows: list[_Row] = []
-        self._title = _Row("")
-
-    def title(self, text: str, style: str) -> None:
-        self._title = _Row(text, style=style)
-
-    def text(self, text: str, style: str = "", indent: int = 0) -> None:
-        for line in printable(text).split("\n"):
-            for piece in _wrapped(line, self._inner - indent):
-                self._rows.append(_Row(" " * indent + piece, style=style))
-
-    def sides(self, left: str, right: str, style: str) -> None:
-        """`right` in a column of its own, 10 wide, as the verdicts of tables stand."""
-        *above, last = _wrapped(_one_line(left), self._inner - 11)
-        self._rows += [_Row(line) for line in above]
-        self._rows.append(_Row(last, right, style))
-
-    def blank(self) -> None:
-        self._rows.append(_Row(""))
-
-    def rule(self) -> None:
-        self._rows.append(_Row("", rule=True))
-
-    def sql(self, statement: str, indent: int) -> None:
-        """A statement in lines that can be copied as they stand: broken before its action and outside of names."""
-        for line in printable(statement).split("\n"):
-            for part in _ACTION.sub(r"\1\n", line, count=1).split("\n"):
-                self._whole(_WORD.findall(part), "", indent)
-
-    def command(self, line: str, indent: int) -> None:
-        """A shell's line, continued by backslashes."""
-        self._whole(_WORD.findall(_one_line(line)), " \\", indent)
-
-    def _whole(self, parts: Sequence[str], continued: str, indent: int) -> None:
-        lines: list[str] = []
-        room = self._inner - indent - cell_len(continued)
-        for part in parts:
-            if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= room:
-                lines[-1] += f" {part}"
-            else:
-                lines.append(part)
-        self._rows += [_Row(" " * indent + line + continued) for line in lines[:-1]]
-        self._rows += [_Row(" " * indent + line) for line in lines[-1:]]
-
-    def drawn(self) -> str:
-        wide = max(self._inner, *(cell_len(row.text) for row in (self._title, *self._rows)))
-        drawn = [f"╔{'═' * (wide + 2)}╗", self._drawn(self._title, wide), f"╠{'═' * (wide + 2)}╣"]
-        drawn += [f"╟{'─' * (wide + 2)}╢" if row.rule else self._drawn(row, wide) for row in self._rows]
-        return "\n".join([*drawn, f"╚{'═' * (wide + 2)}╝"])
-
-    def _drawn(self, row: _Row, wide: int) -> str:
-        if row.right:
-            right = padded(row.right, 10)
-            return f"║ {padded(row.text, wide - 10)}{coloured(right, row.style, self._colour)} ║"
-        return f"║ {coloured(padded(row.text, wide), row.style, self._colour)} ║"
-
-
-_ACTION = re.compile(r"^(ALTER TABLE (?:ONLY )?(?:\"(?:[^\"]|\"\")*\"|[^\s\"])+) (?=\S)")
-# Up to a blank outside of a quoted name or literal: a piece that stays whole.
-_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"']|["'])+""")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at blanks, and within a word only where it is longer than a line."""
-    if cell_len(text) <= width:
-        return [text]
-    indent = len(text) - len(text.lstrip(" "))
-    lines: list[str] = []
-    for word in text.split():
-        for piece in chop_cells(word, width - indent) if cell_len(word) > width - indent else [word]:
-            if lines and cell_len(lines[-1]) + 1 + cell_len(piece) <= width:
-                lines[-1] += f" {piece}"
-            else:
-                lines.append(" " * indent + piece)
-    return lines or [""]
-
-
-def padded(text: str, width: int) -> str:
-    """Filled with blanks to so many columns of a terminal."""
-    return text + " " * (width - cell_len(text))
-
-
-def printable(text: str) -> str:
-    """Control characters spelled out, so that a name can neither break a frame nor speak to a terminal; line breaks
-    stay."""
-    return "\n".join(map(_one_line, text.split("\n")))
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def coloured(text: str, style: str, colour: bool) -> str:
-    """In the colour of a status, or bold; as it is where `colour` is off."""
-    code = _STYLES.get(style)
-    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+    return "\n".join(map(one_line, told))
 
 
 def _count(number: int, what: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dependents import Carried
@@ -27,17 +26,15 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
-from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
-from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys, pending_table
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
-from airflow_provider_pgddl.engine.rows.windows_in_place import NAMED, LostTrack, Unproven, drain
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.giving_way import Effort, Watch
+from airflow_provider_pgddl.engine.server.giving_way import Effort
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.blockers import BlockerWatch, blockers_signalled
@@ -57,6 +54,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
     wait_out_old_snapshots,
 )
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
+from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
 from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
 
 _Q = queries("reverse")
@@ -204,95 +202,9 @@ def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending")
         for table, way in backs:
             if way.row.id in done.stopped:
-                raise _refusal(context, table, way, "; ".join(done.stopped[way.row.id]))
+                raise refusal_of_rows(context, table, way, "; ".join(done.stopped[way.row.id]))
         if not done.pending and (done.seconds <= context.pipeline.replay.until_lag or no_shorter(windows)):
             return windows
-
-
-def _refusal(context: Context, table: TableRow, way: Reverse, why: str) -> StageFailed:
-    """The error that names the rows which the old table does not take, where rows are the reason."""
-    named = _refused_rows(context, way)
-    todo = "the new table stays live, and nothing is lost. "
-    if not named:
-        return StageFailed(
-            f"cannot go back: {why}", table=table.qualified,
-            todo=todo + "Undo what changed on it and run revert again, or go on with it (stage cleanup)",
-        )  # fmt: skip
-    more = " (the first ones)" if len(named) >= NAMED else ""
-    return StageFailed(
-        f"rows that the old table cannot hold{more}: " + "; ".join(named), table=table.qualified,
-        todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key.columns)}) and run revert again, or "
-        "go on with it (stage cleanup)",
-    )  # fmt: skip
-
-
-def _refused_rows(context: Context, way: Reverse) -> list[str]:
-    """Which rows the old table does not take, and why: halves of what has changed are tried, and nothing is kept of
-    it."""
-    conn, row = context.source, way.row
-    pending, trial, key = pending_table(row.id), sql.Identifier("pg_temp", "pgddl_trial"), row.plan.key.list()
-    named: list[str] = []
-
-    def attempt(low: int, high: int) -> psycopg.Error | Unproven | None:
-        try:
-            with conn.transaction(force_rollback=True):
-                some = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE n BETWEEN {} AND {}")
-                conn.execute(sql.SQL("DELETE FROM {}").format(pending))
-                conn.execute(some.format(pending, key, key, trial, sql.Literal(low), sql.Literal(high)))
-                drain(conn, row, high - low + 1)
-        except (Unproven, *REFUSALS) as error:
-            return error
-        return None
-
-    def look(low: int, high: int) -> None:
-        error = attempt(low, high) if len(named) < NAMED else None
-        if isinstance(error, Unproven):
-            named.extend(f"{key}: column {', '.join(error.columns)} would have another value" for key in error.keys)
-        elif error is not None and low == high:
-            named.append(f"{_key(conn, trial, row, low)}: {_why(conn, trial, row, low, error)}")
-        elif error is not None:
-            middle, before = (low + high) // 2, len(named)
-            look(low, middle)
-            look(middle + 1, high)
-            if len(named) == before:  # each half for itself would do
-                named.append(f"some of {_key(conn, trial, row, low)} to {_key(conn, trial, row, high)}: {_said(error)}")
-
-    with conn.transaction(force_rollback=True), Watch(conn, context.replica.watcher):
-        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        try:
-            drain(conn, row, 0)
-        except LostTrack:
-            return []
-        number = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT row_number() OVER () AS n, {} FROM {}"
-        total = conn.execute(sql.SQL(number).format(trial, key, pending)).rowcount
-        if total:
-            look(1, total)
-    return named[:NAMED]
-
-
-def _key(conn: Session, trial: sql.Identifier, row: TableRow, number: int) -> str:
-    query = sql.SQL("SELECT pg_catalog.concat_ws(', ', {}) FROM {} WHERE n = {}")
-    found = conn.execute(query.format(row.plan.key.list(), trial, sql.Literal(number))).fetchone()
-    return f"({found[0] if found else '?'})"
-
-
-def _said(error: psycopg.Error | Unproven) -> str:
-    return str(error) if isinstance(error, Unproven) else str(error.diag.message_primary)
-
-
-def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error: psycopg.Error | Unproven) -> str:
-    """With the columns whose values do not go back into their old types, which a server's error does not name."""
-    plan, columns = row.plan, []
-    for column, made in zip(plan.columns.names, plan.columns.expressions, strict=True):
-        if column in plan.reverse.proof:
-            query = sql.SQL("SELECT ({})::text FROM {} AS t WHERE EXISTS (SELECT FROM {} AS k WHERE {} AND k.n = {})")
-            parts = (sql.SQL(made), plan.source, trial, plan.key.join("t", "k"), sql.Literal(number))
-            try:
-                with conn.transaction():
-                    foreign_code.fetch(conn, foreign_code.reader_of(conn, plan), query.format(*parts), ["text"], trial)
-            except psycopg.DataError:
-                columns.append(column)
-    return _said(error) + (f" (column {', '.join(columns)})" if columns else "")
 
 
 # --- the swap goes back -----------------------------------------------------------------------------------------------
@@ -310,8 +222,8 @@ def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
             return _exchange(context, conn, backs, watch)
         except REFUSALS as error:
             for table, way in backs:
-                if _refused_rows(context, way):
-                    raise _refusal(context, table, way, "") from None
+                if refused_rows(context, way):
+                    raise refusal_of_rows(context, table, way, "") from None
             raise StageFailed(
                 f"cannot go back: {error.diag.message_primary}", todo="see the server's log for the whole statement"
             ) from error

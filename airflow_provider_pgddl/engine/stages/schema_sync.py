@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from airflow_provider_pgddl.engine.apply.events import GROUP, apply_events
+from airflow_provider_pgddl.engine.apply.dump_events import GROUP, apply_events
 from airflow_provider_pgddl.engine.apply.index_build import Build, build, is_shared
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.apply.events import apply_in_groups
+from airflow_provider_pgddl.engine.apply.dump_events import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.following.ddl import (

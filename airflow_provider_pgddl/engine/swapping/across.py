@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import errors as pg
 
-from airflow_provider_pgddl.engine.apply.events import apply_together
+from airflow_provider_pgddl.engine.apply.dump_events import apply_together
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     constraint_name,

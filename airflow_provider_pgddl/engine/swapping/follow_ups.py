@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import psycopg
 from psycopg import errors as pg
 
+from airflow_provider_pgddl.engine.ddl.node_names import added_constraints
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, relation, statement_node
-from airflow_provider_pgddl.engine.ddl.subject import added_constraints, subject_of
+from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import LeftBehindTheWall, StageFailed, remedy_for
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.pipeline.names import written

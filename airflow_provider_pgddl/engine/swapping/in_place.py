@@ -12,7 +12,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
-from airflow_provider_pgddl.engine.apply.events import run_event
+from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import dropped_columns, retyped_columns

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.apply.events import apply_events
+from airflow_provider_pgddl.engine.apply.dump_events import apply_events
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.waiting_statements import definition_on_server, replace_pending

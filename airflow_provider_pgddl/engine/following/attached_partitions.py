@@ -1,0 +1,54 @@
+"""Tables that were attached as partitions of another: whose they are from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_provider_pgddl.engine.following.table_capture import stop_capture_of
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.schema.verdict import stopped
+from airflow_provider_pgddl.engine.sql import queries
+
+
+def forget_attached(context: Context, table: TableRow, root: Table) -> None:
+    """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
+    stop_capture_of(context.source, context.pipeline, table.oid)
+    with context.fenced(table):
+        forget_keys(context.target, table)
+        context.journal.tables.forget(table)
+    context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
+
+
+def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
+    """The partitions among tables, and partitioned tables that are partitions themselves, each with its root."""
+    rows = context.source.execute(queries("catalog")["partition_roots"], [list(seen)]).fetchall()
+    nested = {oid: seen[root] for oid, root in rows if root in seen and _leaves(seen[oid]) <= _leaves(seen[root])}
+    roots = [table for table in seen.values() if table.kind == "p" and table.oid not in nested]
+    return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
+
+
+def _leaves(table: Table) -> set[int]:
+    return {leaf.oid for leaf in table.leaves}
+
+
+def comes_later(context: Context, root: Table) -> bool:
+    """Whether a table came after the snapshot and has not been taken in yet."""
+    if context.in_place or not context.journal.stage_runs.done(context.journal.run, "snapshot"):
+        return False
+    return not any(t.oid == root.oid and t.state != "captured" for t in context.journal.tables.of(context.journal.run))
+
+
+def leave_to_new_table(context: Context, table: TableRow, now: Table, root: Table) -> None:
+    """A table that has become a partition of one that nobody follows yet, and whose name that one may have. It stays
+    known, by the name that it has now, until its root is read: its rows in the root's copy are nobody else's."""
+    name = (now.schema, now.name)
+    plan = replace(table.plan, schema=now.schema, name=now.name, copy_schema=now.schema, copy_name=now.name)
+    why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
+    with context.fenced(table):
+        context.journal.schema.forget((table.schema, table.name))
+        context.journal.tables.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
+        context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})
