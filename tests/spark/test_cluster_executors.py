@@ -135,5 +135,3 @@ def _second_attempts(folder: Path) -> int:
     """As Spark's event log has them."""
     started = [line for file in folder.iterdir() for line in file.read_text().splitlines() if "TaskStart" in line]
     return sum('"Speculative":true' in line for line in started)
-
-

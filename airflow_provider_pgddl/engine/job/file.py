@@ -112,8 +112,20 @@ class Job:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:
         """The job of a file's content; `UsageError` for anything that `to_json` does not write."""
-        keys = {"format", "stage", "pipeline", "tables", "id", "watch", "secrets", "result", "dry_run", "again", "mend",
-                "master"}
+        keys = {
+            "format",
+            "stage",
+            "pipeline",
+            "tables",
+            "id",
+            "watch",
+            "secrets",
+            "result",
+            "dry_run",
+            "again",
+            "mend",
+            "master",
+        }
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
         if missing := sorted({"format", "stage", "pipeline"} - set(content)):

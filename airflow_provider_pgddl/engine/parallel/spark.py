@@ -205,9 +205,7 @@ class NotNeeded(Exception):
     """What was to be spread has been done meanwhile."""
 
 
-def start(
-    app: str, *, workers: int, settings: Settings = DEFAULT, needed: Callable[[], bool] = lambda: True
-) -> int:
+def start(app: str, *, workers: int, settings: Settings = DEFAULT, needed: Callable[[], bool] = lambda: True) -> int:
     """Starts the session and its workers now, so that what is spread later need not wait for them while it holds
     something, or counts how long it is kept waiting. Returns how many parts can run beside each other, at most
     `workers`; Retry where no executor has come for as long as `settings` say, NotNeeded where none is by then."""

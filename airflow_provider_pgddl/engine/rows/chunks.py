@@ -176,9 +176,7 @@ def copy_chunks(work: Share, stop: threading.Event | None = None) -> ShareDone:
 
 
 class _Worker:
-    def __init__(
-        self, work: Share, source: Session, target: Session, watcher: Session, stop: threading.Event | None
-    ):
+    def __init__(self, work: Share, source: Session, target: Session, watcher: Session, stop: threading.Event | None):
         self._stop = stop
         self._work, self._source, self._target, self._watcher = work, source, target, watcher
         self._tables = {t.id: t for t in work.tables}

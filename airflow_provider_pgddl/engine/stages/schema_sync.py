@@ -130,9 +130,7 @@ def _part(context: Context, tables: Sequence[TableRow], events: Sequence[EventRo
     )  # fmt: skip
 
 
-def _build_parts(
-    context: Context, parts: Sequence[Build], tables: int, sizes: Mapping[int, int], spreads: bool
-) -> int:
+def _build_parts(context: Context, parts: Sequence[Build], tables: int, sizes: Mapping[int, int], spreads: bool) -> int:
     """As many at a time as there are workers; returns how many statements ran."""
     workers = min(context.workers, len(parts))
     done, waiting = list[Build](), SimpleQueue[Build]()
