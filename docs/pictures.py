@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,66 +179,84 @@ def gate() -> str:
     return d.svg()
 
 
+STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
+
+
 def demo(run: dict[str, Any]) -> str:
-    """What a run of the demo did when: stages, the copy of each table, the writers, and their longest waits."""
+    """What a run of the demo did when: stages, the copy of each table, the lag, the writers and their longest waits."""
     writers = run["writers"]
     step, ended, longest = writers["step"], writers["ended"], writers["longest_ms"]
-    begin, end = 0.0, step * len(ended)
-    sizes: dict[str, int] = {}
-    for pipeline, table, _, size in run["chunks"]:
-        if pipeline == "migrate_shop":
-            sizes[table] = sizes.get(table, 0) + size
-    tables = sorted(sizes, key=lambda table: -sizes[table])[:6]
+    end = step * len(ended)
     left, right = 150, 930
-    d = Drawing(960, 470, "A run of the demo: a migration and a rewrite while writers and a developer work")
+    d = Drawing(960, 530, "A run of the demo: a migration and a rewrite while writers and a developer work")
 
     def x(seconds: float) -> float:
-        return left + (right - left) * (seconds - begin) / (end - begin)
+        return left + (right - left) * seconds / end
+
+    def lane(y: float, title: str) -> None:
+        d.text(20, y, title, INK, 12, bold=True)
 
     d.text(20, 28, "pgddl demo: a shop moves from Postgres 16 to 18, then its key becomes bigint", size=15, bold=True)
-    d.text(20, 47, f"One real run: {run['committed']:,} transactions of 4 writers, no row differs", FAINT)
-    for second in range(0, int(end) + 1, 20):
-        d.line([(x(second), 62), (x(second), 440)], "#eef0f3")
-        d.text(x(second), 456, f"{second // 60}:{second % 60:02}", FAINT, 11, "middle")
+    d.text(20, 47, f"A real run on two busy cores: {run['committed']:,} transactions meanwhile, no row differs", FAINT)
+    every = 20 if end < 240 else 60
+    for second in range(0, int(end) + 1, every):
+        d.line([(x(second), 62), (x(second), 500)], "#eef0f3")
+        d.text(x(second), 516, f"{second // 60}:{second % 60:02}", FAINT, 11, "middle")
+
     colours = {"migrate_shop": BLUE, "rewrite_orders": VIOLET}
-    for name, y in (("migrate_shop", 66), ("rewrite_orders", 66)):
-        spans = [(stage, a, b) for pipeline, stage, a, b in run["stages"] if pipeline == name]
-        first, last = x(min(a for _, a, _ in spans)), x(max(b for _, _, b in spans))
-        d.text((first + last) / 2, y + 10, name, colours[name], 12, "middle", bold=True)
-    rows = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
-    for number, stage in enumerate(rows):
+    for name, colour in colours.items():
+        spans = [(start, stop) for pipeline, _, start, stop in run["stages"] if pipeline == name]
+        middle = x((min(start for start, _ in spans) + max(stop for _, stop in spans)) / 2)
+        d.text(middle, 76, name, colour, 12, "middle", bold=True)
+    for number, stage in enumerate(STAGES):
         y = 84 + 15 * number
         d.text(left - 10, y + 10, stage, FAINT, 11, "end")
-        for pipeline, name, a, b in run["stages"]:
+        for pipeline, name, start, stop in run["stages"]:
             if name == stage:
-                d.rect(x(a), y, max(x(b) - x(a), 2), 12, colours[pipeline], round_=2)
-    d.text(20, 222, "rows copied", INK, 12, bold=True)
-    for number, table in enumerate(tables):
+                d.rect(x(start), y, max(x(stop) - x(start), 2), 12, colours[pipeline], round_=2)
+
+    lane(222, "rows copied")
+    (begun,) = [start for *move, start, _ in run["stages"] if move == ["migrate_shop", "backfill"]]
+    chunks: dict[str, list[tuple[float, int]]] = {}
+    for pipeline, table, at, size in run["chunks"]:
+        if pipeline == "migrate_shop":
+            chunks.setdefault(table, []).append((at, size))
+    largest = sorted(chunks, key=lambda table: -sum(size for _, size in chunks[table]))[:6]
+    for number, table in enumerate(largest):
         y = 230 + 15 * number
         d.text(left - 10, y + 10, table.removeprefix("public."), FAINT, 11, "end")
-        done = 0
-        chunks = [(at, size) for p, t, at, size in run["chunks"] if (p, t) == ("migrate_shop", table)]
-        start = min(a for p, s, a, _ in run["stages"] if (p, s) == ("migrate_shop", "backfill"))
-        before = x(start)
-        for at, size in chunks:
-            done += size
-            share = done / sizes[table]
-            d.rect(before, y + 6 - 6 * share, max(x(at) - before, 1.5), 12 * share, GREEN, round_=1)
-            before = x(at)
-        d.text(before + 6, y + 10, f"{sizes[table] / 2**20:.0f} MB", FAINT, 10)
-    base, top = 440.0, 345.0
+        last = max(at for at, _ in chunks[table])
+        d.rect(x(begun), y, x(last) - x(begun), 12, PALE[GREEN], round_=2)
+        for at, _ in chunks[table]:
+            d.rect(x(at) - 1.5, y, 3, 12, GREEN, round_=1)
+        total = sum(size for _, size in chunks[table]) / 2**20
+        count = len(chunks[table])
+        d.text(x(last) + 6, y + 10, f"{total:.0f} MB in {count} chunk{'s' if count > 1 else ''}", FAINT, 10)
+
+    lane(345, "lag")
+    for pipeline, colour in colours.items():
+        windows = [(taken, done) for name, taken, done, _ in run["windows"] if name == pipeline]
+        most = max(later[1] - this[0] for this, later in pairwise(windows))
+        points: list[tuple[float, float]] = []
+        for (taken, done), (_, until) in pairwise(windows):
+            points += [(x(done), 390 - 40 * (done - taken) / most), (x(until), 390 - 40 * (until - taken) / most)]
+        d.area([(points[0][0], 390), *points, (points[-1][0], 390)], PALE[colour])
+        d.line(points, colour)
+        d.text(points[-1][0], 345, f"at most {most:.0f} s", colour, 11, "end")
+    d.text(left - 10, 390, "by windows", FAINT, 11, "end")
+
+    base, top = 500.0, 425.0
     most = max(ended)
-    d.text(20, 338, "writers", INK, 12, bold=True)
+    lane(415, "writers")
     d.text(left - 10, top + 8, f"{most / step:.0f} a second", FAINT, 11, "end")
-    points = [(x(0), base)]
-    points += [(x(step * (i + 0.5)), base - (base - top) * count / most) for i, count in enumerate(ended)]
-    d.area([*points, (x(end), base)], PALE[BLUE])
-    d.line(points[1:], BLUE)
+    curve = [(x(step * (i + 0.5)), base - (base - top) * count / most) for i, count in enumerate(ended)]
+    d.area([(x(0), base), *curve, (x(end), base)], PALE[BLUE])
+    d.line(curve, BLUE)
     for label, moment in _stalls(run):
         i = min(int(moment / step), len(longest) - 1)
         worst = max(longest[max(i - 2, 0) : i + 4])
-        d.line([(x(moment), 322), (x(moment), base)], RED, dash="4 3")
-        d.text(x(moment) + 5, 333, f"{label}: longest wait {worst} ms", RED, 12, bold=True)
+        d.line([(x(moment), 402), (x(moment), base)], RED, dash="4 3")
+        d.text(x(moment) - 5, 412, f"{label}: longest wait {worst:,} ms", RED, 12, "end", bold=True)
     for at, label, _ in run["lines"]:
         if label == "developer":
             d.area([(x(at), base - 2), (x(at) - 4, base + 6), (x(at) + 4, base + 6)], AMBER)
@@ -246,8 +265,9 @@ def demo(run: dict[str, Any]) -> str:
 
 
 def _stalls(run: dict[str, Any]) -> list[tuple[str, float]]:
-    swap = max(b for pipeline, stage, _, b in run["stages"] if (pipeline, stage) == ("rewrite_orders", "swap"))
-    return [("cut-over", run["cut_over"][0]), ("swap", swap - 0.5)]
+    """The two moments at which writers wait."""
+    (swapped,) = [stop for *move, _, stop in run["stages"] if move == ["rewrite_orders", "swap"]]
+    return [("cut-over", run["cut_over"][0]), ("swap", swapped - 0.5)]
 
 
 def recorded() -> str:

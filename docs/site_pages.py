@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).parents[1]
@@ -47,3 +48,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = re.sub(r"^<!-- generated: (.+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
     above = "../" * page.file.src_uri.count("/")
     return re.sub(r"\]\((\.\./)+benchmarks/README\.md", f"]({above}benchmarks.md", markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Nothing of a page is taken from another host: no script, no font, no picture."""
+    foreign = re.search(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="?(?:https?:)?//[^>]*>', output) or re.search(
+        r'<link\b(?=[^>]*\brel="?(?:stylesheet|preconnect|icon|preload))[^>]*\bhref="?(?:https?:)?//[^>]*>', output
+    )
+    if foreign:
+        raise PluginError(f"{page.file.src_uri}: {foreign[0]} comes from another host")
+    return output

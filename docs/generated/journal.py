@@ -79,5 +79,7 @@ def _columns(text: str) -> list[tuple[str, str, str]]:
         body = re.sub(r"^(ADD COLUMN|ADD)\s+", "", body.strip().lstrip("(").strip(" ;"))
         match = re.match(r"([a-z_]+)\s+([a-z0-9_]+(?:\[\])?)(?=[\s,]|$)", body)
         if match and match[1].upper() not in _WORDS and match[2] not in ("type", "column"):
-            found.append((match[1], match[2], why.strip().replace("|", "\\|")))
+            # Modules that landed migrations name have moved since.
+            why = re.sub(r"^[\w/]+\.py[:,] ", "", why.strip())
+            found.append((match[1], match[2], why.replace("|", "\\|")))
     return found

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pi
 from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT, unsupported
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
+from docs import pictures
 from docs.generated import journal, operators, pipeline_file
 from tests.conftest import REPOSITORY
 
@@ -447,3 +448,8 @@ def test_every_operator_and_every_table_of_the_journal_has_its_place() -> None:
         assert described.keys() == made
     assert "| `cut_over_at` | timestamptz | since when applications" in journal.tables("journal")
     assert "| `slot_lsn` | pg_lsn | How far" in journal.tables("journal")
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_what_its_script_draws(name: str) -> None:
+    assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.PICTURES[name]()
