@@ -139,6 +139,21 @@ def plan(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def way_back(args: argparse.Namespace) -> int:
+    """The pipeline file of the way back."""
+    from airflow_provider_pgddl.engine.commands.way_back import way_back_file
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+
+    found = way_back_file(*_opened(args))
+    if args.json:
+        _print_json(found)
+    else:
+        import yaml
+
+        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+    return EXIT_DONE
+
+
 def status(args: argparse.Namespace) -> int:
     """What the journal knows of this pipeline."""
     from airflow_provider_pgddl.engine import stages
@@ -429,6 +444,9 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command(
         "plan", "every statement that the stages would run, with its locks; changes nothing", (PIPELINE, JSON), plan
+    ),
+    Command(
+        "way-back", "the pipeline file that leads back from a cut-over (swap.way_back)", (PIPELINE, JSON), way_back
     ),
     Command("status", "what a pipeline has done and what is left", (PIPELINE, JSON), status),
     Command(

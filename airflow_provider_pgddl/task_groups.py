@@ -96,6 +96,53 @@ def follow(
     return group
 
 
+def reversible(
+    *,
+    pipeline: str | os.PathLike[str] | Mapping[str, Any],
+    group_id: str = "reversible",
+    gate: Mapping[str, Any] | None = None,
+    again: bool | str = False,
+    default_args: Mapping[str, Any] | None = None,
+    **spark: Any,
+) -> TaskGroup:
+    """`lifecycle` without its cleanup, for a pipeline with `swap.way_back`: capture, fence and journal are needed until
+    that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
+    by that pipeline's verify and swap (`go_back`)."""
+    with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
+        before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
+        behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
+        chain(
+            PgddlSetupOperator(task_id="setup", again=again, **before),
+            PgddlSnapshotOperator(task_id="snapshot", **before),
+            PgddlBackfillOperator(task_id="backfill", **before),
+            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
+            PgddlReplayOperator(task_id="replay", **before),
+            _gate(pipeline, gate),
+            PgddlReplayOperator(task_id="catch_up", **behind),
+            PgddlVerifyOperator(task_id="verify", **behind),
+            PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
+        )
+    return group
+
+
+def go_back(
+    *,
+    pipeline: str | os.PathLike[str] | Mapping[str, Any],
+    group_id: str = "go_back",
+    default_args: Mapping[str, Any] | None = None,
+    **spark: Any,
+) -> TaskGroup:
+    """replay → verify → swap of a pipeline that is the way back of another: applications return to its target."""
+    with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
+        behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
+        chain(
+            PgddlReplayOperator(task_id="replay", **behind),
+            PgddlVerifyOperator(task_id="verify", **behind),
+            PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
+        )
+    return group
+
+
 def _gate(
     pipeline: str | os.PathLike[str] | Mapping[str, Any], settings: Mapping[str, Any] | None
 ) -> PgddlSchemaSensor:

@@ -22,8 +22,9 @@ from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT
 # What the annotations of the model say in the file.
 _WORDS = {
     "Bytes": "size", "ColumnName": "column", "ConnId": "text", "Count": "number", "Flag": "true, false",
-    "Pattern": "pattern", "Seconds": "duration", "SqlType": "type", "TableColumnName": "schema.table.column",
-    "TableName": "table", "Tag": "command tag", "Text": "text", "int": "number", "str": "text",
+    "Pattern": "pattern", "PipelineName": "name", "Seconds": "duration", "SqlType": "type",
+    "TableColumnName": "schema.table.column", "TableName": "table",
+    "Tag": "command tag", "Text": "text", "int": "number", "str": "text",
 }  # fmt: skip
 
 

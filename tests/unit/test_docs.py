@@ -329,6 +329,7 @@ OTHER: dict[str, Any] = {
     "swap.keep_old": False,
     "swap.signal_blockers": "cancel",
     "swap.recreate_materialized_views": True,
+    "swap.way_back": "shop_back",
     "spark.conn_id": "other",
     "spark.master": "local[1]",
     "spark.conf": {"spark.executor.memory": "2g"},
@@ -357,6 +358,8 @@ def plain(key: str) -> dict[str, Any]:
         here["capture"] = {"rows": "wal"}
     if key == "tables.keyless":
         here["swap"] = {"fence": "lock"}
+    if key == "swap.way_back":
+        here["swap"] = {"fence": "read_only"}
     if key in NEED_FORCE:
         here["schema"] = {"force": True}
     return here

@@ -19,6 +19,7 @@ JOURNALS = {
     **{f"journal.{section}": "journal" for section in SECTIONS},
     "journal.ddl": "ddl_events",
     "journal.schema": "schema_status",
+    "journal.births": "births",
 }  # module: its SQL
 
 # Writes in the transaction of whoever calls it, who is looked at in turn.
@@ -142,7 +143,7 @@ def _called(call: ast.Call, writers: set[str], names: dict[str, str]) -> str | N
     of, method = ast.unparse(call.func.value), call.func.attr
     if f"{names.get(of, of).removeprefix('.')}.{method}" in WITHIN or (of, method) == ("way_back", "start"):
         return f"{of}.{method}"
-    is_journal = re.search(r"journal|Journal|^ddl$|^own$|schema$", of)
+    is_journal = re.search(r"journal|Journal|[Bb]irths|^ddl$|^own$|schema$", of)
     return f"{of}.{method}" if is_journal and method in writers else None
 
 

@@ -19,6 +19,7 @@ LANDED = {
     "core/009_leave_under_lock": "69ef6ec2418af75f8c6c849558187ff1e6179adc3ab1f53fd95a106e22000cf5",
     "core/010_client_settings": "f19004399eb4e248d1cdc35cd5574fad410489b79dfbf386a8efe915938709e0",
     "core/011_hold": "ff90e803d29513bfc330618b6d31d5299d927d631c076e143156ab0a78cff2fe",
+    "core/013_way_back": "5835f2475d8ce575590e983cbc87bfa39c6b7d36291cab27d609ffb283ef5653",
     "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
     "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
     "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",
@@ -34,6 +35,7 @@ LANDED = {
     "journal/011_key_ranges": "c5b34b3fa91a32236eecd1473439a60d640a006907544e15157492c00f796d25",
     "journal/012_follow_ups": "0bdaa00d0f9c852ca9143eaf68930bed281e619461f7a3ea6a4be70bbd1046f4",
     "journal/015_finish": "88851eecf838d75cd7738d2d4503f43f541e7868984fb6bae2e2788b47479e42",
+    "journal/017_way_back": "028d8c8e3f50e3bb452a08e6bc6b2390d62112443d4fb9e081751b77ac4c58ba",
 }
 
 

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.model import tables
+from airflow_provider_pgddl.engine.model.births import Birth
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -248,6 +249,22 @@ def forget_pipeline(source: Session, pipeline: str) -> tuple[int, bool]:
     left = source.execute(_Q["captures_left"]).fetchone()
     fences = source.execute(_Q["fences_left"]).fetchone()
     return int(left[0]) if left else 0, bool(fences and fences[0])
+
+
+def note_birth(source: Session, pipeline: str, run: int) -> None:
+    """In the transaction of the cut-over, behind all that it does."""
+    source.execute(_Q["note_birth"], [run, pipeline])
+
+
+def birth(source: Session, pipeline: str) -> Birth | None:
+    """The last one that was noted; None where there is none."""
+    row = source.execute(_Q["birth"], [pipeline]).fetchone()
+    return Birth(*row) if row else None
+
+
+def fences(conn: Session, pipeline: str) -> list[tuple[str, str]]:
+    """The relations that a pipeline's fence stands on, wherever they are by now."""
+    return conn.execute(_Q["fenced"], [fence_name(pipeline)]).fetchall()
 
 
 def raise_fence(source: Session, pipeline: str, schema: str, name: str) -> None:

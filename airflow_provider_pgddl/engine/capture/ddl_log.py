@@ -78,6 +78,12 @@ def start(source: Session, pipeline: str, transport: Transport, *, failover: boo
             source.execute(_Q["identify"], [oid])
 
 
+def is_on(source: Session, pipeline: str) -> bool:
+    """Whether this pipeline's DDL is captured here."""
+    row = source.execute(_Q["transport"], [pipeline]).fetchone() if _row(source, "registered")[0] else None
+    return bool(row and row[0] != "off")
+
+
 def _create_event_triggers(source: Session) -> None:
     try:
         for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
 )
 from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal.births import Births
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
@@ -36,6 +37,7 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.swapping.way_back_across import unmake
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
 
@@ -59,8 +61,13 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         row = journal.find()
         if row is None:
             return {"pipeline": name, "dropped": _sweep(pipeline, source, target)}
+        if row.unborn:
+            held.close()
+            unmake(name, target, target_dsn, source)
+            return {"pipeline": name, "dropped": ["what was prepared for a cut-over that has not come about"]}
         held.take()
         held.terminate_stale(*{id(s): s for s in (source, target)}.values())
+        _refuse_other_way(pipeline, source, source_dsn, target, row)
         if pipeline.in_place and row.cut_over_at and not row.finished_at:
             back = "run stage revert, then reset, which leaves them as they were; or cleanup, which keeps the new ones"
             raise UsageError(
@@ -71,6 +78,29 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
+
+
+def _refuse_other_way(
+    pipeline: Pipeline, source: Session, source_dsn: str, target: Session, row: PipelineRow
+) -> None:
+    """The tables of a run that was born complete are none that it made; and while a way back lives, what it goes back
+    to is not to be touched. What was only prepared goes."""
+    if row.born_of is not None and not row.unborn and not row.finished_at:
+        raise UsageError(
+            f"pipeline {pipeline.pipeline!r} is the way back of {row.born_of!r}: its tables are none that it has made",
+            todo="run stage cleanup of it, which gives the way back up",
+        )
+    back = pipeline.swap.way_back
+    found = Births(source, back).find() if back and not pipeline.in_place else None
+    if back is None or found is None or found.of != pipeline.pipeline or found.finished:
+        return
+    if not found.unborn and row.cut_over_at:
+        raise UsageError(
+            f"the way back of pipeline {pipeline.pipeline!r} lives: {back}",
+            todo=f"run stage cleanup of {back} first, which gives the way back up",
+        )
+    if found.unborn:
+        unmake(back, source, source_dsn, target)
 
 
 def _sweep(pipeline: Pipeline, source: Session, target: Session) -> list[str]:

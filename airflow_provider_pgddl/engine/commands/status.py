@@ -79,6 +79,8 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
 
 
 def _state(row: PipelineRow) -> str:
+    if row.unborn:
+        return f"void until {row.born_of} cuts over"
     if row.finished_at:
         return "finished"
     if row.cut_over_at:

@@ -257,7 +257,7 @@ def transport(context: Context) -> ddl_log.Transport:
 
 def note_late(context: Context) -> None:
     """What was run on the source although applications belong on the target by now: a person has to look at it."""
-    if not captures_ddl(context):
+    if not captures_ddl(context) or not ddl_log.is_on(context.source, context.name):
         return
     with ddl_lock(context):
         ddl = DdlJournal(context.target, context.name, context.journal.run)
@@ -313,7 +313,7 @@ def _for_now(context: Context, decision: Decision) -> Decision:
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(_comes_by_blocks(context, t) for t in touched):
         waiting.add("index")
-    brought = context.pipeline.follow.finish
+    brought = context.finishes
     cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:

@@ -39,7 +39,7 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
     in the way, like a stage's result; rows go on all the same. Without `first` nothing where it was never done.
 
     Once nothing is pending: a view is filled from what its source had."""
-    if not (context.pipeline.follow.finish and context.job.tables is None and not context.job.dry_run):
+    if not (context.finishes and context.job.tables is None and not context.job.dry_run):
         return []
     run_no, journal = context.journal.run, context.journal
     known = journal.finishes.last(run_no)

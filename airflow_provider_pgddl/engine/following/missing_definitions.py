@@ -65,7 +65,7 @@ def unfilled(context: Context) -> list[str]:
 def without_finished(context: Context, arrived: Arrived, events: Iterable[DdlEvent]) -> list[DdlEvent]:
     """Of a dump's statements those that a swap still has to run."""
     listed = list(events)
-    if not context.pipeline.follow.finish:
+    if not context.finishes:
         return listed
     finishing = [e for e in listed if group_of(e) is not None]
     before = [DdlEvent.from_json(event) for event in context.journal.finishes.events(context.journal.run)]
@@ -76,7 +76,7 @@ def without_finished(context: Context, arrived: Arrived, events: Iterable[DdlEve
 
 def to_validate(context: Context) -> list[tuple[str, str, str]]:
     """(schema, table, name) of the foreign keys that are there NOT VALID, and are validated on the source."""
-    if not context.pipeline.follow.finish:
+    if not context.finishes:
         return []
     tables = {(t.schema, t.name) for t in context.tables()}
     here, there = (

@@ -48,7 +48,7 @@ from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
-from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.schema.casts import judge_cast, narrows_integer
 from airflow_provider_pgddl.engine.schema.change_effect import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.table_model import Schemas
@@ -142,7 +142,9 @@ def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
         )  # fmt: skip
     for name in plan.key.columns:
         was, now = source.column(name), copy.column(name)
-        if was and now and judge_cast(was.type, now.type, key=True).kind not in ("same", "safe"):
+        if not was or not now or narrows_integer(was.type, now.type):
+            continue
+        if judge_cast(was.type, now.type, key=True).kind not in ("same", "safe"):
             raise StageFailed(
                 f"key column {name} cannot go from {was.type.text} to {now.type.text}: "
                 "changed rows could not be found again",

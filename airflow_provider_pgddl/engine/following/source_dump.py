@@ -55,7 +55,7 @@ class DumpStep:
     note: str | None = None
 
 
-def _dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
+def dump_unchanged(context: Context, late: Sequence[TableRow] | None) -> list[DdlEvent]:
     """The source's events; a table that changed since its capture is blocked."""
     if late is not None and captures_ddl(context):
         return settled_dump(context, late)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -107,6 +109,56 @@ def stop_capture_of(
                 then()
 
     with_tries(pipeline.swap, "dropping the capture triggers", attempt)
+
+
+def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
+    """A transaction a table: DROP TRIGGER takes ACCESS EXCLUSIVE, so it waits briefly and tries often. In place the old
+    table goes with it: nobody can write to one that is no longer captured."""
+    captured = change_log.captured_roots(context.source, context.name)
+    replaced = {t.oid: t for t in tables} if context.in_place else {}
+
+    def drop_replaced(table: TableRow | None) -> None:
+        if table is not None:
+            drop_old_table(context, table)
+            lease.check(context.source, context.fence())
+
+    for oid in captured:
+        context.check_fence()
+        then = partial(drop_replaced, replaced.get(oid))
+        try:
+            if context.pipeline.by_slot:
+                _stop_slot_capture_of(context, oid, [t for t in tables if t.oid == oid])
+                continue
+            # What is captured of the new table, for a revert, is not needed any more.
+            only_if_empty = not context.in_place or oid in replaced
+            stop_capture_of(context.source, context.pipeline, oid, only_if_empty=only_if_empty, then=then)
+        except change_log.LateChanges:
+            refuse_late_changes(context.source, context.logs, context.name, tables)
+            raise
+
+
+def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]) -> None:
+    """Under a lock that keeps writers out, what they have written is read before nobody reads it any more."""
+
+    def attempt() -> None:
+        with writers_wait(), context.source.transaction():
+            limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
+            name = context.source.execute(queries("capture")["relation_name"], [oid]).fetchone()
+            if name is not None:
+                lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE")
+                context.source.execute(lock.format(sql.Identifier(*name)))
+            context.receive()
+            if any(count_changes(context.logs, tables).values()):
+                raise change_log.LateChanges(oid)
+            change_log.stop(context.source, context.name, oid)
+
+    with_tries(context.pipeline.swap, "taking a table out of the publication", attempt)
+
+
+def drop_old_table(context: Context, table: TableRow) -> None:
+    context.source.execute(
+        sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(old_schema(table.schema), table.name))
+    )
 
 
 def release_leaf(context: Context, leaf: int) -> None:

@@ -121,6 +121,12 @@ class Context:
             self._once[side, purpose] = self.session(side, purpose)
         return self._once[side, purpose]
 
+    @cached_property
+    def finishes(self) -> bool:
+        """Whether the target has, or gets without a swap, what acts on writers and readers beside the rows: where the
+        file says so, and where the run was born complete."""
+        return self.pipeline.follow.finish or (self.pipeline.capture.ddl != "off" and self.row().born_of is not None)
+
     @property
     def moves_rows(self) -> bool:
         return self.pipeline.moves_rows

@@ -42,6 +42,8 @@ class PipelineRow:
     cut_over_at: datetime | None
     finished_at: datetime | None
     reverted_at: datetime | None
+    born_of: str | None  # the pipeline by whose cut-over this run was born complete
+    unborn: bool  # that one has not cut over yet, so the run is void
 
 
 def exists(conn: Session) -> bool:

@@ -18,6 +18,27 @@ def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     yield from _in_place(pipeline) if pipeline.in_place else _across(pipeline)
     yield from _ddl(pipeline)
     yield from _lossy(pipeline)
+    yield from _way_back(pipeline)
+
+
+def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
+    """The other way needs two servers that are equal at the cut-over, and shown to be."""
+    path = ("swap", "way_back")
+    if pipeline.swap.way_back is None:
+        return
+    if pipeline.swap.way_back == pipeline.pipeline:
+        yield path, "is this pipeline's own name"
+    if pipeline.in_place:
+        yield path, "is for a cut-over to another server; in place `revert` is the way back"
+        return
+    if pipeline.ddl.ddl_only:
+        yield path, "needs rows that are moved: leave ddl.ddl_only out"
+    if pipeline.swap.fence != "read_only":
+        yield path, "needs swap.fence: read_only; what reached the old server after the cut-over would be overwritten"
+    if not pipeline.verify.before_swap:
+        yield path, "needs verify.before_swap: true; the way back begins with two sides that are equal"
+    if pipeline.capture.rows == "none":
+        yield path, "needs rows that are captured: capture.rows"
 
 
 def _endpoints(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

@@ -283,6 +283,9 @@ class Follow(Section):
     """
 
 
+PipelineName = Annotated[str, Field(strict=True, pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
 class Verify(Section):
     before_swap: Flag = True
     """The swap refuses tables that have not been compared, to the end and without a difference."""
@@ -316,6 +319,10 @@ class Swap(Section):
     recreate_materialized_views: Flag = False
     """In place: materialized views over the table are dropped, made again and filled while it is locked, which takes as
     long as REFRESH. Otherwise they are refused.
+    """
+    way_back: PipelineName | None = None
+    """The name of the pipeline that leads back from the target, born complete by the cut-over
+    ([the way back](../how-to/way-back.md)). Needs `fence: read_only` and `verify.before_swap`. Not in place.
     """
 
 
@@ -382,7 +389,7 @@ class Spark(Section):
 class Pipeline(Section):
     """One pipeline file, validated, with every default filled in."""
 
-    pipeline: Annotated[str, Field(strict=True, pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+    pipeline: PipelineName
     """Keys all state. `a-z`, `0-9`, `_`, at most 40 characters, a letter first. Type: name."""
     source: Endpoint
     target: Endpoint | None = None

@@ -245,7 +245,7 @@ def _problems(error: ValidationError) -> Iterator[tuple[KeyPath, str]]:
             yield path, "expected true or false"
         elif kind == "int_type":
             yield path, "expected a whole number"
-        elif kind == "string_pattern_mismatch" and path == ("pipeline",):
+        elif kind == "string_pattern_mismatch" and path in (("pipeline",), ("swap", "way_back")):
             yield path, "expected a name of a-z, 0-9 and _, at most 40 characters, starting with a letter"
         elif kind == "invalid_key":
             yield (*path[:-1], str(path[-1])), "expected a key that is text (put it in quotes)"
@@ -283,6 +283,7 @@ FREE_KEYS = (
     "swap.retries",
     "swap.signal_blockers",
     "swap.recreate_materialized_views",
+    "swap.way_back",
     "spark",
     "schema",
     "tables.skip_columns",

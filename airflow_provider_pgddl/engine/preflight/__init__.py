@@ -23,10 +23,13 @@ from airflow_provider_pgddl.engine.server.connect import Session
 OLDEST = 14
 
 
-def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name]) -> list[Finding]:
+def preflight(
+    pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name], *, adopted: bool = False
+) -> list[Finding]:
     """Every finding, errors first. The sessions are idle ones of `connect`; in place both lead to one database.
 
-    `tables` are those that the pipeline takes on the source, schema_only ones included or not.
+    `tables` are those that the pipeline takes on the source, schema_only ones included or not. `adopted`: the target
+    has all that the source has, and nothing is to be made there.
     """
     found = list(unsupported(pipeline))
     sides = [Side("source", source), *([] if pipeline.in_place else [Side("target", target)])]
@@ -34,7 +37,7 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
     if old:
         return [*found, *old]  # their catalogs lack what the checks below ask for
     facts = Facts(pipeline, sides, tables)
-    for step in _steps(facts):
+    for step in _steps(facts, adopted=adopted):
         found.extend(step(facts))
     if all(finding.severity != "error" for finding in found):  # a dump takes its time
         found.extend(servers.dump(facts))
@@ -67,7 +70,7 @@ def too_old(version: int, where: Where) -> Iterator[Finding]:
         yield Finding("error", "version", where, None, what, "upgrade this server first")
 
 
-def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
+def _steps(facts: Facts, *, adopted: bool) -> list[Callable[[Facts], Iterator[Finding]]]:
     """In the order in which people should read them."""
     both = [
         servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
@@ -87,6 +90,9 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
             rewriting.published, rewriting.replicated, new_types.broken,
         ]  # fmt: skip
         return [*both, *first, *in_place, *last]
+    if adopted:
+        there = [target_contents.firing, target_contents.silenced, target_contents.encodings, source_tables.subscribed]
+        return [*both, *first, *there]
     created = [
         target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
         target_contents.existing_objects, target_contents.extensions, target_contents.roles, target_contents.owners,

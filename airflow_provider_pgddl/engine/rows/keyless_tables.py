@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
+from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import empty, quiet, told
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
     copy_between,
@@ -26,6 +27,23 @@ from airflow_provider_pgddl.engine.rows.transfer import (
 )
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
+
+
+def copy_over(source: Session, target: Session, tables: Sequence[tuple[TableRow, Sides]]) -> dict[str, Any]:
+    """`copy_all` into tables that rows have come from once: what they hold is what their rows were then. Nothing fires
+    on them, as for replayed rows."""
+    plans = {t.id: t.plan for t, _ in tables}
+    with quiet(target, plans) as fires:
+        if stopped := told(fires.stops((), target.info.user)):
+            (table,) = (t for t, _ in tables if t.id == min(stopped))
+            raise StageFailed("; ".join(stopped[table.id]), table=table.qualified)
+        for table, _ in tables:
+            writer = foreign_code.writer_of(target, table.plan)
+            empty(target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], writer)
+        figures = copy_all(source, target, tables)
+    if fires.silenced:
+        target.execute("SET LOCAL session_replication_role = origin")
+    return figures
 
 
 def copy_all(source: Session, target: Session, tables: Sequence[tuple[TableRow, Sides]]) -> dict[str, Any]:

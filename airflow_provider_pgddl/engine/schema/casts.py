@@ -67,6 +67,7 @@ _ABOVE = {"smallint": "32768", "integer": "2147483648", "bigint": "9223372036854
 
 # What a key's type may become beside itself: every value has one counterpart there, equal by the source's own equality
 # (C12).
+_INTEGERS = {"smallint", "integer", "bigint"}
 _IN_KEYS: dict[str, frozenset[str]] = {
     "smallint": frozenset({"integer", "bigint", "numeric"}),
     "integer": frozenset({"bigint", "numeric"}),
@@ -188,6 +189,11 @@ def cast_sql(column: str, cast: Cast, target: TypeModel) -> str:
         return name
     value = name if cast.expression == "cast" else f"CAST({name} AS text)"
     return f"CAST({value} AS {there})"
+
+
+def narrows_integer(source: TypeModel, target: TypeModel) -> bool:
+    """Whether a value either becomes the very same number or is refused: a key that was cast so is found again."""
+    return {source.stored.name, target.stored.name} <= _INTEGERS
 
 
 def _found_again(source: TypeModel, target: TypeModel) -> bool:

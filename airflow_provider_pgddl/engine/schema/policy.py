@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.pipeline.names import (
     sql_type,
     written,
 )
-from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast
+from airflow_provider_pgddl.engine.schema.casts import cast_sql, judge_cast, narrows_integer
 from airflow_provider_pgddl.engine.schema.difference import Difference
 from airflow_provider_pgddl.engine.schema.names import sql_name as in_sql
 from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel, TypeModel
@@ -312,9 +312,10 @@ class _Judgement:
             finding = replace(finding, what=what, reason="type_mismatch", fix=finding.fix or self.same_type(difference))
         finding = self.widened(difference, finding)
         allowed = policy.allow_type_cast.get(name)
-        if cast.kind == "impossible" or (name in self.key and not safe):
+        named = allowed is not None and _is_type(allowed, column)
+        if cast.kind == "impossible" or (name in self.key and not safe and not (named and _is_narrowed(difference))):
             self.stop(finding)
-        elif allowed is not None and _is_type(allowed, column):
+        elif named:
             self.warn(finding, f"The cast is allowed (allow_type_cast: {allowed})")
         elif policy.type_mismatches == "cast_always":
             self.warn(finding, "The cast is made all the same (type_mismatches: cast_always)")
@@ -383,6 +384,12 @@ def _column(difference: Difference) -> str:
 def _target(difference: Difference) -> ColumnModel:
     assert difference.target is not None, difference.finding.kind
     return difference.target
+
+
+def _is_narrowed(difference: Difference) -> bool:
+    """Whether a key's rows are found again by what a cast that may refuse them makes of their values."""
+    was = difference.source
+    return was is not None and narrows_integer(was.type, _target(difference).type)
 
 
 def _is_type(allowed: str, column: ColumnModel) -> bool:

@@ -46,6 +46,33 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger t
                JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = %s AND c.relname = %s AND t.tgname = %s)
 
+-- name: fenced
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid JOIN pg_catalog.pg_namespace pn ON pn.oid = p.pronamespace
+WHERE t.tgname = %s AND pn.nspname = 'pgddl' AND p.proname = 'fence'
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+
+-- name: note_birth
+-- The position shows what has committed and this transaction itself: its own id is never among those in progress, and what lies
+-- between the newest that has ended and it is.
+UPDATE pgddl.captures SET
+    born_run = %s, born_at = pg_catalog.clock_timestamp(), born_lsn = pg_catalog.pg_current_wal_insert_lsn(),
+    born_position = (
+        SELECT pg_catalog.format('%%s:%%s:%%s', pg_catalog.pg_snapshot_xmin(s.now), greatest(pg_catalog.pg_snapshot_xmax(s.now)::text::bigint, s.own + 1),
+                                 (SELECT pg_catalog.string_agg(x::text, ',' ORDER BY x)
+                                  FROM (SELECT x::text::bigint AS x FROM pg_catalog.pg_snapshot_xip(s.now) x
+                                        UNION
+                                        SELECT pg_catalog.generate_series(pg_catalog.pg_snapshot_xmax(s.now)::text::bigint, s.own - 1)) ids
+                                  WHERE x <> s.own))::pg_catalog.pg_snapshot
+        FROM (SELECT pg_catalog.pg_current_snapshot() AS now, pg_catalog.pg_current_xact_id()::text::bigint AS own) s)
+WHERE pipeline = %s
+
+-- name: birth
+SELECT born_run, born_position::text, born_lsn::text, window_no FROM pgddl.captures
+WHERE pipeline = %s AND born_run IS NOT NULL
+
 -- name: published
 SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
                WHERE p.pubname = %s AND r.prrelid = %s)

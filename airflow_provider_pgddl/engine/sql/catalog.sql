@@ -322,6 +322,8 @@ SELECT pg_catalog.md5(pg_catalog.string_agg(x, ',' ORDER BY x COLLATE "C")) FROM
     FROM pg_catalog.pg_description d
     WHERE %(oids)s::oid[] IS NULL AND (d.objoid >= 12000 OR d.classoid = 'pg_catalog.pg_namespace'::pg_catalog.regclass)
           AND (d.classoid, d.objoid) NOT IN (TABLE out_part)
+          AND NOT (d.classoid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
+                   AND d.objoid IN (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname ~ '^pgddl'))
        OR d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objoid IN (TABLE rel)
        OR (d.classoid, d.objoid) IN (SELECT p.class, p.oid FROM part p)
     UNION ALL SELECT 'label:' || l.classoid || ':' || l.objoid || ':' || l.objsubid || ':' || l.xmin::text

@@ -1,7 +1,8 @@
 -- name: pipeline
--- Setup asks this before it brings an older journal up to date, which does not have the last column.
+-- Setup asks this before it brings an older journal up to date, which does not have the last columns.
 SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
-       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz AS reverted_at
+       (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz AS reverted_at, pg_catalog.to_jsonb(p) ->> 'born_of' AS born_of,
+       pg_catalog.to_jsonb(p) ->> 'unborn' IS NOT NULL AS unborn
 FROM pgddl.pipelines p WHERE pipeline = %s
 
 -- name: insert_pipeline
@@ -10,7 +11,8 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 -- name: next_run
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
-    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, window_no = 0, ddl_position = NULL, ddl_lsn = NULL, slot_lsn = NULL
+    verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL, born_of = NULL, unborn = NULL,
+    window_no = 0, ddl_position = NULL, ddl_lsn = NULL, slot_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config

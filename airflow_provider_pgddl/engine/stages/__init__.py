@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.server.lock_timeout import waits_measured
 from airflow_provider_pgddl.engine.server.strong_locks import tries_told
+from airflow_provider_pgddl.engine.swapping import way_back_across
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
 # With what is run only where a person asks for it.
@@ -105,6 +106,7 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     held.take()
     context = Context(replace(job, pipeline=pipeline), held, stack)
     _refuse_other_source(context)
+    way_back_across.begin(context)
     return context
 
 

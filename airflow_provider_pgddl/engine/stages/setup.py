@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.swapping import way_back_across
 
 
 def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
@@ -60,6 +61,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         change_log.register_pipeline(source, name, journal_name)
     held.take()
     context = Context(replace(job, pipeline=pipeline), held, stack)
+    way_back_across.begin(context)
     _record_pipeline(context)
     return context
 

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.following.reconcile import take_copies
 from airflow_provider_pgddl.engine.following.source_dump import (
     ABSENT,
     _absent,
-    _dump_unchanged,
+    dump_unchanged,
     in_place_steps,
     steps_across,
 )
@@ -68,7 +68,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
 
     `late` are tables that came after the first dump; only what belongs to them is dumped.
     """
-    events = _dump_unchanged(context, late)
+    events = dump_unchanged(context, late)
     steps = list(in_place_steps(context, events) if context.in_place else steps_across(context, events))
     # A partition's statements belong to its root: an index is attached to one that has to be there first.
     ids = {

@@ -10,9 +10,9 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
+from airflow_provider_pgddl.engine.following.table_capture import stop_capture
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
-from airflow_provider_pgddl.engine.stages.cleanup import stop_capture
-from airflow_provider_pgddl.engine.swapping import across, in_place
+from airflow_provider_pgddl.engine.swapping import across, in_place, way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import Rehearsed
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.readiness import refuse_unready
@@ -31,6 +31,7 @@ def run(context: Context) -> StageResult:
     context.border().wait()
     if context.row().cut_over_at is not None:
         followed = follow_up(context)
+        _go_on_elsewhere(context)
         state = "done" if _drop_replaced(context) or followed.done else "nothing_to_do"
         return followed.noted(context.result(state, validated=followed.done))
     if context.in_place:
@@ -45,8 +46,16 @@ def run(context: Context) -> StageResult:
         return _rehearsed(context, done)
     followed = follow_up(context)
     _drop_replaced(context)
+    _go_on_elsewhere(context)
     states = {t.qualified: {"state": t.state} for t in context.tables()}
     return followed.noted(context.result("done", states, validated=followed.done, **figures))
+
+
+def _go_on_elsewhere(context: Context) -> None:
+    """Across: what the cut-over begins, and what it ends, on the server that applications have left."""
+    if not context.in_place:
+        way_back_across.hand_over(context)
+        way_back_across.end_way_there(context)
 
 
 def _rehearsed(context: Context, done: Rehearsed) -> StageResult:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, LiteralString
 
 import psycopg
@@ -36,7 +37,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.preflight.findings import refuse
-from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all
+from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
 from airflow_provider_pgddl.engine.server import catalog
@@ -44,10 +45,12 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
 from airflow_provider_pgddl.engine.swapping.in_place import validate_statement
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet, not_compared, refuse_blocked, refuse_unready
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
+from airflow_provider_pgddl.engine.swapping.way_back_across import WayBackAcross
 
 _Q = queries("swap")
 ConstraintName = tuple[Name, str]  # a table, and the name of a constraint on it
@@ -61,17 +64,24 @@ def run(context: Context) -> dict[str, Any]:
     the copies are as bare as windows need them, and applications belong on the source.
     """
     guard = SchemaGuard(context)
+    with way_back_across.prepared(context) as way_back:
+        figures = with_tries(
+            context.pipeline.swap, "cut-over", partial(_attempt, context, guard, way_back),
+            again=(NotYet, ChangedJustNow),
+        )  # fmt: skip
+    context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
+    return figures
 
-    def attempt() -> dict[str, Any]:
-        with guard.trying():
-            return try_once()
 
-    def try_once() -> dict[str, Any]:
+def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | None) -> dict[str, Any]:
+    with guard.trying():
         guard.refuse_changed()
         catch_up(context)
         refuse_unready(context)
         tables = context.tables()
         _refuse_left_behind(context, tables)
+        if way_back is not None:
+            way_back.prepare(tables)
         started = time.monotonic()
         with _fence(context, tables) as held:
             windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
@@ -83,20 +93,21 @@ def run(context: Context) -> dict[str, Any]:
             _refuse_left_behind(context, tables)
             if not guard.unchanged(context.source):
                 raise NotYet("the source's schema changed just now")
-            figures = _make_ready(context, tables, held)
+            if way_back is not None and not way_back.is_ready():
+                raise NotYet("the target's schema changed just now")
+            figures = _make_ready(context, tables, held, way_back)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
-    figures = with_tries(context.pipeline.swap, "cut-over", attempt, again=(NotYet, ChangedJustNow))
-    context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
-    return figures
 
-
-def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | None) -> dict[str, Any]:
+def _make_ready(
+    context: Context, tables: Sequence[TableRow], held: Session | None, way_back: WayBackAcross | None
+) -> dict[str, Any]:
     """`held` keeps writers from the tables without a key."""
     run_no = context.journal.run
     keyless = [t for t in tables if t.keyless]
     with rehearsed(context, context.target, context.fenced()):
+        way_back_across.lower_fence_there(context)
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
         sequences = set_exactly(context)
         keys, later = _add_foreign_keys(context)
@@ -111,6 +122,8 @@ def _make_ready(context: Context, tables: Sequence[TableRow], held: Session | No
             context.journal.dump_events.set_status(event.id, "applied", "after the cut-over")
         context.journal.tables.set_state("swapped", [t.id for t in tables])
         context.journal.set_cut_over()
+        if way_back is not None:
+            way_back.note_birth()
     return {"sequences": sequences, "foreign_keys": keys, **figures}
 
 
@@ -125,7 +138,8 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     if stopped:
         raise NotYet("a table without a key changed just now")
     sides = sides_of(context.target, tables, in_place=False)
-    figures = copy_all(held, context.target, [(t, sides[t.id]) for t in tables])
+    copy = copy_over if context.row().born_of is not None else copy_all
+    figures = copy(held, context.target, [(t, sides[t.id]) for t in tables])
     lsn = insert_lsn(held)
     with context.brief_session("source", "flush") as session:
         flush(session, lsn)

@@ -1,0 +1,42 @@
+"""The pipeline that leads back from a cut-over: the same tables and policies, the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+
+
+def way_back_of(
+    pipeline: Pipeline,
+    only_there: Mapping[Name, Collection[str]] | None = None,
+    retyped: Mapping[Name, Mapping[str, str]] | None = None,
+) -> Pipeline:
+    """`swap.way_back` of a pipeline as a pipeline of its own, whose way back is that one again.
+
+    `only_there` are columns that the target alone has, which have no place to go back to; `retyped` those that have
+    another type on the source, with that type. What was left out on the way there is left out on the way back, so the
+    source keeps its values, as a target its own columns'."""
+    name = pipeline.swap.way_back
+    assert name is not None
+    tree = pipeline.to_json()
+    del tree[ORIGIN]
+    tree["pipeline"], tree["source"], tree["target"] = name, tree["target"], tree["source"]
+    tree["swap"]["way_back"] = pipeline.pipeline
+    schema = tree["schema"]
+    for overrides in schema["overrides"].values():
+        overrides.pop("skip_columns", None)  # all of them are in tables.skip_columns here
+        overrides.pop("allow_type_cast", None)
+    skipped = {table: {*columns} for table, columns in pipeline.skipped_columns.items()}
+    for table, columns in (only_there or {}).items():
+        skipped.setdefault(table, set()).update(columns)
+    tree["tables"]["skip_columns"] = {written(*t): sorted(columns) for t, columns in sorted(skipped.items()) if columns}
+    casts = {written(*table, column): to for table, types in (retyped or {}).items() for column, to in types.items()}
+    schema["allow_type_cast"] = dict(sorted(casts.items()))
+    if casts:
+        schema["force"] = True  # of a value that the old type cannot hold the table stops, by its key
+    return load_pipeline(tree)

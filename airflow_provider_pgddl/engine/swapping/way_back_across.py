@@ -1,0 +1,356 @@
+"""The way back of a cut-over: a pipeline of its own, from the new server to the old one, born with every copy complete.
+
+Behind the fence both sides are equal, so nothing has to be copied. Before the fence goes up everything is made: the
+journal on the old server, and on the new one capture of rows and DDL. Until the cut-over has committed, and the mark of
+the birth with it, the run is void. What the way there still writes to the new server comes into the new log as well:
+the first window back reads it again and finds the same rows, so no row depends on which of the two was first."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
+from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.following.reconcile import take_copies
+from airflow_provider_pgddl.engine.following.source_dump import dump_unchanged, schema_digest, steps_across
+from airflow_provider_pgddl.engine.following.table_capture import (
+    capture,
+    forget_capture,
+    note_keyless,
+    refuse_late_changes,
+    stop_capture,
+    stop_capture_of,
+)
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
+from airflow_provider_pgddl.engine.journal import lease, migrations
+from airflow_provider_pgddl.engine.journal.births import Births
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
+from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.server import catalog, schema_reading
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.strong_locks import lock_all
+from airflow_provider_pgddl.engine.sql import queries
+
+# What the cut-over has done for the run that is born by it.
+DONE = ("setup", "snapshot", "backfill", "schema_sync")
+THERE = "the old server has it: it came from there"
+
+
+class WayBackAcross:
+    """`prepare` before the fence, `is_ready` behind it, `note_birth` in the cut-over's transaction."""
+
+    def __init__(self, context: Context):
+        self._context = context
+        self._digest: str | None = None
+        self.name = str(context.pipeline.swap.way_back)
+        self._run = 0
+
+    def prepare(self, tables: Sequence[TableRow]) -> None:
+        """All of it, idempotent: anew where the target's schema has changed since the last try."""
+        if self._digest is not None and self.is_ready():
+            return
+        context = self._context
+        pipeline = _pipeline(context, tables)
+        self.take_away()
+        names = [_copy(t) for t in tables]
+        refuse(_findings(pipeline, context, names))
+        journal_name = change_log.journal_name(catalog.server(context.source))
+        change_log.refuse_other_journal(context.target, self.name, journal_name)
+        migrations.apply(context.source, "journal")
+        migrations.apply(context.target, "core")
+        if pipeline.capture.identities:
+            migrations.apply(context.target, "injector")
+        change_log.register_pipeline(context.target, self.name, journal_name)
+        with _held(context, pipeline) as held:
+            births = Births(context.source, self.name)
+            with lease.fenced(context.source, held.fence):
+                _forget_former_keys(context, births)
+                self._run = births.make_unborn(pipeline.to_json(), catalog.server(context.target), context.name)
+            with _opened(context, pipeline, held) as back:
+                _capture(back, names)
+                _adopt(back)
+                with back.fenced():
+                    births_there = Births(back.target, self.name)
+                    births_there.stages_done(self._run, DONE, held.token, context.name)
+                self._digest = schema_digest(back, back.source)
+        context.say(f"the way back is prepared: pipeline {self.name}, void until the cut-over")
+
+    def is_ready(self) -> bool:
+        """Whether the target is still what it was prepared for."""
+        return schema_digest(self._context, self._context.target) == self._digest
+
+    def note_birth(self) -> None:
+        """Last in the transaction of the cut-over, on the target."""
+        change_log.note_birth(self._context.target, self.name, self._run)
+
+    def take_away(self) -> None:
+        """What was prepared for a cut-over that has not come about, by whichever process."""
+        context = self._context
+        found = Births(context.source, self.name).find()
+        if found is None or not found.unborn:
+            _refuse_taken(context, self.name)
+        else:
+            unmake(self.name, context.source, context.source_dsn, context.target)
+        self._digest = None
+
+
+@contextmanager
+def prepared(context: Context) -> Iterator[WayBackAcross | None]:
+    """Around the tries of a cut-over: None where there is to be no way back. What fails takes away what was prepared;
+    while nobody can tell whether it happened, nothing is."""
+    if context.pipeline.swap.way_back is None or context.job.dry_run:
+        yield None
+        return
+    way_back = WayBackAcross(context)
+    try:
+        yield way_back
+    except BaseException:
+        try:
+            if context.row().cut_over_at is None:
+                way_back.take_away()
+        except (PgddlError, psycopg.Error) as error:
+            context.say(f"the way back stays prepared, and void, until swap is run again: {error}")
+        raise
+
+
+def unmake(name: str, old: Session, old_dsn: str, new: Session) -> None:
+    """Takes a run that is void away from both servers."""
+    journal = Journal(old, name)
+    row = journal.row()
+    pipeline = load_pipeline(row.config)
+    with Lease(old_dsn, name, "swap", None) as held:
+        held.take()
+        for oid in change_log.captured_roots(new, name):
+            stop_capture_of(new, pipeline, oid)
+        ddl_log.stop(new, name)
+        slot_log.stop_slot(new, name)
+        with old.transaction():
+            lease.check(old, held.fence)  # first: the journal forgets the token as well
+            for table in journal.tables.of(row.run):
+                forget_keys(old, table)
+            Births(old, name).unmake(row.run)
+        if Births(old, name).find() is None:
+            forget_capture(new, name)
+
+
+def hand_over(context: Context) -> None:
+    """Behind the cut-over, and again by whoever finds it unfinished: what has come with it ends, what goes back begins.
+
+    Capture on the old server ends once its log is shown to be empty: what windows write there from now on is no change
+    of an application. Only then may the first of them run."""
+    if context.pipeline.swap.way_back is None or context.in_place:
+        return
+    tables = context.tables()
+    note_late(context)
+    if change_log.captured_roots(context.source, context.name):
+        context.receive()
+        refuse_late_changes(context.source, context.logs, context.name, tables)
+        stop_capture(context, tables)
+    ddl_log.stop(context.source, context.name)
+    slot_log.stop_slot(context.source, context.name)
+    found = Births(context.source, context.pipeline.swap.way_back).find()
+    if found is not None and found.unborn:
+        pipeline = load_pipeline(Journal(context.source, context.pipeline.swap.way_back).row().config)
+        with _held(context, pipeline) as held, _opened(context, pipeline, held) as back:
+            begin(back)
+
+
+def begin(context: Context) -> None:
+    """First of all in every stage: a run that is the way back of another is one like any other from its birth on.
+    UsageError while it is void."""
+    births = Births(context.target, context.name)
+    found = births.find()
+    if found is None or not found.unborn:
+        return
+    birth = change_log.birth(context.source, context.name)
+    if birth is None or birth.run != found.run:
+        raise UsageError(
+            f"pipeline {context.name!r} is the way back of {found.of!r}, which has not cut over",
+            todo=f"run stage swap of {found.of} first; until then there is nothing to go back from",
+        )
+    if change_log.captured_roots(context.target, str(found.of)):
+        raise Retry(
+            f"the swap of pipeline {found.of!r} has not ended its capture yet",
+            todo=f"run stage swap of {found.of} again, which does what is left",
+        )
+    with context.fenced():
+        births.be_born(birth)
+    context.say(f"born complete by the cut-over of {found.of}: nothing has to be copied")
+
+
+def lower_fence_there(context: Context) -> None:
+    """In the transaction that goes back, on the old server: it takes writes again at this very commit."""
+    of = born_of(context)
+    fenced = change_log.fences(context.target, of) if of else []
+    if of and fenced:
+        lock_all(context.target, fenced, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
+        for schema, name in fenced:
+            change_log.lower_fence(context.target, of, schema, name)
+
+
+def end_way_there(context: Context) -> None:
+    """Once applications are back: the pipeline whose way back this was is over. Where that one is this one's own way
+    back, its next run has been born by now."""
+    of = born_of(context)
+    found = Births(context.source, of).find() if of else None
+    if of is None or found is None or not found.cut_over or found.finished:
+        return
+    pipeline = load_pipeline(Journal(context.source, of).row().config)
+    with _held(context, pipeline) as held, lease.fenced(context.source, held.fence):
+        for table in Journal(context.source, of).tables.of(found.run):
+            forget_keys(context.source, table)
+        Births(context.source, of).end_gone_back()
+    context.say(f"pipeline {of} has gone back")
+
+
+def born_of(context: Context) -> str | None:
+    """The pipeline whose way back this is."""
+    found = Births(context.target, context.name).find()
+    return found.of if found else None
+
+
+def living(context: Context) -> str | None:
+    """The pipeline that is this one's way back, from its cut-over on and while it lives."""
+    name = context.pipeline.swap.way_back
+    if name is None or context.in_place or context.row().cut_over_at is None:
+        return None
+    found = Births(context.source, name).find()
+    return name if found is not None and found.of == context.name and not found.finished else None
+
+
+# --- preparing --------------------------------------------------------------------------------------------------------
+
+
+def _pipeline(context: Context, tables: Sequence[TableRow]) -> Pipeline:
+    """With what is to become of columns that are not the same on both sides."""
+    there = schema_reading.read(context.source, [(t.schema, t.name) for t in tables])
+    here = schema_reading.read(context.target, [_copy(t) for t in tables])
+    only, retyped = dict[tuple[str, str], list[str]](), dict[tuple[str, str], dict[str, str]]()
+    for table in tables:
+        old, new = there.tables.get((table.schema, table.name)), here.tables.get(_copy(table))
+        if old is None or new is None:
+            raise Retry("was dropped or renamed just now", table=table.qualified, todo="run stage swap again")
+        for column in new.columns:
+            was = old.column(column.name)
+            if was is None:
+                only.setdefault(_copy(table), []).append(column.name)
+            elif was.type != column.type and column.name in table.plan.columns.names:
+                there_and_back = judge_cast(was.type, column.type).kind, judge_cast(column.type, was.type).kind
+                if there_and_back[0] not in ("same", "safe") or there_and_back[1] == "impossible":
+                    raise PreflightRefused(
+                        f"the way back: column {column.name} is {was.type.text} on the source and {column.type.text} on"
+                        " the target, so what comes back need not be what was there",
+                        table=table.qualified, todo="leave swap.way_back out, or give both sides the same type",
+                    )  # fmt: skip
+                retyped.setdefault(_copy(table), {})[column.name] = was.type.text
+    return way_back_of(context.pipeline, only, retyped)
+
+
+def _copy(table: TableRow) -> Name:
+    return table.plan.copy_schema, table.plan.copy_name
+
+
+def _findings(pipeline: Pipeline, context: Context, tables: Sequence[Name]) -> list[Finding]:
+    return [
+        replace(finding, what=f"the way back: {finding.what}")
+        for finding in preflight(pipeline, context.target, context.source, tables, adopted=True)
+    ]
+
+
+@contextmanager
+def _held(context: Context, pipeline: Pipeline) -> Iterator[Lease]:
+    """The other pipeline for ourselves: its journal is on our source."""
+    with Lease(context.source_dsn, pipeline.pipeline, "swap", None) as held:
+        held.take()
+        yield held
+
+
+@contextmanager
+def _opened(context: Context, pipeline: Pipeline, held: Lease) -> Iterator[Context]:
+    """The other pipeline as its own stages see it."""
+    ends = {"source": "target", "target": "source"}
+    secrets = {ends[side]: variable for side, variable in context.job.secrets.items()}
+    job = replace(context.job, pipeline=pipeline, id=uuid.uuid4().hex, tables=None, secrets=secrets)
+    with ExitStack() as stack:
+        yield Context(job, held, stack)
+
+
+def _refuse_taken(context: Context, name: str) -> None:
+    """A pipeline of this name that is under way on the old server is somebody else's."""
+    found = Births(context.source, name).find()
+    over = found is None or found.finished or (found.of == context.name and found.cut_over)
+    mine = found is not None and context.row().born_of == name and found.cut_over
+    if not (over or mine):
+        raise UsageError(
+            f"the source has a pipeline {name!r} already, which is under way",
+            todo="give swap.way_back another name, or end that one first",
+        )
+
+
+def _forget_former_keys(context: Context, births: Births) -> None:
+    """What an earlier run of it, which is over, has kept by key."""
+    found = births.find()
+    for table in Journal(context.source, births.pipeline).tables.of(found.run) if found else ():
+        forget_keys(context.source, table)
+
+
+def _capture(back: Context, tables: Sequence[Name]) -> None:
+    """As setup does: DDL first, then each table in transactions of its own."""
+    failover = back.pipeline.capture.failover
+    if captures_ddl(back):
+        ddl_log.start(back.source, back.name, transport(back), failover=failover)
+    if back.pipeline.by_slot:
+        slot_log.start_slot(back.source, back.target, back.name, failover)
+    oids = catalog.oids_of(back.source, tables)
+    described = catalog.describe(back.source, oids.values())
+    for oid in oids.values():
+        if described[oid].key is None:
+            note_keyless(back, described[oid])
+            continue
+        table, log = capture(back, oid)
+        with back.fenced():
+            back.journal.tables.add(back.journal.run, table, log, first_plan(back.pipeline, table))
+    wait_for_older_transactions(back)
+
+
+def _adopt(back: Context) -> None:
+    """The old server's tables are complete copies. PreflightRefused where they could not take what comes back."""
+    steps = list(steps_across(back, dump_unchanged(back, None)))
+    tables = back.tables()
+    ids = {(t.schema, t.name): t.id for t in tables}
+    with back.fenced(), back.target.cursor() as cursor:
+        cursor.executemany(
+            queries("journal")["insert_event"],
+            [
+                [back.name, back.journal.run, number, step.event.phase,
+                 ids.get(step.event.table) if step.event.table else None, Jsonb(step.event.to_json()), step.statement,
+                 "skipped", step.note or THERE]
+                for number, step in enumerate(steps)
+            ],
+        )  # fmt: skip
+    take_copies(back, tables)
+    for name, findings in back.journal.blocked_tables.mismatches().items():
+        raise PreflightRefused(
+            f"the way back: {'; '.join(findings)}", table=name,
+            todo="make both sides alike, or leave swap.way_back out",
+        )  # fmt: skip
+    with back.fenced():
+        back.journal.tables.set_state("indexed", [t.id for t in tables])

@@ -1,0 +1,356 @@
+"""The way back of a cut-over: the old server stays current, and applications can go to and fro."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands.way_back import way_back_file
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from airflow_provider_pgddl.engine.swapping import way_back_across
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+
+Lifecycles = Callable[..., Lifecycle]
+
+SHOP = """
+CREATE SCHEMA shop;
+CREATE TABLE shop.customer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE, born date);
+CREATE TABLE shop.purchase (id serial PRIMARY KEY, customer bigint NOT NULL REFERENCES shop.customer ON DELETE CASCADE,
+    total numeric(12, 2) CHECK (total >= 0), note text);
+CREATE INDEX purchase_customer ON shop.purchase (customer);
+CREATE TABLE shop.part (at date, id int, v text, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);
+CREATE TABLE shop.part_2024 PARTITION OF shop.part FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+CREATE TABLE shop.part_rest PARTITION OF shop.part DEFAULT;
+CREATE VIEW shop.rich AS SELECT customer, sum(total) FROM shop.purchase GROUP BY customer;
+CREATE FUNCTION shop.noted() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN NEW.note := coalesce(NEW.note, '') || '!'; RETURN NEW; END $$;
+CREATE TRIGGER noted BEFORE INSERT ON shop.purchase FOR EACH ROW EXECUTE FUNCTION shop.noted();
+INSERT INTO shop.customer (name) SELECT 'name ' || n FROM generate_series(1, 300) n;
+INSERT INTO shop.purchase (customer, total) SELECT 1 + n % 300, n FROM generate_series(1, 1000) n;
+INSERT INTO shop.part SELECT '2023-07-01'::date + n, n, 'v' || n FROM generate_series(1, 700) n;
+"""
+WORK = """
+INSERT INTO shop.customer (name) SELECT '{0} ' || n FROM generate_series(1, 20) n;
+UPDATE shop.customer SET born = '2000-01-01' WHERE id % 7 = {1};
+DELETE FROM shop.customer WHERE id % 50 = {1};
+INSERT INTO shop.purchase (customer, total) SELECT id, 5 FROM shop.customer WHERE id % 10 = {1};
+UPDATE shop.purchase SET total = total + 1 WHERE id % 5 = {1};
+UPDATE shop.part SET at = '2024-05-05', v = '{0}' WHERE id % 40 = {1};
+"""
+SMALL = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 300}}
+EVERYTHING = {"tables": {"include": ["shop.*"]}, "swap": {"fence": "read_only", "way_back": "shop_back"}, **SMALL}
+
+
+class Ways:
+    """A pipeline, and the one that leads back: `there.run(stage)`, `back.run(stage)`."""
+
+    def __init__(self, lifecycle: Lifecycles, old: str, new: str, **changed: Any) -> None:
+        self.old, self.new = old, new
+        self.there = lifecycle(old, new, **{**EVERYTHING, **changed})
+        self.back = lifecycle(new, old)
+        self.use_recorded()
+
+    def use_recorded(self) -> None:
+        self.back.content = way_back_of(load_pipeline(self.there.content)).to_json()
+
+    def equal(self) -> None:
+        assert [str(d) for d in differences(self.old, self.new)] == []
+
+    def alike(self) -> None:
+        self.equal()
+        assert [str(d) for d in compare_sequences(self.old, self.new)] == []
+        assert diff_catalogs(catalog_lines(self.old), catalog_lines(self.new)) == []
+
+
+def refused(dsn: str, statement: str) -> None:
+    with psycopg.connect(dsn) as conn, pytest.raises(pg.ReadOnlySqlTransaction):
+        conn.execute(statement.encode())
+
+
+def test_a_cast_that_loses_something_has_no_way_back(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP)
+    schema = {"allow_type_cast": {"shop.purchase.note": "character varying(40)"}, "force": True}
+    ways = Ways(lifecycle, source_dsn, target_dsn, schema=schema, capture={"ddl": "off"})
+    ways.there.run_all(until="schema_sync")
+    execute(ways.new, "ALTER TABLE shop.purchase ALTER COLUMN note TYPE varchar(40)")
+    ways.there.run_all(after="schema_sync", until="replay")
+    ways.there.run("verify")
+    assert "what comes back need not be" in str(ways.there.refused("swap", PreflightRefused))
+    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
+
+
+@pytest.fixture
+def ways(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> Ways:
+    execute(source_dsn, SHOP)
+    return Ways(lifecycle, source_dsn, target_dsn)
+
+
+def test_to_and_fro_and_there_again(ways: Ways) -> None:
+    there, back, old, new = ways.there, ways.back, ways.old, ways.new
+    there.run_all(until="verify")
+    execute(old, WORK.format("before", 1))
+    assert not there.run("swap").blocked
+    ways.alike()
+    refused(old, "DELETE FROM shop.purchase")
+    assert there.run("cleanup").blocked  # while the way back lives
+
+    execute(new, WORK.format("there", 2))
+    execute(new, "ALTER TABLE shop.customer ADD COLUMN city text DEFAULT 'here'")
+    execute(new, "UPDATE shop.customer SET city = 'there' WHERE id % 9 = 0")
+    assert not back.run("replay").blocked
+    ways.equal()
+    refused(old, "INSERT INTO shop.part VALUES ('2024-01-01', 1, 'x')")
+    execute(new, WORK.format("more", 3))
+    assert not back.run("replay").blocked
+    assert not back.run("verify").blocked
+    execute(new, WORK.format("last", 4))
+    assert not back.run("swap").blocked
+    ways.alike()
+    execute(old, "INSERT INTO shop.purchase (customer, total) SELECT min(id), 3 FROM shop.customer")
+    refused(new, "DELETE FROM shop.purchase")
+
+    execute(old, WORK.format("home", 5))
+    assert not there.run("replay").blocked
+    ways.equal()
+    assert not there.run("verify").blocked
+    execute(old, WORK.format("leaving", 6))
+    assert not there.run("swap").blocked
+    ways.alike()
+    execute(new, WORK.format("arrived", 0))
+    refused(old, "DELETE FROM shop.purchase")
+    assert not back.run("replay").blocked
+    ways.equal()
+
+    assert not back.run("cleanup").blocked
+    assert not there.run("cleanup").blocked
+    refused(old, "DELETE FROM shop.purchase")
+    assert left_behind(new) == ["schema pgddl"]
+    fenced = {line for line in left_behind(old) if "pgddl_fence_" in line}
+    assert set(left_behind(old)) == {"schema pgddl"} | fenced and len(fenced) == 5
+
+
+def test_what_a_swap_prepared_goes_where_it_fails(ways: Ways) -> None:
+    ways.there.run_all(until="verify")
+    before = left_behind(ways.new), left_behind(ways.old)
+    execute(ways.new, "CREATE TRIGGER noted BEFORE INSERT ON shop.purchase FOR EACH ROW EXECUTE FUNCTION shop.noted()")
+    assert "noted" in str(ways.there.refused("swap"))
+    assert (left_behind(ways.new), left_behind(ways.old)) == before
+    assert ways.there.on_source("SELECT count(*) FROM pgddl.pipelines") == [(0,)]
+    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('the source is open again')")
+    execute(ways.new, "DROP TRIGGER noted ON shop.purchase")
+    assert not ways.there.run("swap").blocked
+    ways.alike()
+    execute(ways.new, WORK.format("there", 2))
+    assert not ways.back.run("replay").blocked
+    ways.equal()
+
+
+def test_it_is_void_until_the_cut_over(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The swap dies with everything prepared; what it leaves does nothing, and the next swap makes it anew."""
+    ways.there.run_all(until="verify")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
+        patched.setattr(way_back_across.WayBackAcross, "note_birth", die)
+        ways.there.run("swap")
+    for stage in ("replay", "setup", "cleanup"):
+        assert "has not cut over" in str(ways.back.refused(stage, UsageError))
+    assert ways.back.on_source("SELECT born_run FROM pgddl.captures") == [(None,)]
+    execute(ways.old, WORK.format("late", 3))
+    assert not ways.there.run("swap").blocked
+    ways.alike()
+    execute(ways.new, WORK.format("there", 2))
+    assert not ways.back.run("replay").blocked
+    ways.equal()
+
+
+def test_a_reset_takes_away_what_was_prepared_and_nothing_that_lives(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, back = ways.there, ways.back
+    there.run_all(until="verify")
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(way_back_across.WayBackAcross, "take_away", lambda _: None)
+        patched.setattr(way_back_across.WayBackAcross, "is_ready", lambda _: 1 / 0)
+        there.run("swap")
+    assert there.on_source("SELECT pipeline, unborn IS NULL FROM pgddl.pipelines") == [("shop_back", False)]
+    stages.reset(load_pipeline(back.content), back.source, back.target)
+    assert there.on_source("SELECT count(*) FROM pgddl.pipelines") == [(0,)]
+    assert not there.run("swap").blocked
+    rows = there.journal("SELECT count(*) FROM shop.purchase")
+    for one in (there, back):
+        with pytest.raises(UsageError, match="way back"):
+            stages.reset(load_pipeline(one.content), one.source, one.target)
+    assert there.on_source("SELECT count(*) FROM shop.purchase") == rows
+    back.run("cleanup")
+    stages.reset(load_pipeline(there.content), there.source, there.target)
+    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('the fence is down')")
+
+
+def test_capture_of_the_old_server_ends_before_anything_comes_back(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways.there.run_all(until="verify")
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(way_back_across, "stop_capture", lambda *_: 1 / 0)
+        ways.there.run("swap")
+    execute(ways.new, WORK.format("there", 2))
+    assert "has not ended its capture" in str(ways.back.refused("replay"))
+    assert not ways.there.run("swap").blocked
+    assert not ways.back.run("replay").blocked
+    ways.equal()
+
+
+def test_only_our_transactions_pass_the_fence(ways: Ways) -> None:
+    ways.there.run_all(until="swap")
+    execute(
+        ways.old,
+        "CREATE ROLE passer LOGIN; GRANT ALL ON SCHEMA shop TO passer;"
+        " GRANT ALL ON ALL TABLES IN SCHEMA shop TO passer",
+    )
+    try:
+        with psycopg.connect(ways.old, autocommit=True) as conn:
+            conn.execute("SET SESSION AUTHORIZATION passer")
+            conn.execute("SET application_name = 'pgddl:shop_back:1:window'")
+            for attempt in (
+                "SELECT pgddl.pass_fences()",
+                "INSERT INTO pgddl.fence_passes SELECT pg_current_xact_id()",
+            ):
+                with pytest.raises(pg.InsufficientPrivilege):
+                    conn.execute(attempt.encode())
+            with pytest.raises(pg.ReadOnlySqlTransaction):
+                conn.execute("DELETE FROM shop.part")
+        # While one of ours is through, nobody else is.
+        with psycopg.connect(ways.old) as ours, psycopg.connect(ways.old) as other:
+            ours.execute("SELECT pgddl.pass_fences()")
+            ours.execute("DELETE FROM shop.part WHERE id = 1")
+            with pytest.raises(pg.ReadOnlySqlTransaction):
+                other.execute("DELETE FROM shop.part WHERE id = 2")
+            ours.rollback()
+    finally:
+        execute(ways.old, "DROP OWNED BY passer; DROP ROLE passer")
+
+
+def test_a_write_past_the_fence_is_found_by_its_row(ways: Ways) -> None:
+    ways.there.run_all(until="swap")
+    execute(ways.new, WORK.format("there", 2))
+    execute(
+        ways.old,
+        "ALTER TABLE shop.customer DISABLE TRIGGER USER; UPDATE shop.customer SET name = 'stray' WHERE id = 11;"
+        " ALTER TABLE shop.customer ENABLE TRIGGER USER",
+    )
+    assert not ways.back.run("replay").blocked
+    assert "11" in str(ways.back.refused("verify", StageFailed))
+    ways.back.run("verify", mend=True)
+    ways.equal()
+
+
+DIFFERENT = """
+ALTER TABLE shop.purchase ALTER COLUMN id TYPE bigint;
+ALTER TABLE shop.part ADD COLUMN only_new text DEFAULT 'new';
+"""
+
+
+def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP + "ALTER TABLE shop.customer ADD COLUMN secret text")
+    execute(source_dsn, "UPDATE shop.customer SET secret = 's' || id")
+    ways = Ways(
+        lifecycle, source_dsn, target_dsn,
+        tables={"include": ["shop.*"], "skip_columns": {"shop.customer": ["secret"]}},
+        schema={"type_mismatches": "cast_if_safe"}, capture={"ddl": "off"},
+    )  # fmt: skip
+    there, back, old, new = ways.there, ways.back, ways.old, ways.new
+    there.run_all(until="schema_sync")
+    execute(new, DIFFERENT)
+    there.run_all(after="schema_sync", until="swap")
+    assert there.on_source("SELECT state FROM pgddl.tables") == [("indexed",)] * 3
+    back.content = way_back_file(load_pipeline(there.content), old, new)
+    secrets = "SELECT id, secret FROM shop.customer WHERE id <= 300 ORDER BY id"
+    before = dict(there.on_source(secrets))
+    execute(new, WORK.format("there", 2) + "UPDATE shop.part SET only_new = 'x' WHERE id = 5")
+    assert not back.run("replay").blocked
+    after = dict(there.on_source(secrets))
+    assert after == {key: value for key, value in before.items() if key in after} and len(after) == 294
+    rows = "SELECT id, customer, total, note FROM shop.purchase ORDER BY id"
+    assert there.on_source(rows) == back.on_source(rows)
+
+    execute(new, "INSERT INTO shop.purchase (id, customer, total) VALUES (3000000000, 11, 7)")
+    execute(new, "UPDATE shop.customer SET name = 'goes on' WHERE id = 12")
+    blocked = back.run("replay").blocked
+    assert {b["table"] for b in blocked} == {"shop.purchase"}
+    assert there.on_source("SELECT name FROM shop.customer WHERE id = 12") == [("goes on",)]
+    execute(new, "DELETE FROM shop.purchase WHERE id = 3000000000")
+    assert not back.run("replay").blocked
+    assert there.on_source(rows) == back.on_source(rows)
+
+
+def test_by_a_slot(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP)
+    ways = Ways(lifecycle, source_dsn, target_dsn, capture={"rows": "wal"})
+    ways.there.run_all(until="swap")
+    ways.alike()
+    execute(ways.new, WORK.format("there", 2))
+    execute(ways.new, "ALTER TABLE shop.part ADD COLUMN city text")
+    execute(ways.new, WORK.format("more", 3))
+    for stage in ("replay", "verify", "swap"):
+        assert not ways.back.run(stage).blocked
+    ways.alike()
+    execute(ways.old, WORK.format("home", 4))
+    for stage in ("replay", "verify", "swap"):
+        assert not ways.there.run(stage).blocked
+    ways.alike()
+    ways.back.run("cleanup")
+    ways.there.run("cleanup")
+    assert left_behind(ways.new) == ["schema pgddl"]
+
+
+def test_a_table_without_a_key_comes_back_whole(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP + "CREATE TABLE shop.note (at timestamptz, what text)")
+    execute(source_dsn, "INSERT INTO shop.note VALUES (now(), 'a')")
+    ways = Ways(lifecycle, source_dsn, target_dsn, tables={"include": ["shop.*"], "keyless": "copy_at_swap"})
+    ways.there.run_all(until="swap")
+    execute(ways.new, "INSERT INTO shop.note VALUES (now(), 'b')")
+    assert not ways.back.run("replay").blocked
+    assert ways.there.on_source("SELECT what FROM shop.note") == [("a",)]
+    for stage in ("verify", "swap"):
+        assert not ways.back.run(stage).blocked
+    ways.alike()
+
+
+def test_the_file_is_what_the_cut_over_recorded(ways: Ways) -> None:
+    pipeline = load_pipeline(ways.there.content)
+    before = way_back_file(pipeline, ways.old, ways.new)
+    ways.there.run_all(until="swap")
+    assert way_back_file(pipeline, ways.old, ways.new) == before
+    assert before["pipeline"] == "shop_back" and before["swap"] == {"fence": "read_only", "way_back": ways.there.name}
+    ways.back.content = before
+    execute(ways.new, WORK.format("there", 2))
+    assert not ways.back.run("replay").blocked
+    ways.equal()
+
+
+def test_a_name_that_is_taken_is_refused_before_the_fence(
+    ways: Ways, lifecycle: Lifecycles, database: Any, pg18: Cluster
+) -> None:
+    execute(ways.old, "CREATE TABLE other (id int PRIMARY KEY)")
+    ways.there.run_all(until="verify")
+    elsewhere = database(pg18)
+    execute(elsewhere, "CREATE SCHEMA x; CREATE TABLE x.t (id int PRIMARY KEY)")
+    other = lifecycle(elsewhere, ways.old, tables={"include": ["x.*"]}, pipeline="shop_back")
+    other.run("setup")
+    assert "already" in str(ways.there.refused("swap", UsageError))
+    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
