@@ -19,6 +19,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
+from tests.combinations import matrix
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
@@ -111,7 +112,7 @@ def test_c13_what_differs_is_read_again_with_what_refers_to_it(make: Make, weak:
 
 
 @pytest.mark.parametrize("weak", [True, False], ids=["without the right", "with it"])
-@pytest.mark.parametrize("rows", ["change_log", "wal"])
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_c13_nothing_is_deleted_that_the_source_did_not_delete(make: Make, weak: bool, rows: str) -> None:
     move = make(weak, capture={"rows": rows})
     assert one(move.target, "SELECT pg_catalog.has_parameter_privilege('session_replication_role', 'SET')") != weak

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rows import checksums
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
 
 ROLE = """
@@ -44,7 +45,7 @@ RESET ROLE;
 IN_PLACE: dict[str, Any] = {"rewrite": {"m.t": {"alter": ["ALTER COLUMN id TYPE bigint"]}}}
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def dsn(request: pytest.FixtureRequest, database: Callable[..., str]) -> str:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     made = database(cluster)

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.apply import dump_events
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.following import ddl as ddl_stage
 from airflow_provider_pgddl.engine.server.connect import connect
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import Underway, do, one, wait_for
 
@@ -237,7 +238,7 @@ def test_c11_a_target_restored_to_an_older_state_does_not_go_on_without_the_ddl_
     assert "failed over to an older state" in str(pipeline.refused("replay"))
 
 
-@pytest.mark.parametrize("until", ["snapshot", "backfill", "schema_sync", "replay"])
+@pytest.mark.parametrize("until", matrix("snapshot", "backfill", "schema_sync", "replay"))
 @pytest.mark.parametrize(
     "changes",
     [

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, PLAIN, Attempt, Kind, Mallory, rewritten
 from tests.integration.sessions import do
@@ -185,7 +186,7 @@ END $$
 
 
 @pytest.mark.parametrize("code", ["XX000", "42P01", "40001"])
-@pytest.mark.parametrize("when", ["backfill", "replay"])
+@pytest.mark.parametrize("when", matrix("backfill", "replay"))
 def test_an_error_of_hers_stops_her_table_alone(
     mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, code: str, when: str
 ) -> None:

@@ -143,7 +143,7 @@ def every_window(monkeypatch: pytest.MonkeyPatch) -> list[windows.Window]:
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", matrix(*WAYS))
 def test_c36_a_unique_value_that_moves_across_the_end_of_what_is_taken(
     make: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch, way: str, guarded: bool
 ) -> None:
@@ -175,7 +175,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("border", ["between two", "before the source commits"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", matrix(*WAYS))
 def test_c36_killed_after_the_second_of_three_parts(
     make: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch, way: str, border: str
 ) -> None:

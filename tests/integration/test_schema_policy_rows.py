@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.rows.transfer import copy_between
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import StageResult
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do
 
@@ -507,7 +508,7 @@ CASTING = {"schema": {"allow_type_cast": {"public.shop.price": "integer"}, "forc
 TO_INT = "ALTER TABLE shop ALTER price TYPE integer USING price::integer"
 
 
-@pytest.mark.parametrize("state", ["snapshot", "backfill", "replay"])
+@pytest.mark.parametrize("state", matrix("snapshot", "backfill", "replay"))
 @pytest.mark.parametrize("mended", ["source", "target"])
 def test_a_value_that_cannot_be_cast_stops_its_table_and_nothing_is_lost(
     shop: Lifecycle, state: str, mended: str
@@ -586,7 +587,7 @@ def pgddl(shop: Lifecycle, tmp_path: Path) -> Callable[..., int]:
     return call
 
 
-@pytest.mark.parametrize("state", ["snapshot", "backfill", "replay"])
+@pytest.mark.parametrize("state", matrix("snapshot", "backfill", "replay"))
 @pytest.mark.parametrize("approval", ["auto", "required"])
 def test_auto_migrate_alters_the_target_and_fills_rows_that_were_copied_before(
     shop: Lifecycle, pgddl: Callable[..., int], state: str, approval: str

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.migrations import Migration
 from airflow_provider_pgddl.engine.pipeline.tags import CREATE_TAGS, DROP_TAGS
 from airflow_provider_pgddl.engine.server.connect import connect
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.ddl_source import Source
 from tests.integration.lifecycle import Lifecycle
@@ -68,7 +69,7 @@ def made(dsn: str) -> list[tuple[Any, ...]]:
         return conn.execute(FUNCTIONS.encode()).fetchall() + conn.execute(EVENT_TRIGGERS.encode()).fetchall()
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=matrix(16, 18))
 def fresh(request: pytest.FixtureRequest, database: Database) -> Callable[[], str]:
     return lambda: database(request.getfixturevalue(f"pg{request.param}"))
 
