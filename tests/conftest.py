@@ -169,12 +169,12 @@ def database() -> Iterator[Database]:
 
 def drop_database(cluster: Cluster, name: str) -> None:
     """Drop a database with what would keep it from going: sessions, slots and prepared transactions."""
-    with psycopg.connect(cluster.conninfo(name), autocommit=True) as inside:
-        for (gid,) in inside.execute(
-            "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-        ).fetchall():
-            inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
     with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        prepared = admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [name]).fetchall()
+        if prepared:  # only a session of that database may end them
+            with psycopg.connect(cluster.conninfo(name), autocommit=True) as inside:
+                for (gid,) in prepared:
+                    inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
         slots = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
         for slot, pid in admin.execute(slots, [name]).fetchall():
             if pid is not None:

@@ -81,28 +81,28 @@ def rewriting(pg18: Cluster, database: Database, tmp_path: Path, monkeypatch: py
     return str(file)
 
 
-def warned(airflow: Airflow, file: str, **env: str) -> list[dict[str, Any]]:
-    done = airflow("pgddl", "check", "-p", file, "--json", dags=EXAMPLES, **env)
-    assert done.returncode == 0, done.stdout
-    assert "Traceback" not in done.stdout
-    found: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("{") :])["findings"]
+def warned(shell: Shell, file: str) -> list[dict[str, Any]]:
+    code, said = shell("pgddl", "check", "-p", file, "--json")
+    assert code == 0, said
+    assert "Traceback" not in said
+    found: list[dict[str, Any]] = json.JSONDecoder().raw_decode(said, said.index("{"))[0]["findings"]
     assert {finding["severity"] for finding in found} <= {"warning"}
     return [finding for finding in found if finding["code"] == "triggerer"]
 
 
 def test_check_warns_where_no_triggerer_is_alive(airflow: Airflow, rewriting: str) -> None:
-    (warning,) = warned(airflow, rewriting)
-    assert warning["what"].startswith("Airflow has no triggerer that is alive: the gate of `lifecycle`")
-    assert '{"mode": "reschedule"}' in warning["fix"]
     insert = "INSERT INTO job (job_type, state, latest_heartbeat) VALUES ('TriggererJob', 'running', ?)"
-    with sqlite3.connect(airflow.home / "airflow.db") as metadata:
+    with airflow.shell(EXAMPLES) as shell, sqlite3.connect(airflow.home / "airflow.db") as metadata:
+        (warning,) = warned(shell, rewriting)
+        assert warning["what"].startswith("Airflow has no triggerer that is alive: the gate of `lifecycle`")
+        assert '{"mode": "reschedule"}' in warning["fix"]
         metadata.execute(insert, ["2026-01-01 00:00:00.000000"])
         metadata.commit()
-        assert warned(airflow, rewriting), "that one died long ago"
+        assert warned(shell, rewriting), "that one died long ago"
         metadata.execute(insert, [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}"])
         metadata.commit()
         try:
-            assert warned(airflow, rewriting) == []
+            assert warned(shell, rewriting) == []
         finally:
             metadata.execute("DELETE FROM job WHERE job_type = 'TriggererJob'")
 
@@ -111,5 +111,6 @@ def test_check_goes_on_where_airflows_database_does_not_answer(
     airflow: Airflow, rewriting: str, tmp_path: Path
 ) -> None:
     nowhere = f"sqlite:///{tmp_path}/gone/airflow.db"
-    (warning,) = warned(airflow, rewriting, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=nowhere)
+    with airflow.shell(EXAMPLES, AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=nowhere) as shell:
+        (warning,) = warned(shell, rewriting)
     assert "its database cannot be asked (OperationalError)" in warning["what"]

@@ -25,11 +25,12 @@ from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 _numbers = itertools.count(1)
 
 
-def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 30, every: float = 0.01) -> None:
+    """`every` is for what takes a JVM's start: to look a hundred times a second takes half of a core from it."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "still not so"
-        time.sleep(0.01)
+        time.sleep(every)
 
 
 class Lifecycle:

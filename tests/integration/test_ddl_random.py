@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.stages import STAGES, StageResult
+from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.random_ddl import START, Developers, until
 from tests.integration.test_faults import Faults
@@ -49,22 +50,17 @@ def attempt(pipeline: Lifecycle, stage: str, trouble: Faults, developers: Develo
     raise AssertionError(f"{stage} did not end in {ATTEMPTS} attempts")
 
 
-@pytest.mark.parametrize(
-    ("rows", "ddl", "faults"),
-    [
-        ("change_log", "queue", False), ("change_log", "wal", False), ("wal", "wal", False),
-        ("change_log", "queue", True), ("change_log", "wal", True), ("wal", "wal", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("capture", matrix("change_log queue", "change_log wal", "wal wal"))
+@pytest.mark.parametrize("faults", [False, True], ids=["undisturbed", "faults"])
 def test_both_end_equal(
     lifecycle: Callable[..., Lifecycle],
     source_dsn: str,
     target_dsn: str,
-    rows: str,
-    ddl: str,
+    capture: str,
     faults: bool,
     all_combinations: bool,
 ) -> None:
+    rows, ddl = capture.split()
     transactions = MANY_TRANSACTIONS if all_combinations else TRANSACTIONS
     number = seed()
     print(f"seed {number} (PGDDL_TEST_SEED)")

@@ -48,7 +48,7 @@ def test_spark_s_workers_hold_and_end(
         subprocess.Popen(command, env=os.environ, stdout=out, stderr=subprocess.STDOUT) as shell,
     ):
         try:
-            wait_until(lambda: move.journal(workers, copying) == [(2,)] or shell.poll() is not None, 120)
+            wait_until(lambda: move.journal(workers, copying) == [(2,)] or shell.poll() is not None, 120, 0.1)
             wait_until(lambda: move.journal(CHUNKS_DONE)[0][0] > 5)
             pause(move, "the nightly report")
             wait_until(lambda: held(move))
@@ -77,7 +77,7 @@ def interrupted(move: Lifecycle, command: list[str], log: Path) -> str:
     done, group = move.journal(CHUNKS_DONE), {"env": os.environ, "start_new_session": True}
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **group) as shell:
         try:
-            wait_until(lambda: move.journal(CHUNKS_DONE) > done or shell.poll() is not None, 120)
+            wait_until(lambda: move.journal(CHUNKS_DONE) > done or shell.poll() is not None, 120, 0.1)
             os.killpg(shell.pid, signal.SIGINT)
             assert shell.wait(60) == 130, log.read_text()
         finally:

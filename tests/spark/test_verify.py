@@ -40,4 +40,5 @@ def test_fewer_ranges_than_workers_find_what_differs(
     assert "1 rows differ, such as (25000)" in said
     assert "Traceback" not in said
     execute(target_dsn, "UPDATE public.t SET v = repeat('x', 20) WHERE id = 25000")
+    move.content["backfill"] = small | {"workers": 1}
     move.run("verify")
