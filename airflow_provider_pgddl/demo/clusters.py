@@ -60,8 +60,8 @@ class Cluster:
     """One Postgres server on a free loopback port; a context manager.
 
     ``folder`` holds the data folder, the password and ``server.log``, and is kept; without it a temporary one is made,
-    and removed by ``close``. ``bin_dir`` takes the place of the embedded binaries. The server ends with this process,
-    even when that is killed with SIGKILL.
+    and removed by ``close``. ``bin_dir`` takes the place of the embedded binaries; ``environment`` is the server's
+    beside what it needs. The server ends with this process, even when that is killed with SIGKILL.
     """
 
     def __init__(
@@ -71,11 +71,13 @@ class Cluster:
         *,
         bin_dir: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version
         self.port = 0
         self.password = secrets.token_urlsafe(18)
         self.settings = {**SETTINGS, **(settings or {})}
+        self._environment = dict(environment or {})
         self._bin = bin_dir
         self._temporary = folder is None
         self._folder = folder
@@ -253,7 +255,7 @@ class Cluster:
         """What makes a child process run as the server's user, with none of our environment's PG* settings."""
         run: dict[str, Any] = {
             "cwd": self.folder,
-            "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", "HOME": str(self.folder)},
+            "env": {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", "HOME": str(self.folder), **self._environment},
         }
         if owner := _owner():
             run |= {"user": owner[0], "group": owner[1], "extra_groups": []}

@@ -52,10 +52,11 @@ def storm(dsn: str) -> Iterator[Callable[[], None]]:
         except BaseException as error:  # noqa: BLE001 - raised again at the end
             failed.append(error)
 
+    some = "id = (SELECT last_value - floor(random() * 9000)::bigint FROM counted)"  # by the index
     writers = [
         (REFILL, 0.5),
-        ("UPDATE storm SET n = n + 1 WHERE id = (SELECT last_value - floor(random() * 9000) FROM counted)", 0.01),
-        ("DELETE FROM storm WHERE id = (SELECT last_value - floor(random() * 9000) FROM counted)", 0.01),
+        (f"UPDATE storm SET n = n + 1 WHERE {some}", 0.01),
+        (f"DELETE FROM storm WHERE {some}", 0.01),
     ]
     threads = [threading.Thread(target=write, args=each, daemon=True) for each in writers]
     for thread in threads:
