@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from tests import combinations
+from tests import combinations, costs
 
 if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
@@ -111,12 +111,15 @@ class OneOfEach:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(combinations.OPTION, action="store_true", help="every scenario in each of its combinations")
+    parser.addoption(costs.OPTION, action="store_true", help="seconds of CPU by file, at the end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     keep_in_memory()
     if not hasattr(config, "workerinput"):  # xdist's workers hand theirs to the process that has the terminal
         config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
+    if config.getoption(costs.OPTION):
+        config.pluginmanager.register(costs.Costs(config), "costs")
     if not config.getoption(combinations.OPTION):
         config.pluginmanager.register(OneOfEach(config), "one-of-each")
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.combinations import OPTION, chosen
 from tests.conftest import REPOSITORY
+from tests.costs import OPTION as COSTS
 
 pytest_plugins = ["pytester"]
 
@@ -94,11 +95,12 @@ def test_one_that_is_named_is_run(collected: pytest.Pytester) -> None:
     assert [name for name in both if names(collected, f"test_file.py::{name}") == [name]] == both
 
 
-def test_how_many_are_left_is_said(collected: pytest.Pytester) -> None:
-    done = collected.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider")
+def test_how_many_are_left_is_said_and_what_was_used(collected: pytest.Pytester) -> None:
+    done = collected.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider", COSTS)
     done.stdout.fnmatch_lines(
         [
             f"each scenario in one of its combinations; {OPTION} (make test-all) for every one",
             "52 further combinations were left to make test-all",
         ]
     )
+    done.stdout.re_match_lines([r"( +\d+\.\d){4}  test_file\.py", r"( +\d+\.\d){4}  in all"])
