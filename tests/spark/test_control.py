@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +76,9 @@ def test_spark_s_workers_hold_and_end(
 
 def interrupted(move: Lifecycle, command: list[str], log: Path) -> str:
     """What a backfill says that ^C ends: it reaches the command, the JVM and the driver."""
-    done, group = move.journal(CHUNKS_DONE), {"env": os.environ, "start_new_session": True}
+    done = move.journal(CHUNKS_DONE)
+    group: dict[str, Any] = {"env": os.environ, "start_new_session": True}
+    group["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # these tests may run in the background
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **group) as shell:
         try:
             wait_until(lambda: move.journal(CHUNKS_DONE) > done or shell.poll() is not None, 120, 0.1)
