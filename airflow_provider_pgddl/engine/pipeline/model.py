@@ -396,7 +396,7 @@ class Pipeline(Section):
     trusted_roles: tuple[Text, ...] = ()
     """Roles whose code (CHECKs, generated columns, index expressions, functions of DDL …) may run with the pipeline's
     rights. Superusers are trusted, and members of the pipeline's own role; everybody else's code runs as its table's
-    owner ([security](../explanation/security.md)).
+    owner ([security](../explanation/security.md)). Type: list of names.
     """
     tables: Tables = Field(default_factory=Tables)
     capture: Capture = Field(default_factory=Capture)

@@ -64,7 +64,7 @@ class Rewrite(Section):
     alter: tuple[Text, ...] = ()
     """Actions of ALTER TABLE: ALTER COLUMN … TYPE [USING], SET and DROP NOT NULL, SET and DROP DEFAULT, SET STATISTICS,
     STORAGE, COMPRESSION, SET and RESET (…), SET TABLESPACE, DROP COLUMN. A USING goes into the copying SELECT; on a
-    key column it is refused.
+    key column it is refused. Type: list of actions.
     """
     partition_by: PartitionBy | None = None
     order_by: tuple[ColumnName, ...] = ()
