@@ -108,6 +108,7 @@ def test_a_second_attempt_at_a_task_changes_nothing(move: Lifecycle, cluster: St
     move.content["spark"]["conf"] |= {
         "spark.speculation": True, "spark.speculation.quantile": 0.5, "spark.speculation.multiplier": 1.1,
         "spark.eventLog.enabled": True, "spark.eventLog.dir": events.as_uri(), "spark.eventLog.rolling.enabled": False,
+        "spark.eventLog.compress": False,
     }  # fmt: skip
     move.run_all(until="snapshot")
     left = "SELECT count(*) FROM pgddl.chunks WHERE done_at IS NULL"

@@ -102,6 +102,11 @@ def test_a_literal_secret_is_refused_and_never_repeated(key: str) -> None:
     assert "hush" not in str(refused.value)
 
 
+@pytest.mark.parametrize("key", ["spark.kubernetes.executor.secrets.shop", "spark.authenticate.secret.driver.file"])
+def test_where_a_secret_is_may_be_said(key: str) -> None:
+    assert load_pipeline(pipeline(conf={key: "/etc/shop"})).spark.conf == {key: "/etc/shop"}
+
+
 @pytest.mark.parametrize("key", ["executor.memory", "spark.a b"])
 def test_what_is_no_setting_of_spark_is_refused(key: str) -> None:
     with pytest.raises(PipelineFileError, match="expected the name of a setting"):

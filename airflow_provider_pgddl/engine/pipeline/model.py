@@ -328,6 +328,8 @@ class Swap(Section):
 
 # What Spark itself leaves out of its logs (spark.redaction.regex).
 _HIDDEN = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+# Where a secret is: Kubernetes' mounts, and files.
+_PLACES = re.compile(r"spark\.kubernetes\.(driver|executor)\.(secrets|secretKeyRef)\..*|.*\.(file|mountPath)")
 
 
 def spark_setting(key: str, value: object) -> str:
@@ -337,7 +339,7 @@ def spark_setting(key: str, value: object) -> str:
     if not isinstance(value, bool | int | float | str):
         raise ValueError("expected text, a number, true or false")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if _HIDDEN.search(key) and not VARIABLE.fullmatch(text):
+    if _HIDDEN.search(key) and not _PLACES.fullmatch(key) and not VARIABLE.fullmatch(text):
         raise ValueError("a literal secret is refused; take it from the environment: ${NAME}")
     return text
 
