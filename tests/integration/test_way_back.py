@@ -76,9 +76,7 @@ def refused(dsn: str, statement: str) -> None:
         conn.execute(statement.encode())
 
 
-def test_a_cast_that_loses_something_has_no_way_back(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
-) -> None:
+def test_a_cast_that_loses_something_has_no_way_back(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
     execute(source_dsn, SHOP)
     schema = {"allow_type_cast": {"shop.purchase.note": "character varying(40)"}, "force": True}
     ways = Ways(lifecycle, source_dsn, target_dsn, schema=schema, capture={"ddl": "off"})
@@ -201,9 +199,7 @@ def test_a_reset_takes_away_what_was_prepared_and_nothing_that_lives(
     execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('the fence is down')")
 
 
-def test_capture_of_the_old_server_ends_before_anything_comes_back(
-    ways: Ways, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capture_of_the_old_server_ends_before_anything_comes_back(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
     ways.there.run_all(until="verify")
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(way_back_across, "stop_capture", lambda *_: 1 / 0)

@@ -80,9 +80,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
 
 
-def _refuse_other_way(
-    pipeline: Pipeline, source: Session, source_dsn: str, target: Session, row: PipelineRow
-) -> None:
+def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, target: Session, row: PipelineRow) -> None:
     """The tables of a run that was born complete are none that it made; and while a way back lives, what it goes back
     to is not to be touched. What was only prepared goes."""
     if row.born_of is not None and not row.unborn and not row.finished_at:
