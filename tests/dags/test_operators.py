@@ -14,7 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.connections import conninfo_of
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.parallel.spark import application
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.operators.base import PgddlOperator, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
@@ -41,7 +42,9 @@ def examples() -> DagBag:
 
 def test_the_examples_are_dags(examples: DagBag) -> None:
     assert examples.import_errors == {}
-    assert sorted(examples.dags) == ["follow_shop", "migrate_shop", "rewrite_orders"]
+    assert sorted(examples.dags) == [
+        "follow_shop", "follow_shop_back", "migrate_shop", "migrate_shop_reversibly", "return_shop", "rewrite_orders",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dag_id", "group"), [("migrate_shop", "migrate"), ("rewrite_orders", "rewrite")])
@@ -59,6 +62,13 @@ def test_the_example_that_follows_has_one_run_after_the_other(examples: DagBag) 
     assert [task.task_id for task in dag.topological_sort()] == [f"follow.{name}" for name in FOLLOW]
     for task, following in pairwise(FOLLOW):
         assert dag.get_task(f"follow.{task}").downstream_task_ids == {f"follow.{following}"}
+
+
+def test_the_file_that_leads_back_is_what_the_other_one_says() -> None:
+    there, back = (load_pipeline(f"{n}.yaml", base=REPOSITORY / "dags_examples")
+                   for n in ("migrate_shop_reversibly", "shop_back"))  # fmt: skip
+    assert changed_keys(way_back_of(there).to_json(), back.to_json()) == []
+    assert changed_keys(way_back_of(back).to_json(), there.to_json()) == []
 
 
 @pytest.mark.parametrize("name", ["follow_shop", "migrate_shop", "rewrite_orders"])
