@@ -18,7 +18,7 @@ import traceback
 
 from benchmarks.report import Report, machine, markdown, record
 
-BENCHMARKS = ("copy_rows", "start_up", "catch_up", "rewrite", "growth", "ddl_cost", "schema_gate")
+BENCHMARKS = ("copy_rows", "start_up", "catch_up", "rewrite", "way_back", "growth", "ddl_cost", "schema_gate")
 BESIDE_PEERS = ("copy_rows", "start_up", "catch_up", "rewrite")
 
 
