@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
@@ -337,6 +338,21 @@ def test_the_file_is_what_the_cut_over_recorded(ways: Ways) -> None:
     execute(ways.new, WORK.format("there", 2))
     assert not ways.back.run("replay").blocked
     ways.equal()
+
+
+def test_both_directions_are_looked_at_before_anything_begins(ways: Ways, pg18: Cluster, lifecycle: Lifecycles) -> None:
+    """A role that may own the tables of the new server, and not listen to its DDL."""
+    database = str(conninfo_to_dict(ways.new)["dbname"])
+    execute(ways.new, f"CREATE ROLE mover LOGIN PASSWORD 'p' BYPASSRLS; GRANT ALL ON DATABASE {database} TO mover")
+    try:
+        new = make_conninfo(ways.new, user="mover", password="p")
+        there = lifecycle(ways.old, new, **EVERYTHING)
+        assert "for the way back: " in str(there.refused("setup", PreflightRefused))
+        assert left_behind(ways.old) == []
+        there.content = {**there.content, "swap": {"fence": "read_only"}}
+        assert "for the way back: " not in str(there.refused("setup", PreflightRefused))
+    finally:
+        execute(ways.new, "DROP OWNED BY mover; DROP ROLE mover")
 
 
 def test_a_name_that_is_taken_is_refused_before_the_fence(

@@ -4,9 +4,11 @@ is rolled back."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight import (
     foreign_code,
     new_types,
@@ -23,13 +25,25 @@ from airflow_provider_pgddl.engine.server.connect import Session
 OLDEST = 14
 
 
-def preflight(
-    pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name], *, adopted: bool = False
-) -> list[Finding]:
+# About both servers, whatever the tables.
+_SERVERS: list[Callable[[Facts], Iterator[Finding]]] = [
+    servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
+    servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
+]  # fmt: skip
+
+
+# About the tables on the source that they are taken from.
+_TABLES: list[Callable[[Facts], Iterator[Finding]]] = [
+    source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
+    source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
+    foreign_code.guarded, foreign_code.without_usage, foreign_code.missing_authors, foreign_code.raised,
+]  # fmt: skip
+
+
+def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name]) -> list[Finding]:
     """Every finding, errors first. The sessions are idle ones of `connect`; in place both lead to one database.
 
-    `tables` are those that the pipeline takes on the source, schema_only ones included or not. `adopted`: the target
-    has all that the source has, and nothing is to be made there.
+    `tables` are those that the pipeline takes on the source, schema_only ones included or not.
     """
     found = list(unsupported(pipeline))
     sides = [Side("source", source), *([] if pipeline.in_place else [Side("target", target)])]
@@ -37,11 +51,28 @@ def preflight(
     if old:
         return [*found, *old]  # their catalogs lack what the checks below ask for
     facts = Facts(pipeline, sides, tables)
-    for step in _steps(facts, adopted=adopted):
+    for step in _steps(facts):
         found.extend(step(facts))
     if all(finding.severity != "error" for finding in found):  # a dump takes its time
         found.extend(servers.dump(facts))
+    if pipeline.swap.way_back is not None and not pipeline.in_place:
+        found.extend(way_back(way_back_of(pipeline), source, target, ()))
     return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
+
+
+def way_back(back: Pipeline, old: Session, new: Session, tables: Sequence[Name]) -> list[Finding]:
+    """What would keep the way back of a cut-over from being followed, its errors. Before setup there are no `tables` on
+    the new server to be asked about: then it is about both servers alone."""
+    facts = Facts(back, [Side("source", new), Side("target", old)], tables)
+    there = [target_contents.firing, target_contents.silenced, target_contents.encodings, source_tables.subscribed]
+    steps = [*_SERVERS, *_TABLES, *there] if tables else [*_SERVERS, target_contents.silenced]
+    other: dict[Where, Where] = {"source": "target", "target": "source", "pipeline": "pipeline"}
+    return [
+        replace(finding, where=other[finding.where], what=f"for the way back: {finding.what}")
+        for step in steps
+        for finding in step(facts)
+        if finding.severity == "error"
+    ]
 
 
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> Callable[[], list[Finding]]:
@@ -70,18 +101,8 @@ def too_old(version: int, where: Where) -> Iterator[Finding]:
         yield Finding("error", "version", where, None, what, "upgrade this server first")
 
 
-def _steps(facts: Facts, *, adopted: bool) -> list[Callable[[Facts], Iterator[Finding]]]:
+def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
     """In the order in which people should read them."""
-    both = [
-        servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
-        servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
-    ]  # fmt: skip
-    first = [
-        source_tables.missing_tables, source_tables.source_rights, source_tables.row_security,
-        source_tables.foreign_tables, source_tables.keys, foreign_code.refused, foreign_code.unmade,
-        foreign_code.guarded, foreign_code.without_usage, foreign_code.missing_authors,
-        foreign_code.raised,
-    ]  # fmt: skip
     last = [source_tables.partitioned_foreign_keys, source_tables.unproven_foreign_keys, servers.prepared]
     if facts.target is None:
         in_place = [
@@ -89,14 +110,11 @@ def _steps(facts: Facts, *, adopted: bool) -> list[Callable[[Facts], Iterator[Fi
             rewriting.earlier_copies, rewriting.unmovable, rewriting.unkept, rewriting.referring, rewriting.children,
             rewriting.published, rewriting.replicated, new_types.broken,
         ]  # fmt: skip
-        return [*both, *first, *in_place, *last]
-    if adopted:
-        there = [target_contents.firing, target_contents.silenced, target_contents.encodings, source_tables.subscribed]
-        return [*both, *first, *there]
+        return [*_SERVERS, *_TABLES, *in_place, *last]
     created = [
         target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
         target_contents.existing_objects, target_contents.extensions, target_contents.roles, target_contents.owners,
         target_contents.encodings, target_contents.event_triggers, target_contents.left_behind,
         source_tables.subscribed,
     ]  # fmt: skip
-    return [servers.same_database, *both, *first, *created, *last]
+    return [servers.same_database, *_SERVERS, *_TABLES, *created, *last]

@@ -15,6 +15,7 @@ from dataclasses import replace
 import psycopg
 from psycopg.types.json import Jsonb
 
+from airflow_provider_pgddl.engine import preflight
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, UsageError
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
@@ -40,8 +41,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
-from airflow_provider_pgddl.engine.preflight import preflight
-from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
+from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
@@ -71,7 +71,7 @@ class WayBackAcross:
         pipeline = _pipeline(context, tables)
         self.take_away()
         names = [_copy(t) for t in tables]
-        refuse(_findings(pipeline, context, names))
+        refuse(preflight.way_back(pipeline, context.source, context.target, names), under_way=True)
         journal_name = change_log.journal_name(catalog.server(context.source))
         change_log.refuse_other_journal(context.target, self.name, journal_name)
         migrations.apply(context.source, "journal")
@@ -266,13 +266,6 @@ def _pipeline(context: Context, tables: Sequence[TableRow]) -> Pipeline:
 
 def _copy(table: TableRow) -> Name:
     return table.plan.copy_schema, table.plan.copy_name
-
-
-def _findings(pipeline: Pipeline, context: Context, tables: Sequence[Name]) -> list[Finding]:
-    return [
-        replace(finding, what=f"the way back: {finding.what}")
-        for finding in preflight(pipeline, context.target, context.source, tables, adopted=True)
-    ]
 
 
 @contextmanager
