@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.errors import EXIT_DONE, PgddlError, Prefligh
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.launch import pack as packing
-from airflow_provider_pgddl.engine.parallel import conf, spark
+from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline, spark_setting
 
@@ -32,15 +32,15 @@ class Submission:
     def __init__(self, args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup):
         self.pipeline = pipeline
         self.found = secrets(pipeline, lookup, os.environ)
-        self._master = args.master or pipeline.spark.master or conf.DEFAULT_MASTER
-        self._local = conf.is_local(self._master)
+        self._master = args.master or pipeline.spark.master or spark_settings.DEFAULT_MASTER
+        self._local = spark_settings.is_local(self._master)
         self._env = os.environ | spark.launch_env(os.environ, local=self._local) | in_environment(self.found)
         if missing := spark.why_no_launch(self._env):
             raise missing
-        self._given = conf.resolved({**pipeline.spark.conf, **_conf(args)}, os.environ)
-        self._defaults = conf.defaults(self._env)
-        self._around = {**(conf.read(self._defaults) if self._defaults else {}), **self._given}
-        conf.refuse(self._master, self._around, allow_plaintext=pipeline.spark.may_be_read)
+        self._given = spark_settings.resolved({**pipeline.spark.conf, **_conf(args)}, os.environ)
+        self._defaults = spark_settings.defaults(self._env)
+        self._around = {**(spark_settings.read(self._defaults) if self._defaults else {}), **self._given}
+        spark_settings.refuse(self._master, self._around, allow_plaintext=pipeline.spark.may_be_read)
         packing.refuse_other(self._around)
 
     def job(self, stage: str, **options: Any) -> jobs.Job:
@@ -62,7 +62,7 @@ class Submission:
             told = any("JavaOptions" in key for key in self._given)
             archive = class_archive(self._env, folder, told=told) if self._local else None
             if self._given:
-                conf.write(folder / "spark.conf", self._given, self._defaults)
+                spark_settings.write(folder / "spark.conf", self._given, self._defaults)
             base = spark.base_conf(self._master, self._env, archive)
             carried = [self._around.get("spark.submit.pyFiles"), spark.carried(self._master, folder)]
             command = spark.command(

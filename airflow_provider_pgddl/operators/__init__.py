@@ -1,1 +1,1 @@
-"""One operator a stage."""
+"""One operator a stage; all that they share is in `base`. What a stage does belongs to the engine."""

@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watche
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.launch import driver
-from airflow_provider_pgddl.engine.parallel import conf, spark
+from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
@@ -212,8 +212,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 todo="use client mode: take deploy-mode out of the Spark connection and the operator",
             )
         self._given, self._behind = self._settings(pipeline, hook)
-        around = {**(conf.read(self._behind) if self._behind else {}), **self._given}
-        conf.refuse(hook.master, around, allow_plaintext=pipeline.spark.may_be_read)
+        around = {**(spark_settings.read(self._behind) if self._behind else {}), **self._given}
+        spark_settings.refuse(hook.master, around, allow_plaintext=pipeline.spark.may_be_read)
         self._around = around
         if missing := spark.why_no_launch(self._launch_env(hook), hook.binary):
             raise missing
@@ -221,10 +221,10 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _settings(self, pipeline: Pipeline, hook: PrivateEnvHook) -> tuple[dict[str, str], Path | None]:
         """What the pipeline and the operator say to Spark, and the file of settings that stands behind it."""
         own = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in hook._conf.items()}
-        given = conf.resolved({**pipeline.spark.conf, **own}, os.environ)
+        given = spark_settings.resolved({**pipeline.spark.conf, **own}, os.environ)
         if self.properties_file is not None:
             return given, Path(self.properties_file)
-        return given, conf.defaults(self._launch_env(hook), hook.binary)
+        return given, spark_settings.defaults(self._launch_env(hook), hook.binary)
 
     def _prepare(self, job: Job, folder: Path, private: Mapping[str, str]) -> None:
         jobs.write(job, folder / "job.json")
@@ -271,11 +271,11 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     def _launch_env(self, hook: PrivateEnvHook) -> dict[str, str]:
         """What spark-submit is started with, but for the secrets."""
         around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
-        return around | spark.launch_env(around, local=conf.is_local(hook.master), binary=hook.binary)
+        return around | spark.launch_env(around, local=spark_settings.is_local(hook.master), binary=hook.binary)
 
     def _get_hook(self) -> PrivateEnvHook:
         hook = self._bare_hook()
-        local = conf.is_local(hook.master)
+        local = spark_settings.is_local(hook.master)
         own = hook._py_files or self._around.get("spark.submit.pyFiles")
         hook._py_files = ",".join(filter(None, [own, spark.carried(hook.master, self._folder)])) or None
         env = self._launch_env(hook) | self._private_env
@@ -283,7 +283,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         told = self.properties_file is not None or any("JavaOptions" in key for key in self._given)
         self._archive = class_archive(env, self._folder, hook.binary, told=told) if local else None
         if self._given:  # in a file that only we can read: a command line shows in `ps`
-            conf.write(self._folder / "spark.conf", self._given, self._behind)
+            spark_settings.write(self._folder / "spark.conf", self._given, self._behind)
             hook._properties_file = str(self._folder / "spark.conf")
         base = spark.base_conf(hook.master, env, self._archive)
         hook._conf = {key: value for key, value in base.items() if key not in self._around}

@@ -1,1 +1,1 @@
-"""What waits in Airflow's triggerer."""
+"""What waits in Airflow's triggerer: ids only, no secret, and no look that blocks the others."""

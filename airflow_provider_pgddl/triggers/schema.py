@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import AsyncSession, connect_async
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("look")
+_Q = queries("gate_trigger")
 
 
 class PgddlSchemaTrigger(BaseTrigger):  # type: ignore[misc]

@@ -71,7 +71,7 @@ def test_they_are_looked_for_in_no_more_than_the_tables_own(pg18: Cluster, datab
     execute(dsn, "".join(f"CREATE TABLE more_{n} (id int PRIMARY KEY REFERENCES plain);" for n in range(300)))
     with connect(dsn, purpose="test") as session:
         args = {"ids": [1], "schemas": ["public"], "names": ["nobodys"]}
-        query = "EXPLAIN (ANALYZE, FORMAT TEXT) " + queries("ties")["foreign_keys"]
+        query = "EXPLAIN (ANALYZE, FORMAT TEXT) " + queries("foreign_keys_and_triggers")["foreign_keys"]
         with plans_kept(session):
             plan = "\n".join(line for (line,) in session.execute(query, args))  # type: ignore[arg-type]
     print(plan)

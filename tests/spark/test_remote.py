@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_pgddl.engine.parallel import spark
-from airflow_provider_pgddl.engine.parallel.conf import is_local
+from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark

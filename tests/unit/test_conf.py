@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
-from airflow_provider_pgddl.engine.parallel import conf
+from airflow_provider_pgddl.engine.parallel import spark_settings
 from airflow_provider_pgddl.engine.parallel.executors import unable
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
@@ -35,16 +35,16 @@ def pipeline(**spark: object) -> dict[str, object]:
     ],
 )
 def test_what_nobody_else_can_read_is_taken(master: str, given: dict[str, str]) -> None:
-    conf.refuse(master, given, allow_plaintext=False)
+    spark_settings.refuse(master, given, allow_plaintext=False)
 
 
 @pytest.mark.parametrize("master", [HEAD, "yarn", "k8s://https://host", "localhost", "spark://localhost:7077"])
 @pytest.mark.parametrize("given", [{}, AUTHENTICATED, CRYPTO, AUTHENTICATED | {"spark.network.crypto.enabled": "no"}])
 def test_passwords_in_plain_text_are_refused_unless_asked_for(master: str, given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="is not encrypted") as refused:
-        conf.refuse(master, given, allow_plaintext=False)
+        spark_settings.refuse(master, given, allow_plaintext=False)
     assert refused.value.exit_code == 2
-    conf.refuse(master, given, allow_plaintext=True)
+    spark_settings.refuse(master, given, allow_plaintext=True)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_passwords_in_plain_text_are_refused_unless_asked_for(master: str, given
 )  # fmt: skip
 def test_spark_connect_is_refused(master: str, given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="Spark Connect"):
-        conf.refuse(master, given, allow_plaintext=True)
+        spark_settings.refuse(master, given, allow_plaintext=True)
 
 
 def test_cluster_mode_is_seen_wherever_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "spark-defaults.conf"
     file.write_text("# ours\nspark.submit.deployMode   cluster\n")
-    assert conf.defaults({"SPARK_CONF_DIR": str(tmp_path)}) == file
+    assert spark_settings.defaults({"SPARK_CONF_DIR": str(tmp_path)}) == file
     with pytest.raises(UsageError, match="deploy mode cluster"):
-        conf.refuse("yarn", conf.read(file), allow_plaintext=True)
+        spark_settings.refuse("yarn", spark_settings.read(file), allow_plaintext=True)
 
 
 def test_defaults_are_looked_for_where_spark_submit_does(tmp_path: Path) -> None:
@@ -69,28 +69,28 @@ def test_defaults_are_looked_for_where_spark_submit_does(tmp_path: Path) -> None
     (tmp_path / "bin" / "spark-submit").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     file = tmp_path / "conf" / "spark-defaults.conf"
-    assert conf.defaults({"PATH": str(tmp_path / "bin")}) is None
+    assert spark_settings.defaults({"PATH": str(tmp_path / "bin")}) is None
     file.touch()
-    assert conf.defaults({"PATH": str(tmp_path / "bin")}) == file
-    assert conf.defaults({"SPARK_HOME": str(tmp_path)}) == file
-    assert conf.defaults({}) is None
+    assert spark_settings.defaults({"PATH": str(tmp_path / "bin")}) == file
+    assert spark_settings.defaults({"SPARK_HOME": str(tmp_path)}) == file
+    assert spark_settings.defaults({}) is None
 
 
 def test_a_properties_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     before, file = tmp_path / "before", tmp_path / "spark.conf"
     before.write_text("spark.a: 1\n! a remark\nspark.b = two\\\n    words\nspark.c\\ d=e\\u0041\nspark.x 1")
     given = {"spark.b": "hash # and = and : and \\ and a line\nmore", "spark.secret": " begins with a space"}
-    conf.write(file, given, before)
+    spark_settings.write(file, given, before)
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
-    assert conf.read(file) == {"spark.a": "1", "spark.c d": "eA", "spark.x": "1", **given}
+    assert spark_settings.read(file) == {"spark.a": "1", "spark.c d": "eA", "spark.x": "1", **given}
 
 
 def test_settings_take_their_secrets_from_the_environment() -> None:
     given = load_pipeline(pipeline(conf={"spark.authenticate": True, "spark.authenticate.secret": "${KEY}"})).spark.conf
     assert given == {"spark.authenticate": "true", "spark.authenticate.secret": "${KEY}"}
-    assert conf.resolved(given, {"KEY": "x"})["spark.authenticate.secret"] == "x"
+    assert spark_settings.resolved(given, {"KEY": "x"})["spark.authenticate.secret"] == "x"
     with pytest.raises(UsageError, match="environment variable KEY is not set"):
-        conf.resolved(given, {})
+        spark_settings.resolved(given, {})
 
 
 @pytest.mark.parametrize(

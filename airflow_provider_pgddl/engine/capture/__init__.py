@@ -1,1 +1,4 @@
-"""Change capture on the source."""
+"""What is kept of changes while they happen: the change log of rows, by triggers (`change_log`) or from a slot
+(`slot_log`), the direct trigger's function, the log of DDL, and the fence that keeps writers out.
+
+Reading a log into a copy belongs to `rows`; taking a table under capture as a stage does, to `following`."""

@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("direct")
+_Q = queries("direct_function")
 MOST_ROWS = 32
 LOCK_TIMEOUT = "10ms"
 

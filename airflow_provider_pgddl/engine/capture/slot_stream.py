@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.server.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("stream")
+_Q = queries("slot_stream")
 
 SENDER_TIMEOUT = 300.0
 """Seconds after which the server ends a stream that has not answered: nobody may leave one alone for longer between two

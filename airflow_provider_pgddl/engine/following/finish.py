@@ -140,7 +140,7 @@ def _refuse_hiding(context: Context) -> None:
     """Policies would hide rows from the windows as well (C7)."""
     tables = [(t.plan.copy_schema, t.plan.copy_name) for t in context.tables()]
     args = [[s for s, _ in tables], [n for _, n in tables]]
-    row = context.target.execute(queries("ties")["hidden"], args).fetchone()
+    row = context.target.execute(queries("foreign_keys_and_triggers")["hidden"], args).fetchone()
     if row is not None:
         role = sql.Identifier(context.target.info.user).as_string()
         raise StageFailed(

@@ -80,7 +80,7 @@ def to_validate(context: Context) -> list[tuple[str, str, str]]:
         return []
     tables = {(t.schema, t.name) for t in context.tables()}
     here, there = (
-        {(s, t, n): valid for s, t, n, valid in conn.execute(queries("ties")["validated"])}
+        {(s, t, n): valid for s, t, n, valid in conn.execute(queries("foreign_keys_and_triggers")["validated"])}
         for conn in (context.target, context.source)
     )
     return [name for name, valid in here.items() if not valid and there.get(name) and name[:2] in tables]

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.rows.partition_cells import Cell
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("split")
+_Q = queries("partition_cells")
 # From here on a partitioned table takes a foreign key that is NOT VALID.
 NOT_VALID_KEYS = 180_000
 

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Keepers
-from airflow_provider_pgddl.engine.parallel.settings import Settings
+from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.progress import repeating, say

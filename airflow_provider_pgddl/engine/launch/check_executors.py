@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
 from airflow_provider_pgddl.engine.job.context import executor_dsns
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.parallel.settings import Settings
+from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.progress import say

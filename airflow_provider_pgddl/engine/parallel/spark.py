@@ -26,9 +26,9 @@ from uuid import uuid4
 from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.parallel import executors
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
-from airflow_provider_pgddl.engine.parallel.conf import is_local, refuse
+from airflow_provider_pgddl.engine.parallel.executor_settings import DEFAULT, Settings
 from airflow_provider_pgddl.engine.parallel.part_results import attempt, be_there, results
-from airflow_provider_pgddl.engine.parallel.settings import DEFAULT, Settings
+from airflow_provider_pgddl.engine.parallel.spark_settings import is_local, refuse
 from airflow_provider_pgddl.engine.progress import repeating
 
 if TYPE_CHECKING:

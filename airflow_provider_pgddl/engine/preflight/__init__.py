@@ -1,5 +1,8 @@
 """What would end in loss or failure, found before anything is touched; each finding has its fix as SQL. What is tried
-is rolled back."""
+is rolled back.
+
+A check of the file alone belongs to `pipeline.contradictions`; what is found under a swap's lock is asked here, by
+`swapping`."""
 
 from __future__ import annotations
 

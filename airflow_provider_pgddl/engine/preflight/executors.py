@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.parallel.look import Asked, Seen, look
-from airflow_provider_pgddl.engine.parallel.settings import Settings
+from airflow_provider_pgddl.engine.parallel.executor_facts import Asked, Seen, look
+from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 
 CLOCKS = 30.0  # seconds by which an executor's clock may be wrong: certificates, tickets and logs go by it

@@ -86,7 +86,7 @@ def orders(facts: Facts) -> Iterator[Finding]:
         first = next((c for c in described.columns if c.name == names[0]), None)
         if first is None:
             continue  # told of the file's columns
-        probe = sql.SQL(queries("order")["probe"]).format(
+        probe = sql.SQL(queries("ordered_chunks")["probe"]).format(
             source=sql.Identifier(*table), first=sql.Identifier(first.name), type=sql.SQL(first.type),
             columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
         )  # fmt: skip
@@ -98,7 +98,7 @@ def orders(facts: Facts) -> Iterator[Finding]:
             what = f"{place}: these columns have no order: {error.diag.message_primary}"
             yield Finding("error", "order_by", "pipeline", written(*table), what, "order by other columns")
             continue
-        if not side.conn.execute(queries("order")["leading_index"], [described.oid, first.attnum]).fetchone():
+        if not side.conn.execute(queries("ordered_chunks")["leading_index"], [described.oid, first.attnum]).fetchone():
             what = (
                 f"no index begins with {written(first.name)}: backfill reads all of the table for each of up to "
                 f"{UNINDEXED_RANGES} ranges of it, and a range is one transaction"

@@ -46,7 +46,7 @@ from airflow_provider_pgddl.engine.server.giving_way import Patience, TookTooLon
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")
-_ORDER = queries("order")
+_ORDER = queries("ordered_chunks")
 COPY = "copy"  # the purpose of a worker's session on the target
 UNINDEXED_RANGES = 32  # of an ordered table: without an index each of them reads all of it
 SAMPLED_BLOCKS = 1000

@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_state
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("kept")
+_Q = queries("copy_only_columns")
 # The other columns bear their own names, so these have such as nobody gives.
 NOT_BEHIND_THE_WALL = (
     "it has columns whose values have to be kept, and code of its owner, as whom they cannot be: "

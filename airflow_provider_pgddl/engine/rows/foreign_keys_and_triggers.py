@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("ties")
+_Q = queries("foreign_keys_and_triggers")
 NOT_TOGETHER = (
     "foreign keys of the target tie it to others, and it has code of its owner, as whom they cannot be written "
     "together: drop one or the other, or name the owner in trusted_roles"

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("split")
+_Q = queries("partition_cells")
 MOST = 1000  # partitions of one table; each costs every query that does not name the partition key
 _NAME_BYTES = 63
 DEFAULT = "default"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("flush")
+_Q = queries("wal_flush")
 
 
 def insert_lsn(source: Session) -> str:

@@ -1,4 +1,8 @@
-"""SQL by name: every `.sql` file beside this one holds one subject, as blocks headed by `-- name: x`."""
+"""SQL by name: every `.sql` file beside this one holds one subject, as blocks headed by `-- name: x`. The folders
+`core`, `injector` and `journal` are versioned sets, which `journal.migrations` applies: what has been released never
+changes.
+
+SQL that is put together from names stands where it is made."""
 
 from __future__ import annotations
 

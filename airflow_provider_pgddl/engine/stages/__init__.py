@@ -1,4 +1,6 @@
-"""The stages, and the one way to run them."""
+"""The stages, exactly one module each, and the one way to run them.
+
+What more than one of them does belongs to `following`; the transaction of a swap, to `swapping`."""
 
 from __future__ import annotations
 

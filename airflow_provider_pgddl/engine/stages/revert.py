@@ -57,7 +57,7 @@ from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
 from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
 
-_Q = queries("reverse")
+_Q = queries("way_back")
 _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
 
 # A table of the pipeline and its way back.

@@ -20,8 +20,8 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.tables import Table
-from airflow_provider_pgddl.engine.parallel.conf import is_local
-from airflow_provider_pgddl.engine.parallel.settings import Settings
+from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
+from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight

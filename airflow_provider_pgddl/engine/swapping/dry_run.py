@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("rehearsal")
+_Q = queries("dry_run")
 
 
 @dataclass(frozen=True, slots=True)

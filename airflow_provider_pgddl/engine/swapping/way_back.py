@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("reverse")
+_Q = queries("way_back")
 _NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
 
 
