@@ -6,19 +6,30 @@ Airflow imports this module at every `airflow` call, so nothing but the standard
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_provider_pgddl.cli_commands import (
+    cancel,
+    check,
+    ddl,
+    demo,
+    metrics,
+    pack,
+    pause,
+    plan,
+    print_json,
+    reset,
+    resume,
+    run,
+    schema,
+    status,
+    way_back,
+)
 from airflow_provider_pgddl.engine.schema import flags
-
-if TYPE_CHECKING:
-    from airflow_provider_pgddl.cli_ddl import Answer, Asked
-    from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup", "revert")
 EXIT_CODES = (
@@ -70,234 +81,13 @@ CONF = Option(
 )  # fmt: skip
 
 
-def check(args: argparse.Namespace) -> int:
-    """Preflight and the state of our migrations; changes nothing."""
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
-
-    pipeline, source, target = _opened(args)
-    found = _plain(stages.check(pipeline, source, target))
-    if getattr(args, "in_airflow", False):
-        found["findings"] += _without_triggerer()
-    if args.executors:
-        found["findings"] += _asked_of_executors(args)
-    if args.json:
-        _print_json(found)
-    else:
-        if found["finished_at"]:
-            print(f"finished since {found['finished_at']}; this is about its next run (pgddl run setup --again):")
-        for finding in found["findings"]:
-            about = f"{finding['table']}: " if finding.get("table") else ""
-            print(f"{finding['severity']} ({finding['where']}): {about}{finding['what']}")
-            for line in (finding.get("fix") or "").splitlines():
-                print(f"  {line}")
-        for one in found["migrations"]:
-            counts = ", ".join(f"{len(one[state])} {state}" for state in ("applied", "pending", "changed"))
-            print(f"migrations, {one['set']} on the {one['where']}: {counts}")
-        severities = [finding["severity"] for finding in found["findings"]]
-        print(", ".join(_count(severities.count(severity), severity) for severity in ("error", "warning")))
-    refused = any(finding["severity"] == "error" for finding in found["findings"])
-    return EXIT_REFUSED if refused else EXIT_DONE
-
-
-def _asked_of_executors(args: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
-    from airflow_provider_pgddl import cli_run
-
-    return cli_run.check_executors(args, _pipeline(args), _lookup())
-
-
-def _without_triggerer() -> list[dict[str, Any]]:
-    """A gate that defers would wait for ever."""
-    from airflow.jobs.job import most_recent_job
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from airflow_provider_pgddl.engine.preflight.findings import Finding
-
-    try:
-        triggerer = most_recent_job("TriggererJob")
-        if triggerer is not None and triggerer.is_alive():
-            return []
-        what = "Airflow has no triggerer that is alive"
-    except SQLAlchemyError as error:
-        what = f"whether Airflow has a triggerer is not known, its database cannot be asked ({type(error).__name__})"
-    what += ": the gate of `lifecycle` and `follow` waits in one"
-    fix = """airflow triggerer  # or let the gate wait on workers: gate={"mode": "reschedule"}"""
-    return [Finding("warning", "triggerer", "pipeline", None, what, fix).to_json()]
-
-
-def plan(args: argparse.Namespace) -> int:
-    """Every statement that the stages would run, with its locks; changes nothing."""
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.commands.plan import lines
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE
-
-    found = stages.plan(*_opened(args))
-    if args.json:
-        _print_json(found)
-    else:
-        print("\n".join(lines(found)))
-    return EXIT_DONE
-
-
-def way_back(args: argparse.Namespace) -> int:
-    """The pipeline file of the way back."""
-    from airflow_provider_pgddl.engine.commands.way_back import way_back_file
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE
-
-    found = way_back_file(*_opened(args))
-    if args.json:
-        _print_json(found)
-    else:
-        import yaml
-
-        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
-    return EXIT_DONE
-
-
-def status(args: argparse.Namespace) -> int:
-    """What the journal knows of this pipeline."""
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE
-
-    found = _plain(stages.status(*_opened(args)))
-    if args.json:
-        _print_json(found)
-    else:
-        _print_tree(found)
-    return EXIT_DONE
-
-
-def reset(args: argparse.Namespace) -> int:
-    """Take capture, fence, unfinished copies and journal away, or start tables over; live tables keep their rows."""
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE, UsageError
-    from airflow_provider_pgddl.engine.job.file import names
-
-    tables = names(args.tables)
-    pipeline, source, target = _opened(args)
-    what = ", ".join(tables) if tables else f"the whole pipeline {pipeline.pipeline}"
-    if not args.yes:
-        if not sys.stdin.isatty():
-            raise UsageError(f"reset of {what} needs a confirmation", todo="give --yes")
-        if input(f"Drop capture, unfinished copies and recorded progress of {what}? [y/N] ").strip().lower() != "y":
-            raise UsageError("not confirmed; nothing has been changed")
-    done = _plain(stages.reset(pipeline, source, target, tables))
-    if args.json:
-        _print_json(done)
-    else:
-        _print_tree(done)
-    return EXIT_DONE
-
-
-def pause(args: argparse.Namespace) -> int:
-    """Holds the pipeline's runs at their next border."""
-    from airflow_provider_pgddl.engine import stages
-
-    pipeline, _, target = _opened(args)
-    return _told(args, stages.pause(pipeline, target, args.reason))
-
-
-def resume(args: argparse.Namespace) -> int:
-    """Lets paused runs go on."""
-    from airflow_provider_pgddl.engine import stages
-
-    pipeline, _, target = _opened(args)
-    return _told(args, stages.resume(pipeline, target))
-
-
-def cancel(args: argparse.Namespace) -> int:
-    """Ends the pipeline's runs at their next border."""
-    from airflow_provider_pgddl.engine import stages
-
-    pipeline, _, target = _opened(args)
-    return _told(args, stages.cancel(pipeline, target))
-
-
-def _told(args: argparse.Namespace, found: Mapping[str, Any]) -> int:
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE
-
-    found = _plain(found)
-    (_print_json if args.json else _print_tree)(found)
-    return EXIT_DONE
-
-
-def run(args: argparse.Namespace) -> int:
-    """One stage, through spark-submit, with the same job file that an operator writes."""
-    from airflow_provider_pgddl import cli_run
-
-    return cli_run.run(args, _pipeline(args), _lookup())
-
-
-def pack(args: argparse.Namespace) -> int:
-    """What executors need beside Python, as an archive that travels with a job."""
-    from airflow_provider_pgddl import cli_run
-
-    return cli_run.pack(args)
-
-
-def demo(args: argparse.Namespace) -> int:
-    """Two embedded clusters, a shop with busy writers, migrated and rewritten through Airflow."""
-    from airflow_provider_pgddl.engine.errors import UsageError
-
-    try:
-        from airflow_provider_pgddl.demo import run as demo_run
-    except ImportError as error:
-        raise UsageError(
-            f"the demo needs its embedded Postgres ({error.name} is not installed)",
-            todo="pip install 'airflow-provider-pgddl[demo]'",
-        ) from None
-    return int(demo_run.main(["--json"] if args.json else []) or 0)
-
-
-def metrics(args: argparse.Namespace) -> int:
-    """Prometheus text of what the journal knows."""
-    from airflow_provider_pgddl.engine.commands import metrics as prometheus
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE
-
-    print(prometheus.text(*_opened(args)), end="")
-    return EXIT_DONE
-
-
-def _ddl(name: str) -> Callable[[argparse.Namespace], int]:
-    """A function of `cli_ddl` as a command; exit code 3 says that a person is still waited for."""
-
-    def run(args: argparse.Namespace) -> int:
-        from airflow_provider_pgddl import cli_ddl
-
-        return _answered(getattr(cli_ddl, name), args)
-
-    return run
-
-
-def _schema(name: str) -> Callable[[argparse.Namespace], int]:
-    """A function of `cli_schema` as a command; exit code 3 says that a mismatch stands."""
-
-    def run(args: argparse.Namespace) -> int:
-        from airflow_provider_pgddl import cli_schema
-
-        return _answered(getattr(cli_schema, name), args)
-
-    return run
-
-
-def _answered(ask: Callable[[Asked], Answer], args: argparse.Namespace) -> int:
-    from airflow_provider_pgddl.cli_ddl import Asked
-
-    answer = ask(Asked(*_opened(args), args))
-    if args.json:
-        _print_json(answer.found)
-    else:
-        print("\n".join(answer.lines()))
-    return answer.exit_code
-
-
 POLICY = tuple(Option(names, settings) for names, settings in flags.OPTIONS)
 SCHEMA = (
     Command(
         "validate",
         "whether rows of the source fit into the target, table by table; needs no setup and changes nothing",
         (PIPELINE, TABLES, *POLICY, JSON),
-        _schema("validate"),
+        schema("validate"),
     ),
     Command(
         "diff",
@@ -308,7 +98,7 @@ SCHEMA = (
             *POLICY,
             JSON,
         ),
-        _schema("diff"),
+        schema("diff"),
     ),
     Command(
         "sync",
@@ -321,7 +111,7 @@ SCHEMA = (
             *POLICY,
             JSON,
         ),
-        _schema("sync"),
+        schema("sync"),
     ),
 )
 
@@ -346,9 +136,9 @@ DDL = (
             ALL,
             JSON,
         ),
-        _ddl("listed"),
+        ddl("listed"),
     ),
-    Command("show", "all that is known of one event", (EVENT, PIPELINE, JSON), _ddl("show")),
+    Command("show", "all that is known of one event", (EVENT, PIPELINE, JSON), ddl("show")),
     Command(
         "approve",
         "let events through that wait for approval",
@@ -358,30 +148,30 @@ DDL = (
             Option(("--all",), {"action": "store_true", "help": "every event that waits for approval"}),
             JSON,
         ),
-        _ddl("approve"),
+        ddl("approve"),
     ),
     Command(
         "retry",
         "apply failed events again, in commit order, up to the first that fails",
         (Option(("id",), {"nargs": "?", "type": int, "metavar": "ID", "help": "only this one"}), PIPELINE, JSON),
-        _ddl("retry"),
+        ddl("retry"),
     ),
     Command("resolve", "say that an event was done by hand on the target", (EVENT, PIPELINE, NOTE, JSON),
-            _ddl("resolve")),
-    Command("skip", "leave an event out for good", (EVENT, PIPELINE, NOTE, JSON), _ddl("skip")),
-    Command("enable", "let the pipeline follow DDL again", (PIPELINE, JSON), _ddl("enable")),
-    Command("disable", "leave out all DDL from here on, until `enable`", (PIPELINE, JSON), _ddl("disable")),
+            ddl("resolve")),
+    Command("skip", "leave an event out for good", (EVENT, PIPELINE, NOTE, JSON), ddl("skip")),
+    Command("enable", "let the pipeline follow DDL again", (PIPELINE, JSON), ddl("enable")),
+    Command("disable", "leave out all DDL from here on, until `enable`", (PIPELINE, JSON), ddl("disable")),
     Command("preview", "which schemas, tables and commands the scope matches now", (PIPELINE, JSON),
-            _ddl("preview")),
+            ddl("preview")),
     Command("exceptions", "what went wrong while capturing on the source", (PIPELINE, ALL, JSON),
-            _ddl("exceptions")),
+            ddl("exceptions")),
     Command("resolve-exception", "say that an exception was looked after", (EVENT, PIPELINE, NOTE, JSON),
-            _ddl("resolve_exception")),
+            ddl("resolve_exception")),
     Command(
         "killed",
         "sessions that were cancelled or terminated because they stood in the way, and not reported yet",
         (PIPELINE, ALL, Option(("--report",), {"action": "store_true", "help": "mark them as reported"}), JSON),
-        _ddl("killed"),
+        ddl("killed"),
     ),
 )  # fmt: skip
 
@@ -531,7 +321,7 @@ def call(command: Callable[[argparse.Namespace], int], args: argparse.Namespace)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if getattr(args, "json", False):
-        _print_json(failure.to_json())
+        print_json(failure.to_json())
     else:
         print(f"pgddl: {failure}", file=sys.stderr)
     return failure.exit_code
@@ -564,57 +354,6 @@ def airflow_commands() -> list[Any]:
         )
 
     return [group("pgddl", "Move and reshape live Postgres tables", COMMANDS)]
-
-
-def _opened(args: argparse.Namespace) -> tuple[Pipeline, str, str]:
-    """The pipeline and the connection strings of its source and target (in place: the same)."""
-    from airflow_provider_pgddl.connections import secrets
-
-    pipeline = _pipeline(args)
-    found = secrets(pipeline, _lookup(), os.environ)
-    return pipeline, found["source"], found.get("target", found["source"])
-
-
-def _pipeline(args: argparse.Namespace) -> Pipeline:
-    """The pipeline file, with the flags of a command that takes the policy's."""
-    from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-
-    pipeline = load_pipeline(Path(args.pipeline))
-    return load_pipeline(flags.merged(pipeline.to_json(), args)) if hasattr(args, "force") else pipeline
-
-
-def _lookup() -> Callable[[str], Any]:
-    """Airflow is imported only where a pipeline names one of its connections."""
-    from airflow_provider_pgddl.connections import lookup_in_shell
-
-    return lookup_in_shell
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=str))
-
-
-def _print_tree(value: Mapping[str, Any], indent: str = "") -> None:
-    """Nested mappings as indented lines; a list of mappings as one line each."""
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and inner:
-            print(f"{indent}{key}:")
-            _print_tree(inner, indent + "  ")
-        elif isinstance(inner, list) and inner:
-            print(f"{indent}{key}:")
-            for entry in inner:
-                shown = ", ".join(f"{k} {v}" for k, v in entry.items()) if isinstance(entry, Mapping) else entry
-                print(f"{indent}  {shown}")
-        else:
-            print(f"{indent}{key}: {'-' if inner in (None, {}, []) else inner}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _version() -> str:
