@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
@@ -53,6 +54,10 @@ class DdlJournal:
 
     def __init__(self, conn: Session, pipeline: str, run: int):
         self.conn, self.pipeline, self.run = conn, pipeline, run
+
+    def _read(self, query: str, args: Any) -> list[DdlRow]:
+        with self.conn.cursor(row_factory=kwargs_row(as_row)) as cursor:
+            return cursor.execute(_Q[query], args).fetchall()
 
     # --- recording ----------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class DdlJournal:
 
     def waiting(self) -> Sequence[DdlRow]:
         """What is not done yet, in commit order."""
-        return [as_row(r) for r in self.conn.execute(_Q["waiting"], [self.pipeline, self.run])]
+        return self._read("waiting", [self.pipeline, self.run])
 
     def list(self, status: str | Collection[str] | None = None) -> Sequence[DdlRow]:
         """All captured events of the run, or those in one of these statuses, in commit order."""
@@ -177,7 +182,7 @@ class DdlJournal:
 
     def _rows(self, statuses: Sequence[str] | None, event_id: int | None) -> Sequence[DdlRow]:
         args = {"pipeline": self.pipeline, "run": self.run, "statuses": statuses, "id": event_id}
-        return [as_row(r) for r in self.conn.execute(_Q["list"], args)]
+        return self._read("list", args)
 
     def _details(self, event_id: int) -> tuple[Any, Any, Any, Any]:
         found = self.conn.execute(_Q["details"], [event_id, self.pipeline]).fetchone()

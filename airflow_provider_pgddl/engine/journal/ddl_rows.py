@@ -95,11 +95,11 @@ class Attempt:
     """An earlier one was ended by force: what it did outside of transactions may be there in part."""
 
 
-def as_row(row: Sequence[Any]) -> DdlRow:
-    values = list(row)
-    values[6], values[8] = tuple(values[6] or ()), tuple(values[8] or ())
-    values[10] = tuple((name[0], name[1]) for name in values[10] or ())
-    return DdlRow(*values)
+def as_row(
+    *, statements: list[str] | None, notes: list[str] | None, touches: list[list[str]] | None, **columns: Any
+) -> DdlRow:
+    names = tuple((schema, name) for schema, name in touches or ())
+    return DdlRow(statements=tuple(statements or ()), notes=tuple(notes or ()), touches=names, **columns)
 
 
 def as_text(value: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.model.names import Name
@@ -60,11 +61,15 @@ class SchemaJournal:
     def __init__(self, conn: Session, pipeline: str):
         self.conn, self.pipeline = conn, pipeline
 
+    def _statuses(self, query: str, args: Any) -> dict[Name, StatusRow]:
+        with self.conn.cursor(row_factory=kwargs_row(_status)) as cursor:
+            return dict(cursor.execute(_Q[query], args).fetchall())
+
     # --- verdicts -----------------------------------------------------------------------------------------------
 
     def statuses(self) -> dict[Name, StatusRow]:
         """The verdict on every table that was judged, in the order of their names."""
-        return dict(_status(row) for row in self.conn.execute(_Q["statuses"], {"pipeline": self.pipeline}))
+        return self._statuses("statuses", {"pipeline": self.pipeline})
 
     def record(
         self,
@@ -92,7 +97,7 @@ class SchemaJournal:
             inserted = {(schema, name) for schema, name in self.conn.execute(_Q["insert"], self._columns(now))}
             left = {n: verdict for n, verdict in now.items() if n not in inserted}
             # Again, now that nobody else can change them: what counts as new is told from what is really replaced.
-            before = dict(_status(row) for row in self.conn.execute(_Q["lock"], self._named(left)))
+            before = self._statuses("lock", self._named(left))
             old = {n: before[n].findings if n in before else () for n in now}
             new = {n: _new(old[n], findings) for n, (_, findings, _, _) in now.items()}
             if left:
@@ -125,11 +130,10 @@ class SchemaJournal:
     def history(self, name: Name | None = None) -> list[HistoryRow]:
         """Every verdict on one table, or on all, first to last; a later one has another status or other findings."""
         schema, table = name or (None, None)
-        rows = self.conn.execute(_Q["history"], {"pipeline": self.pipeline, "schema": schema, "name": table})
-        return [
-            HistoryRow((schema, name), status, _findings(findings), since, until, resolution, run)
-            for schema, name, status, findings, since, until, resolution, run in rows
-        ]
+        with self.conn.cursor(row_factory=kwargs_row(_history)) as cursor:
+            return cursor.execute(
+                _Q["history"], {"pipeline": self.pipeline, "schema": schema, "name": table}
+            ).fetchall()
 
     # --- who was told -------------------------------------------------------------------------------------------
 
@@ -200,10 +204,21 @@ class SchemaJournal:
         }
 
 
-def _status(row: Sequence[Any]) -> tuple[Name, StatusRow]:
-    schema, name, status, findings, since, checked_at, resolution, source, target, notified_at = row
-    values = (status, _findings(findings), since, checked_at, resolution, (source, target), notified_at)
-    return (schema, name), StatusRow(*values)
+def _status(
+    *,
+    schema_name: str,
+    table_name: str,
+    findings: Sequence[Any],
+    source_fingerprint: str | None,
+    target_fingerprint: str | None,
+    **columns: Any,
+) -> tuple[Name, StatusRow]:
+    prints = (source_fingerprint, target_fingerprint)
+    return (schema_name, table_name), StatusRow(findings=_findings(findings), fingerprints=prints, **columns)
+
+
+def _history(*, schema_name: str, table_name: str, findings: Sequence[Any], **columns: Any) -> HistoryRow:
+    return HistoryRow(name=(schema_name, table_name), findings=_findings(findings), **columns)
 
 
 def _findings(values: Sequence[Any]) -> tuple[SchemaFinding, ...]:

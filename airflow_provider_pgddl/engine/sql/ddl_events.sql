@@ -30,16 +30,16 @@ WHERE id = %(id)s AND pipeline = %(pipeline)s AND status IN ('pending', 'awaitin
 RETURNING id
 
 -- name: waiting
-SELECT id, captured_id, seq, lsn::text, event, status, statements, rule, notes, object_kind, touches, rebuilt, no_transaction, note,
-       recorded_at, started_at, applied_at
+SELECT id, captured_id, seq, lsn::text, event, status, statements, rule, notes, object_kind, touches, rebuilt,
+       no_transaction AS concurrently, note, recorded_at, started_at, applied_at
 FROM pgddl.ddl_events
 WHERE pipeline = %s AND run = %s AND captured_id IS NOT NULL
   AND status IN ('pending', 'awaiting_approval', 'applying', 'unhandled', 'failed')
 ORDER BY seq
 
 -- name: list
-SELECT id, captured_id, seq, lsn::text, event, status, statements, rule, notes, object_kind, touches, rebuilt, no_transaction, note,
-       recorded_at, started_at, applied_at
+SELECT id, captured_id, seq, lsn::text, event, status, statements, rule, notes, object_kind, touches, rebuilt,
+       no_transaction AS concurrently, note, recorded_at, started_at, applied_at
 FROM pgddl.ddl_events
 WHERE pipeline = %(pipeline)s AND run = %(run)s AND captured_id IS NOT NULL
   AND (%(statuses)s::text[] IS NULL OR status = ANY(%(statuses)s::text[])) AND (%(id)s::bigint IS NULL OR id = %(id)s)
