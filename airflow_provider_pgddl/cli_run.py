@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline, spark_setting
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.spark import spark_setting
 
 Lookup = Callable[[str], Any]
 _KINDS: Mapping[int, type[PgddlError]] = {kind.exit_code: kind for kind in (UsageError, PreflightRefused, Retry)}
