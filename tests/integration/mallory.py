@@ -136,6 +136,14 @@ KINDS: tuple[Kind, ...] = (
                        "INSERT INTO {t}"
                        " SELECT i, m.span_{w}_s(m.span_{w}(i, i + 1)) FROM generate_series(1000, 1250) i",
          value="m.span_{w}_s(m.span_{w}(i, i + 1))"),
+    Kind("operator_class", PLAIN + "CREATE FUNCTION m.compare_{w}(bigint, bigint) RETURNS int"
+                                   " LANGUAGE plpgsql IMMUTABLE AS"
+                                   " $$ BEGIN PERFORM lair.glance('{w}');"
+                                   " RETURN CASE WHEN $1 < $2 THEN -1 WHEN $1 > $2 THEN 1 ELSE 0 END; END $$",
+         expected="refused",
+         as_superuser="CREATE OPERATOR CLASS m.ops_{w} FOR TYPE bigint USING btree AS OPERATOR 1 <, OPERATOR 2 <=,"
+                      " OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 m.compare_{w}(bigint, bigint);"
+                      "CREATE INDEX ON {t} (id m.ops_{w})"),
     # partitions
     Kind("partition_check", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id);"
                             "CREATE TABLE m.{w}_1 PARTITION OF {t} (CHECK ({e} > 0)) FOR VALUES FROM (0) TO (10);"
@@ -150,6 +158,11 @@ KINDS: tuple[Kind, ...] = (
                                    " PARTITION BY LIST ((id % 2 + m.evil(1, '{w}')));"
                                    "CREATE TABLE m.{w}_1 PARTITION OF {t} FOR VALUES IN (1);"
                                    "CREATE TABLE m.{w}_2 PARTITION OF {t} FOR VALUES IN (2)",
+         expected="refused", where=("across",)),
+    Kind("partition_key_domain", "CREATE DOMAIN m.number_{w} AS bigint CHECK (m.evil(VALUE, '{w}') > 0);"
+                                 "CREATE TABLE {t} (id m.number_{w} NOT NULL, v text) PARTITION BY RANGE (id);"
+                                 "CREATE TABLE m.{w}_1 PARTITION OF {t} FOR VALUES FROM (1) TO (10);"
+                                 "CREATE TABLE m.{w}_2 PARTITION OF {t} DEFAULT",
          expected="refused", where=("across",)),
     Kind("partition_index_constant", "CREATE TABLE {t} (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id);"
                                      "CREATE TABLE m.{w}_1 PARTITION OF {t} FOR VALUES FROM (0) TO (10);"

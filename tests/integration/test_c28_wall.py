@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -163,6 +163,46 @@ def test_what_code_leaves_in_the_session_ends_the_transaction(dsn: str, conn: Se
     assert one_of(conn, "SELECT count(*) FROM m.later") == 0
     with conn.transaction():  # the session can go on
         assert wall.run(conn, "c28_owner", "DELETE FROM m.t") == 20
+
+
+SILENCED = {
+    "a trigger": "CREATE TABLE n.t (a int); CREATE TRIGGER fires AFTER INSERT ON n.t EXECUTE FUNCTION n.fires()",
+    "a foreign key": "CREATE TABLE n.of (a int PRIMARY KEY); CREATE TABLE n.t (a int REFERENCES n.of)",
+    "a rule": "CREATE TABLE n.t (a int); CREATE RULE nothing AS ON INSERT TO n.t DO INSTEAD NOTHING",
+}
+
+
+@pytest.mark.parametrize("what", SILENCED)
+def test_what_others_have_on_their_tables_is_not_passed_by_in_our_replica_role(
+    dsn: str, conn: Session, what: str
+) -> None:
+    do(dsn, f"""CREATE FUNCTION n.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+        {SILENCED[what]}; GRANT INSERT ON n.t TO c28_owner""")  # fmt: skip
+    with suppress(psycopg.Error), conn.transaction():  # as it is for everybody
+        wall.run(conn, "c28_owner", "INSERT INTO n.t VALUES (1)")
+    with pytest.raises(LeftBehindTheWall, match=r"rows in n\.t"), conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        wall.run(conn, "c28_owner", "INSERT INTO n.t VALUES (1)")
+    assert one_of(conn, "SELECT count(*) FROM n.t") == 0
+    with conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        assert wall.run(conn, "c28_owner", "UPDATE m.t SET a = 0") == 20
+
+
+def test_ddl_does_not_pass_by_an_event_trigger_in_our_replica_role(dsn: str, conn: Session) -> None:
+    do(
+        dsn,
+        "CREATE FUNCTION public.sees() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+        "CREATE EVENT TRIGGER sees ON ddl_command_end EXECUTE FUNCTION public.sees()",
+    )
+    with pytest.raises(LeftBehindTheWall, match="event trigger"), conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        wall.run(conn, "c28_owner", "ALTER TABLE m.t ADD COLUMN late int")
+    with conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        assert wall.run(conn, "c28_owner", "UPDATE m.t SET a = 0") == 20
+    with conn.transaction():
+        wall.run(conn, "c28_owner", "ALTER TABLE m.t ADD COLUMN late int")
 
 
 # --- what is found ----------------------------------------------------------------------------------------------------

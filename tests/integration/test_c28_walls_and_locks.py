@@ -18,8 +18,11 @@ from airflow_provider_pgddl.engine.following import sequences
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
-from airflow_provider_pgddl.engine.rows import checksums
+from airflow_provider_pgddl.engine.rows import checksums, chunks, fill
+from airflow_provider_pgddl.engine.rows.transfer import Copied
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
 
@@ -254,11 +257,13 @@ def test_a_view_that_a_swap_tells_anew_runs_nothing_where_it_is_read(
 # --- names that change hands between the look and the reading ---------------------------------------------------------
 
 
-def plan_of(schema: str, name: str, key: str, type_: str) -> Plan:
+def plan_of(conn: Session, schema: str, name: str, key: str, type_: str) -> Plan:
+    oid = catalog.oid_of(conn, schema, name)
+    assert oid is not None
     return Plan(
         schema=schema,
         name=name,
-        oid=0,
+        oid=oid,
         partitioned=False,
         copy_schema=schema,
         copy_name=name,
@@ -272,7 +277,7 @@ def plan_of(schema: str, name: str, key: str, type_: str) -> Plan:
 def test_the_schema_of_a_locked_table_keeps_its_name(dsn: str, conn: Session) -> None:
     conn.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO mallory").format(sql.Identifier(conn.info.dbname)))
     as_mallory(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
-    plan = plan_of("s", "t", "id", "integer")
+    plan = plan_of(conn, "s", "t", "id", "integer")
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         foreign_code.lock(conn, [(plan.source, plan)], "reader")
@@ -284,6 +289,21 @@ def test_the_schema_of_a_locked_table_keeps_its_name(dsn: str, conn: Session) ->
                 "CREATE VIEW s.t AS SELECT 1 AS id WHERE m.note()",
             )
         conn.execute(sql.SQL("SELECT FROM {}").format(plan.source))
+    assert others(dsn) == []
+
+
+def test_a_table_that_has_taken_the_name_of_a_locked_one_is_locked_as_well(dsn: str, conn: Session) -> None:
+    """Renaming a schema waits for no lock on its tables: what is looked at is what is written to."""
+    conn.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO mallory").format(sql.Identifier(conn.info.dbname)))
+    as_mallory(dsn, "CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
+    plan = plan_of(conn, "s", "t", "id", "integer")
+    with conn.transaction():
+        foreign_code.lock(conn, [(plan.copy, plan)], "writer")
+        as_mallory(dsn, "ALTER SCHEMA s RENAME TO gone; CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
+        assert foreign_code.code_of_copies(conn, {0: plan}) == (set(), {})
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            as_mallory(dsn, "SET statement_timeout = '300ms'; CREATE INDEX ON s.t (id) WHERE m.evil(1)")
+        conn.execute("INSERT INTO s.t VALUES (1)")
     assert others(dsn) == []
 
 
@@ -313,7 +333,7 @@ def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(d
             $$ BEGIN PERFORM m.note(); RETURN 'red'; END $$;
         """,
     )
-    plan = plan_of("m", "e", "k", "m.color")
+    plan = plan_of(conn, "m", "e", "k", "m.color")
     with conn.transaction():
         foreign_code.lock(conn, [(plan.source, plan)], "reader")
         role = foreign_code.reader_of(conn, plan)
@@ -321,3 +341,77 @@ def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(d
         reading = checksums._Reading(conn, conn, checksums.Sides(plan), Range(0), None, (role, role))
         reading.rows_of_buckets(list(range(4096)))
     assert others(dsn) == []
+
+
+@pytest.mark.parametrize("trusted", [[], ["mallory"]], ids=["guarded", "trusted"])
+@pytest.mark.parametrize("stage", ["backfill", "replay"])
+def test_a_composite_that_is_altered_between_our_look_and_our_copy_runs_nothing_as_us(
+    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch,
+    stage: str, trusted: list[str],
+) -> None:  # fmt: skip
+    """No lock keeps an attribute of a domain out, whose CHECK runs where a value is read from text."""
+    execute(target_dsn, ROLE)
+    as_mallory(
+        dsn,
+        """
+        CREATE TYPE m.pair AS (a int, b text);
+        CREATE TABLE m.p (id int PRIMARY KEY, v m.pair);
+        INSERT INTO m.p SELECT i, ROW(i, 'b')::m.pair FROM generate_series(1, 20) i;
+        TRUNCATE m.seen;
+        """,
+    )
+    late = "CREATE DOMAIN m.word AS text CHECK (m.evil(1)); ALTER TYPE m.pair ADD ATTRIBUTE c m.word"
+    tables = {"include": ["m.p"], "schema_only": ["m.seen"]}
+    move = lifecycle(dsn, target_dsn, tables=tables, trusted_roles=trusted, capture={"ddl": "off"})
+    module = {"backfill": chunks, "replay": fill}[stage]
+    copied, came = fill.copy_between, list[str]()
+
+    def copy(source: Session, target: Session, read: sql.Composable, write: sql.Composable) -> Copied:
+        if not came and '"v"' in write.as_string(target):
+            for side in (dsn, target_dsn):
+                as_mallory(side, late)
+            came.append(stage)
+        return copied(source, target, read, write)
+
+    for each in STAGES[: STAGES.index(stage)]:
+        move.run(each)
+        if each == "snapshot":
+            execute(target_dsn, "GRANT ALL ON SCHEMA m TO PUBLIC")
+    as_mallory(dsn, "UPDATE m.p SET v = ROW(7, 'c')::m.pair WHERE id < 5")
+    monkeypatch.setattr(module, "copy_between", copy)
+    if stage == "backfill":  # where rows go behind the wall they are copied there
+        monkeypatch.setattr(fill, "copy_between", copy)
+    with suppress(PgddlError):
+        move.run(stage)
+    assert came
+    assert others(dsn) == []
+    assert others(target_dsn) == (["postgres"] if trusted else [])
+
+
+# --- our own locks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fence", ["read_only", "lock"])
+def test_a_fence_keeps_no_window_of_ours_out(
+    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str, fence: str
+) -> None:
+    """On tables of others they ask for a writer's lock; and a parent's fence is none of its children's."""
+    execute(target_dsn, ROLE)
+    as_mallory(
+        dsn,
+        """
+        CREATE TABLE m.parent (n int);
+        CREATE TABLE m.child (id int PRIMARY KEY) INHERITS (m.parent);
+        INSERT INTO m.parent SELECT generate_series(1, 40);
+        INSERT INTO m.child SELECT i, i FROM generate_series(1, 40) i;
+        """,
+    )
+    tables = {"include": ["m.t", "m.parent", "m.child"], "schema_only": ["m.seen"], "keyless": "copy_at_swap"}
+    ddl = {"retry_for": "2s"}  # for as long a window that never gets its lock is tried
+    move = lifecycle(dsn, target_dsn, tables=tables, swap={"fence": fence}, ddl=ddl)
+    move.run_all(until="verify")
+    as_mallory(dsn, "INSERT INTO m.child VALUES (41, 41); DELETE FROM m.t WHERE id = 1; UPDATE m.t SET note = 'late'")
+    move.run("swap")
+    assert move.journal("SELECT count(*), count(*) FILTER (WHERE note = 'late') FROM m.t") == [(49, 49)]
+    counted = "SELECT (SELECT count(*) FROM ONLY m.parent), (SELECT count(*) FROM m.child)"
+    assert move.journal(counted) == move.on_source(counted) == [(40, 41)]

@@ -11,6 +11,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, KINDS, Attempt, Kind, Mallory, admitted, differing
@@ -142,6 +145,18 @@ def test_the_code_of_a_role_that_is_trusted_runs_as_we_do(
     for stage in ("replay", "verify", "swap", "cleanup"):
         assert not attempt.stage(stage).blocked
     arrived(attempt)
+
+
+@pytest.mark.parametrize("after", ["snapshot", "schema_sync", "verify"])
+def test_a_reset_runs_no_code_of_hers(mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, after: str) -> None:
+    attempt = begun(mallory, lifecycle, on_both, SOME)
+    for stage in STAGES[: STAGES.index(after) + 1]:
+        attempt.stage(stage)
+        attempt.writes()
+    for tables in ([SOME[0].relation], None):
+        stages.reset(load_pipeline(attempt.move.content), *on_both, tables)
+        attempt.writes()
+    attempt.stays()
 
 
 def test_the_code_of_a_role_that_the_target_lacks_is_nobodys_there(

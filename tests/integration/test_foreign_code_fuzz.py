@@ -151,6 +151,22 @@ def through(mallory: Mallory, move: Lifecycle, kinds: list[Kind]) -> None:
     assert gained == [], "\n".join(gained)
 
 
+def test_random_nestings_of_a_role_that_is_trusted(
+    mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, seeds: list[int]
+) -> None:
+    """What is made at random does bite, on either way."""
+    kinds = tables(mallory, on_both[0], seeds[0])
+    trusted = {"trusted_roles": [mallory.name]}
+    for move in (migration(lifecycle, *on_both, kinds, **trusted), rewrite(lifecycle, on_both[0], kinds, **trusted)):
+        for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay"):
+            move.run(stage)
+            if stage == "snapshot" and move.source != move.target:
+                mallory.lets_in(move.target)
+        stages.reset(load_pipeline(move.content), move.source, move.target, None)
+    for dsn in on_both:
+        assert mallory.escalations(dsn), dsn
+
+
 def test_random_nestings_in_place(
     mallory: Mallory, pg18: Cluster, target_dsn: str, lifecycle: Make, seeds: list[int]
 ) -> None:

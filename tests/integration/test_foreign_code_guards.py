@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from airflow_provider_pgddl.engine.apply import target_alterations as aligning
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
 from airflow_provider_pgddl.engine.model.plan import Keepers
+from airflow_provider_pgddl.engine.preflight import foreign_code as preflight_of_code
 from airflow_provider_pgddl.engine.preflight import rewriting
 from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -50,6 +52,20 @@ def _by_set_role(patch: pytest.MonkeyPatch) -> None:
 
 def _nothing_found(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(foreign_code, "foreign_code", lambda *_: {})
+
+
+def _unnested(patch: pytest.MonkeyPatch) -> None:
+    """As if a domain within an array or a composite were one as any other."""
+    found = foreign_code.foreign_code
+
+    def unnested(*args: Any) -> Any:
+        return {oid: [replace(c, nested=False) for c in code] for oid, code in found(*args).items()}
+
+    patch.setattr(foreign_code, "foreign_code", unnested)
+
+
+def _all_plain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(foreign_code, "_PLAIN", re.compile(".*", re.DOTALL))
 
 
 def _forgotten(*without: str) -> Out:
@@ -129,6 +145,10 @@ GUARDS = {
     "rows are written behind the wall": Guard(_as_ourselves, ["check", "generated"]),
     "SET ROLE is no wall": Guard(_by_set_role, ["check", "generated"]),
     "code is looked for": Guard(_nothing_found, ["check", "index_constant"]),
+    "domains within other types are refused": Guard(
+        _unnested, ["domain_in_array", "domain_in_composite", "range_key"], (*UNTIL_REPLAY, "verify", "swap")
+    ),
+    "USING runs as the owner": Guard(_all_plain, ["using"]),
     "cursors are closed": Guard(_forgotten("CLOSE ALL"), ["check"], leaves="held cursor"),
     "temporary objects end it": Guard(_left, ["check"], leaves="temporary types"),
     "deferred triggers end it": Guard(_deferred, ["check"], leaves="deferred trigger"),
@@ -182,3 +202,25 @@ def test_without_the_wall_around_clients_her_ddl_gains_something(
     mallory.does(source_dsn, f"ALTER TABLE {relation} ADD CHECK (m.evil(id, 'check') > 0)")
     move.run("replay")
     assert mallory.escalations(source_dsn, target_dsn)
+
+
+@pytest.mark.parametrize("guard", ["missing_authors", "unmade"])
+def test_what_preflight_does_not_say_is_refused_later(
+    mallory: Mallory, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch, guard: str,
+) -> None:  # fmt: skip
+    """These two only say it in time: whatever is done nevertheless stops at the statement."""
+    mallory.joins(pg16, *([pg18] if guard == "unmade" else [])).moves_in(source_dsn)
+    mallory.visits(target_dsn)
+    kinds = [BY_NAME["check"] if guard == "missing_authors" else BY_NAME["partition_key"]]
+    mallory.makes(source_dsn, kinds)
+    monkeypatch.setattr(preflight_of_code, guard, lambda _: iter(()))
+    tables = {"include": ["m.*"], "schema_only": ["lair.*"], "keyless": "copy_at_swap"}
+    move = lifecycle(source_dsn, target_dsn, tables=tables)
+    attempt = Attempt(mallory, move, kinds)
+    attempt.may_stop = True
+    with suppress(PgddlError):
+        for stage in (*UNTIL_REPLAY, "swap"):
+            attempt.stage(stage)
+    assert "swap" not in move.results
+    attempt.gained_nothing()

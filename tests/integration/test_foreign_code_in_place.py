@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
@@ -26,6 +29,7 @@ from tests.integration.mallory import (
     differing,
     rewritten,
 )
+from tests.integration.sessions import do
 
 Make = Callable[..., Lifecycle]
 
@@ -105,6 +109,63 @@ def test_a_reset_runs_no_code_of_hers(
     stages.reset(load_pipeline(attempt.move.content), target_dsn, target_dsn, None)
     attempt.writes()
     attempt.stays()
+
+
+def test_a_pipeline_that_follows_goes_on_beside_her(
+    mallory: Mallory, pg16: Cluster, source_dsn: str, lifecycle: Make
+) -> None:
+    """Its stages over and over, with DDL of hers in between."""
+    mallory.joins(pg16).moves_in(source_dsn)
+    attempt = begun(mallory, lifecycle, source_dsn, SOME, ddl={"on_failure": "queue"})
+    for turn in range(3):
+        for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify"):
+            attempt.stage(stage)
+            attempt.writes()
+        mallory.does(source_dsn, f"ALTER TABLE {SOME[0].relation} ADD COLUMN d{turn} bigint DEFAULT m.evil(1, 'check')")
+    attempt.stays()
+    assert [kind for kind in SOME if kind not in attempt.going] == []
+
+
+def test_a_pipeline_that_is_no_superuser_s_gives_her_nothing_either(
+    mallory: Mallory, pg16: Cluster, source_dsn: str, lifecycle: Make
+) -> None:
+    """It is a member of her role, and she is none of its: with what preflight asks for, and nothing more."""
+    mallory.joins(pg16).moves_in(source_dsn)
+    mallory.makes(source_dsn, SOME)
+    keeper, her = f"keeper_of_{mallory.name}", sql.Identifier(mallory.name).as_string()
+    do(source_dsn, f"CREATE ROLE {keeper} LOGIN PASSWORD '{pg16.password}' IN ROLE {her}")
+    do(source_dsn, "CREATE SCHEMA safe", "CREATE TABLE safe.t (id int)", f"ALTER SCHEMA safe OWNER TO {keeper}",
+       f"ALTER TABLE safe.t OWNER TO {keeper}")  # fmt: skip
+    weak = make_conninfo(source_dsn, user=keeper)
+    move = rewrite(lifecycle, weak, SOME, capture={"ddl": "off"})
+    try:
+        for _ in range(5):
+            checked = stages.check(load_pipeline(move.content), weak, weak)["findings"]
+            wrong = [finding for finding in checked if finding["severity"] == "error"]
+            for finding in wrong:
+                do(source_dsn, finding["fix"])
+            if not wrong:
+                break
+        else:
+            raise AssertionError(wrong)
+        attempt = Attempt(mallory, move, SOME)
+        attempt.dsns = [source_dsn]
+        for stage in ("setup", "snapshot", "backfill"):
+            attempt.stage(stage)
+            attempt.writes()
+        # What a copy is found by is its name: she has CREATE there until cleanup, and gets none of them.
+        taken = 'CREATE TABLE pgddl_copy_m."check" (id bigint)'
+        with psycopg.connect(mallory.at(source_dsn)) as conn, pytest.raises(psycopg.errors.DuplicateTable):
+            conn.execute(taken)
+        for stage in ("schema_sync", "replay", "verify", "swap"):
+            attempt.stage(stage)
+            attempt.writes()
+        assert {who for seen in mallory.seen(source_dsn).values() for who in seen} <= {mallory.name}
+        attempt.stage("cleanup")
+        attempt.stays()
+    finally:
+        do(source_dsn, f"DROP OWNED BY {keeper} CASCADE")
+        do(source_dsn, f"ALTER ROLE {keeper} NOLOGIN")
 
 
 SOME = [

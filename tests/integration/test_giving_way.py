@@ -111,6 +111,7 @@ def make(
 ) -> Callable[..., Lifecycle]:
     """A pipeline whose windows take ten rows of a log."""
     monkeypatch.setattr(context, "LEAST_TAKEN", 1)
+    monkeypatch.setattr(context, "TAKEN_IN_PEACE", 1)
     do(source_dsn, ITEMS)
     small = {"replay": {"window_rows": 10, "until_lag": "30s"}, "backfill": {"workers": 1}}
 

@@ -143,14 +143,19 @@ def create_triggers(source: Session, pipeline: str, now: Table) -> None:
         source.execute(sql.SQL(";\n").join(trigger_statements(pipeline, leaf)))
 
 
+def lock_against_writers(table: Table) -> sql.Composed:
+    """Of a partitioned table with its partitions; of any other without what inherits from it."""
+    only = sql.SQL("" if table.kind == "p" else "ONLY ")
+    return sql.SQL("LOCK TABLE {}{} IN SHARE ROW EXCLUSIVE MODE").format(only, sql.Identifier(table.schema, table.name))
+
+
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:
     """SHARE ROW EXCLUSIVE on the table for the caller's transaction, which waits for every writer; returns the table
     as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, Retry where the table is no
     longer what was prepared."""
     limit_lock_wait(source, lock_timeout)
-    relation = sql.Identifier(prepared.schema, prepared.name)
     try:
-        source.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(relation))
+        source.execute(lock_against_writers(prepared))
     except pg.UndefinedTable:
         raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
     now = catalog.describe(source, [prepared.oid]).get(prepared.oid)

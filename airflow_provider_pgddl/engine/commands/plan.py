@@ -116,7 +116,7 @@ def _migrations(draft: _Draft) -> Iterator[str]:
 def _capture(draft: _Draft) -> PlannedStatements:
     for table in draft.captured():
         if draft.pipeline.by_slot:
-            yield _told("source", lock_statement([(table.schema, table.name)], "SHARE ROW EXCLUSIVE"))
+            yield _told("source", change_log.lock_against_writers(table))
             for leaf in table.leaves:
                 yield _told("source", slot_log.publish_statement(draft.source, draft.name, table, leaf))
             continue

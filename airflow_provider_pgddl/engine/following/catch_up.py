@@ -126,7 +126,7 @@ def one_window(
     goes on in the next one where captured DDL explains it. `before` is done right before each try: what must be there
     once there is a snapshot. Without `fill` no rows come, they wait."""
     receive_backlog(context)
-    rows, take = context.pipeline.replay.window_rows if fill else 0, context.log_rows
+    rows = context.pipeline.replay.window_rows if fill else 0
     tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt(effort: Effort) -> Window:
@@ -134,8 +134,8 @@ def one_window(
         if before is not None and (inside is not None or elsewhere is not None):
             before()
         return window(
-            replica, tables, fill=effort.of(rows) if rows else 0, take=effort.of(take), fill_elsewhere=elsewhere,
-            inside=inside, whole=whole, effort=effort,
+            replica, tables, fill=effort.of(rows) if rows else 0, take=context.part_of_log(effort),
+            fill_elsewhere=elsewhere, inside=inside, whole=whole, effort=effort,
         )  # fmt: skip
 
     done = insistently(context, attempt)
@@ -181,6 +181,7 @@ class _FillWorkers:
         dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
         part = FillPart(
             *dsns, context.name, snapshot, context.fence(), tuple((t.id, t.plan) for t in tables), limit,
+            context.replica.fenced,
         )  # fmt: skip
         try:
             if self._slots:

@@ -136,7 +136,8 @@ def _keep_writers_out(context: Context, conn: Session, table: TableRow) -> None:
         return
     renamed = Retry("was dropped or renamed just now", table=table.qualified, todo="run the stage again")
     try:
-        conn.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(sql.Identifier(*name), sql.SQL(LOCK)))
+        only = sql.SQL("" if table.plan.partitioned else "ONLY ")
+        conn.execute(sql.SQL("LOCK TABLE {}{} IN {} MODE").format(only, sql.Identifier(*name), sql.SQL(LOCK)))
     except pg.UndefinedTable:
         raise renamed from None
     if conn.execute(query, [table.oid]).fetchone() != name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ T = TypeVar("T")
 # driver works alone.
 SPREAD_CHUNKS = 4
 LEAST_TAKEN = 10_000  # log rows: taking them is far less work than filling, and a small window must keep up with them
+TAKEN_IN_PEACE = 1_000_000  # log rows: each part of a log costs a look through a copy
 # Every mode in which somebody may hold a table: each is in the way of ACCESS EXCLUSIVE.
 TABLE_LOCKS = (
     "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
@@ -231,10 +232,24 @@ class Context:
         watcher = self.session("source", "watch")
         return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive)
 
+    @contextmanager
+    def tables_fenced(self) -> Iterator[None]:
+        """While another session of this run holds all tables of the source in mode EXCLUSIVE."""
+        replica = self.replica
+        self.replica = replace(replica, fenced=True)
+        try:
+            yield
+        finally:
+            self.replica = replica
+
     @property
     def log_rows(self) -> int:
         """How many rows of each log a window takes at most."""
         return max(self.pipeline.replay.window_rows, LEAST_TAKEN)
+
+    def part_of_log(self, effort: Effort) -> int:
+        """The same, of one try: nearly always all of it, as long as nobody has been in the way of this run."""
+        return max(self.log_rows, TAKEN_IN_PEACE) if self.patience.at_peace else effort.of(self.log_rows)
 
     @cached_property
     def patience(self) -> Patience:

@@ -270,7 +270,8 @@ class Backfill(Section):
 class Replay(Section):
     window_rows: Count = 100_000
     """Keys that one window reads again at most, and rows of each change log that it takes at most (10,000 if that is
-    more). In place also what a swap drains under its lock: with more, another window comes first.
+    more; a million as long as nobody was in the way of this run). In place also what a swap drains under its lock: with
+    more, another window comes first.
     """
     until_lag: Seconds = 1.0
     """Replay ends once a window left nothing pending and took no longer, or found no change."""

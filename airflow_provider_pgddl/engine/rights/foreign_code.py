@@ -10,7 +10,7 @@ that is planned evaluates what is constant in the predicates of a table's indexe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Ret
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.trust import more, untrusted
+from airflow_provider_pgddl.engine.rights.trust import more
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.giving_way import Patience, lock_briefly
@@ -149,11 +149,12 @@ def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[i
     listed = sorted(set(oids))
     if not listed or not anybody(conn, trusted):
         return {}
-    owners = dict(conn.execute(_Q["owners"], [listed]).fetchall())
-    strange = untrusted(conn, {role for roles in owners.values() for role in roles}, trusted)
-    code = foreign_code(conn, listed, trusted)
-    guarded = {oid: next((r for r in owners.get(oid, ()) if r in strange), "") for oid in listed}
-    others = _strangers(conn, [(c, guarded[oid]) for oid in listed for c in code.get(oid, ())])
+    with plans_kept(conn):
+        standing = _standing(conn, "by_oid", {"oids": listed}, trusted)
+    code = foreign_code(conn, [s.oid for s in standing.values() if s.reaching], trusted)
+    owners = {s.oid: s.owners for s in standing.values()}
+    guarded = {s.oid: next(iter(s.strange), "") for s in standing.values()}
+    others = _strangers(conn, [(c, guarded[oid]) for oid in guarded for c in code.get(oid, ())])
     forced = {oid for (oid,) in conn.execute(_Q["forced"], [sorted(code)])} if code else set()
     found = {}
     for oid, role in guarded.items():
@@ -194,26 +195,53 @@ def _strangers(conn: Session, pairs: Iterable[tuple[Code, str]]) -> set[tuple[Co
 def foreign_code(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, list[Code]]:
     """By oid, what of roles that are not trusted can run where these tables are read or written."""
     listed, found = sorted(set(oids)), dict[int, list[Code]]()
+    if not listed:
+        return found
+    args = {"oids": listed, "trusted": list(trusted)}
     with plans_kept(conn):
-        reaching = [oid for (oid,) in conn.execute(_Q["reaching"], [listed])]
-        rows = conn.execute(_Q["calls"], {"oids": listed, "trusted": list(trusted)}).fetchall()
-        if reaching:
-            rows += conn.execute(_Q["foreign_code"], {"oids": reaching, "trusted": list(trusted)}).fetchall()
+        rows = [row for query in ("calls", "foreign_code") for row in conn.execute(_Q[query], args).fetchall()]
     for oid, *code in sorted(rows):
         found.setdefault(oid, []).append(Code(*code))
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Of a relation, with its partitions: who owns them, and who of these is not trusted; whether something may fire
+    on it, and whether it is worth a walk."""
+
+    oid: int
+    owners: list[str]
+    strange: list[str]
+    fires: bool
+    reaching: bool
+
+
+def _standing(
+    conn: Session, which: Literal["by_oid", "by_name"], args: Mapping[str, object], trusted: Sequence[str]
+) -> dict[Name, _Standing]:
+    query = sql.SQL(_Q["standing"]).format(relations=sql.SQL(_Q[which]))
+    rows = conn.execute(query, {**args, "trusted": list(trusted)}).fetchall()
+    return {(s, n): _Standing(oid, owners, strange or [], *more) for oid, s, n, owners, strange, *more in rows}
+
+
 # --- under locks, in the transaction that reads or writes -----------------------------------------------------------
 
 
-def lock(conn: Session, relations: Iterable[tuple[sql.Composable, Plan]], side: RowUse, wait: float = 0.0) -> None:
+def lock(
+    conn: Session,
+    relations: Iterable[tuple[sql.Composable, Plan]],
+    side: RowUse,
+    wait: float = 0.0,
+    *,
+    fenced: bool = False,
+) -> None:
     """Locks live tables or copies against what must not pass while their rows are moved; Busy where somebody is at one
     for as long as we `wait`. To read or write one that is not trusted, see above; only a superuser may be sure to have
-    those locks."""
+    those locks. `fenced`: another session of ours keeps out whatever writes or alters, and would keep us out."""
     listed = [(relation, plan) for relation, plan in relations]
     guarded = [(r, p) for r, p in listed if getattr(p.keepers, side)]
-    if guarded and not is_superuser(conn):
+    if guarded and (fenced or not is_superuser(conn)):
         guarded = []
     strong = {id(r) for r, _ in guarded}
     lock_briefly(conn, [r for r, _ in listed if id(r) not in strong], wait=wait)
@@ -281,28 +309,30 @@ def _code(
         return set(), {}
     roles = {i: str(getattr(plan.keepers, side)) for i, plan in plans.items()}
     trusted = next(iter(plans.values())).keepers.trusted
-    args = {"ids": list(names), "schemas": [s for s, _ in names.values()], "names": [n for _, n in names.values()],
-            "roles": [roles[i] for i in names], "trusted": list(trusted)}  # fmt: skip
-    with plans_kept(conn):
-        changed = [i for (i,) in conn.execute(_Q["kept_by_others"], args)]
-    if changed:
-        raise OwnerChanged("its owner is another since the stage began", table=plans[changed[0]].qualified,
-                           todo="run the stage again")  # fmt: skip
     stops = {i: list(plan.keepers.refused) for i, plan in plans.items() if plan.keepers.refused}
     guarded = {i: names[i] for i, role in roles.items() if role and i not in stops}
+    with plans_kept(conn):
+        if guarded:
+            _hold_names(conn, guarded.values(), side)
+        standing = _standing(conn, "by_name", _listed(names.values()), trusted)
+    there = {i: standing[name] for i, name in names.items() if name in standing}
+    for i, found in there.items():
+        if found.owners != [roles[i]] if roles[i] else found.strange:
+            raise OwnerChanged("its owner is another since the stage began", table=plans[i].qualified,
+                               todo="run the stage again")  # fmt: skip
     if not guarded:
         return set(), stops
-    if side == "writer":
-        args = {"ids": list(guarded), "schemas": [s for s, _ in guarded.values()],
-                "names": [n for _, n in guarded.values()]}  # fmt: skip
+    if side == "reader" and any(there[i].oid != plans[i].oid for i in guarded if i in there):
+        raise GaveWay("another table has its name just now", todo="nothing: this part is tried again")
+    firing = {i: name for i, name in guarded.items() if i in there and there[i].fires} if side == "writer" else {}
+    if firing:
         with plans_kept(conn):
-            for i, trap in conn.execute(_Q["traps"], args).fetchall():
+            for i, trap in conn.execute(_Q["traps"], {"ids": list(firing), **_listed(firing.values())}).fetchall():
                 what = f"{trap} would run where rows are written to its copy: drop it"
                 stops.setdefault(i, []).append(what)
-    hold_schemas(conn, catalog.oids_of(conn, guarded.values()).values())
-    oids = catalog.oids_of(conn, guarded.values())
-    found = foreign_code(conn, oids.values(), trusted)
-    coded = {i: found[oids[name]] for i, name in guarded.items() if oids.get(name) in found}
+    oids = {i: there[i].oid for i in guarded if i in there}
+    code_of = foreign_code(conn, [oid for i, oid in oids.items() if there[i].reaching], trusted)
+    coded = {i: code_of[oid] for i, oid in oids.items() if oid in code_of}
     others = _strangers(conn, [(c, roles[i]) for i, code in coded.items() for c in code])
     for i, code in coded.items():
         why = [c for c in code if (c, roles[i]) in others or c.nested]
@@ -312,21 +342,43 @@ def _code(
     met |= {i for i in guarded if any(_PLAIN.fullmatch(made) is None for made in plans[i].columns.expressions)}  # USING
     met |= {i for i in guarded if any("." in type_ for type_ in plans[i].key.types)}  # printed, and read again
     calling = {i for i in guarded if any("(" in made for made in plans[i].columns.expressions)}
-    if casting := {oids[n]: i for i, n in guarded.items() if n in oids and i in calling}:
+    if casting := {oid: i for i, oid in oids.items() if i in calling}:
         met |= {casting[oid] for (oid,) in conn.execute(_Q["have_types"], [list(casting)])}
     return met - stops.keys(), stops
+
+
+def _hold_names(conn: Session, names: Collection[Name], side: str) -> None:
+    """They are kept from here on. What bears one now is locked, where that is a copy: its schema may have got another
+    name since it was locked, and another table its name. What a live table is, its oid tells."""
+    if not is_superuser(conn):
+        return
+    _hold_schemas(conn, "by_name", _listed(names))
+    if side == "reader":
+        return
+    try:
+        lock_briefly(conn, [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in names], "ROW EXCLUSIVE")
+    except (pg.UndefinedTable, pg.WrongObjectType):
+        raise GaveWay("it was dropped or renamed just now", todo="nothing: this part is tried again") from None
 
 
 def hold_schemas(conn: Session, oids: Iterable[int]) -> None:
     """Keeps the names of the schemas that these relations and their partitions are in, until the transaction ends: no
     lock on a table keeps its schema from being renamed, and another table, or a view, from being found under its name.
     GaveWay where somebody is renaming one. Only a superuser may lock rows of a catalog."""
-    if not is_superuser(conn):
-        return
+    if is_superuser(conn):
+        _hold_schemas(conn, "by_oid", {"oids": sorted(set(oids))})
+
+
+def _hold_schemas(conn: Session, which: Literal["by_oid", "by_name"], args: Mapping[str, object]) -> None:
     try:
-        conn.execute(_Q["hold_schemas"], [sorted(set(oids))])
+        conn.execute(sql.SQL(_Q["hold_schemas"]).format(relations=sql.SQL(_Q[which])), args)
     except (pg.LockNotAvailable, pg.SerializationFailure):
         raise GaveWay("its schema is being altered just now", todo="nothing: this part is tried again") from None
+
+
+def _listed(names: Iterable[Name]) -> dict[str, list[str]]:
+    listed = list(names)
+    return {"schemas": [schema for schema, _ in listed], "names": [name for _, name in listed]}
 
 
 def may_more(role: str, taken_by: Iterable[str]) -> str:

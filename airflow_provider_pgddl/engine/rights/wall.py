@@ -5,7 +5,8 @@ session's authorization can be changed (C28). It is made for one call, in the tr
 can see it before that, let alone replace it, and nothing of theirs runs between its making and the call.
 
 Code behind the wall shares our session. What it could leave there is taken away before the next statement of ours:
-settings, prepared statements under our own names; or, temporary objects and deferred triggers, ends the transaction."""
+settings, prepared statements under our own names; or, temporary objects and deferred triggers, ends the transaction.
+So does what it did elsewhere while we had triggers silenced."""
 
 from __future__ import annotations
 
@@ -83,13 +84,15 @@ def _made(conn: Session, role: str, kind: str, body: str) -> Iterator[sql.Identi
         become = sql.SQL("SELECT pg_catalog.set_config('role', {}, true)")
         steps = [become.format(sql.Literal(role)), make, become.format(sql.Literal(own))]
         conn.execute(sql.SQL("; ").join(steps))
+    before = _silenced(conn) if "replica" in values else None
     try:
         yield wall
     finally:
         # They outlive a rollback, and code may have put others in the place of ours.
         conn._prepared.clear()
+    after = _silenced(conn) if before is not None else None
     conn.execute(sql.SQL("; ").join([sql.SQL(_Q["drop"]).format(wall=wall), sql.SQL(_Q["forget"])]))
-    left = conn.execute(_Q["left"]).fetchone() or _deferred(conn)
+    left = conn.execute(_Q["left"]).fetchone() or _deferred(conn) or _unseen(before, after)
     pin(conn)
     conn.execute(_Q["put_back"], [names, values])
     if left is not None:
@@ -97,6 +100,21 @@ def _made(conn: Session, role: str, kind: str, body: str) -> Iterator[sql.Identi
             f"code that runs as {role} has left {left[0]} in the session; nothing of it was committed",
             todo=f"change that code, or name the role in the pipeline file: trusted_roles: [{role}]",
         )
+
+
+def _silenced(conn: Session) -> tuple[set[str], int | None]:
+    row = conn.execute(_Q["silenced"]).fetchone()
+    assert row is not None
+    return set(row[0]), row[1]
+
+
+def _unseen(before: tuple[set[str], int | None] | None, after: tuple[set[str], int | None] | None) -> tuple[str] | None:
+    """What code has done while the replica role, which is for our own rows, has kept everybody's triggers from it."""
+    if before is None or after is None:
+        return None
+    if written := sorted(after[0] - before[0]):
+        return (f"rows in {written[0]} without the triggers and foreign keys of that table",)
+    return ("DDL that no event trigger has seen",) if after[1] != before[1] else None
 
 
 def _deferred(conn: Session) -> tuple[str] | None:

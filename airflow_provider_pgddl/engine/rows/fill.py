@@ -192,6 +192,8 @@ class FillPart:
     fence: Fence
     tables: tuple[tuple[int, Plan], ...]
     limit: int
+    fenced: bool = False
+    """As of `Replica`."""
 
 
 def fill_part(part: FillPart) -> Filled:
@@ -200,6 +202,7 @@ def fill_part(part: FillPart) -> Filled:
     source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose=FILL, pipeline=part.pipeline, token=token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
-    tables = [sql.Identifier(plan.schema, plan.name) for _, plan in part.tables]
-    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot, tables):
+    with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot):
+        relations = [(plan.source, plan) for _, plan in part.tables]
+        foreign_code.lock(source, relations, "reader", fenced=part.fenced)
         return fill_tables(source, target, part.pipeline, part.tables, part.limit, part.fence)

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.checksums import Sides, compare_range
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
@@ -44,10 +44,10 @@ def compare_part(part: Part) -> list[RangeResult]:
     copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
     watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
     plans = {s.plan.oid: s.plan for _, s in part.ranges}.values()
-    tables = [sql.Identifier(plan.schema, plan.name) for plan in plans]
     compared = list[RangeResult]()
     # Who waits for one of the tables waits behind the window, too, which gives way by itself.
-    with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot, tables):
+    with suppress(GaveWay), source, copy, watcher, at_snapshot(source, watcher, copy, part.snapshot):
+        foreign_code.lock(source, [(plan.source, plan) for plan in plans], "reader")
         compare_ranges(source, copy, part.ranges, part.seconds, compared, part.apart)
     return compared
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from psycopg import errors as pg
@@ -90,6 +90,8 @@ class Replica:
     in_place: bool
     receive: Callable[[], None] | None = None
     """Where a slot fills the change logs: brings them, on the target, to what the source has committed by now."""
+    fenced: bool = False
+    """Whether a session of ours holds all tables against writers, in mode EXCLUSIVE."""
 
 
 def logs_of(replica: Replica) -> Logs:
@@ -159,16 +161,16 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0)
         # Their present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped
         # by drift, and of one that has just been dropped drift says so.
         rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
-        live = [(sql.Identifier(schema, name), plans[oid]) for oid, schema, name, _, _ in rows]
+        live = [(replace(plans[oid], schema=schema, name=name).source, plans[oid]) for oid, schema, name, _, _ in rows]
         try:
-            foreign_code.lock(replica.source, live, "reader", wait)
+            foreign_code.lock(replica.source, live, "reader", wait, fenced=replica.fenced)
         except Busy as busy:
             front = holders(replica.watcher, replica.pipeline, ["AccessExclusiveLock"])
             raise Busy(f"{busy.what}{front}", todo=busy.todo) from None
         except (pg.UndefinedTable, pg.InvalidSchemaName):  # between the question and the lock
             raise GaveWay("a table was dropped or renamed just now", todo="nothing: this is tried again") from None
         if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
-            guarded = [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer]
+            guarded = [(plan.copy_only, plan) for plan in plans.values() if plan.keepers.writer]
             foreign_code.lock(replica.source, guarded, "writer")
 
 

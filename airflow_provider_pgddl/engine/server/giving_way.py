@@ -158,17 +158,14 @@ def lock_briefly(
 
 
 @contextmanager
-def at_snapshot(
-    source: Session, watcher: Session, target: Session, snapshot: str, tables: Sequence[sql.Identifier]
-) -> Iterator[None]:
-    """A transaction at a window's exported snapshot, in which `tables` are locked without waiting, and let go of as
+def at_snapshot(source: Session, watcher: Session, target: Session, snapshot: str) -> Iterator[None]:
+    """A transaction at a window's exported snapshot. Tables that are locked in it, without waiting, are let go of as
     soon as somebody waits for them. No relation is replaced under the snapshot: the window's own locks keep everybody
     out."""
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         source.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         with Watch(source, watcher, target) as watch:
-            lock_briefly(source, tables)
             yield
         watch.check()
 
@@ -182,6 +179,7 @@ class Patience:
     def __init__(self, limit: float, say: Callable[[str], None] | None = None, let_wait: float = 0.0):
         self._limit, self._say, self._let_wait = limit, say, let_wait
         self._times, self._share, self._said = 0, 1, 0.0
+        self.at_peace = True  # nothing has given way so far
         self.begin()
 
     def begin(self) -> None:
@@ -217,6 +215,7 @@ class Patience:
             waited += min(self.effort.wait, ASKED_FOR)
         else:
             self._share = min(self._share * 2, SMALLEST)
+        self.at_peace = False
         self._times += 1
         self._all += 1
         self._why = error.what

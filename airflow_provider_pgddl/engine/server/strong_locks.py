@@ -64,8 +64,9 @@ def lock_unseen(conn: Session, relations: Sequence[tuple[str, str]], timeout: fl
 
 
 def lock_statement(relations: Iterable[tuple[str, str]], mode: str) -> sql.Composed:
-    """LOCK TABLE of these (schema, name), sorted."""
-    names = sql.SQL(", ").join(sql.Identifier(*name) for name in sorted(set(relations)))
+    """LOCK TABLE of these (schema, name), sorted, and of nothing else: neither what inherits from them nor their
+    partitions."""
+    names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in sorted(set(relations)))
     return sql.SQL("LOCK TABLE {} IN {} MODE").format(names, sql.SQL(mode))
 
 

@@ -25,13 +25,47 @@ CROSS JOIN LATERAL (
 ) p(power)
 WHERE r.rolname = ANY(%s::name[])
 
--- name: owners
--- Who owns each of these tables and its partitions, at any depth.
-SELECT r.oid, pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_userbyid(c.relowner)::text)
-FROM unnest(%s::oid[]) r(oid)
-CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+-- name: standing
+-- Of each of these relations, with its partitions: name, owners, those of them that are not trusted (a superuser is a member of every
+-- role), whether it may have rules, triggers or foreign keys, and whether anything on it refers to a function, an operator or a type
+-- of a user's, or calls a function of the server's that does more than tell the time: the others need no walk.
+SELECT r.oid, r.schema, r.name, pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_userbyid(c.relowner)::text),
+       pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_userbyid(c.relowner)::text)
+           FILTER (WHERE pg_catalog.pg_get_userbyid(c.relowner) <> ALL(%(trusted)s::name[])
+                         AND NOT pg_catalog.pg_has_role(c.relowner, current_user, 'MEMBER')),
+       bool_or(c.relhasrules OR c.relhastriggers),
+       bool_or(EXISTS (
+           SELECT FROM (
+               SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, t.relid
+               UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid
+               UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
+               UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid
+               UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, s.oid FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid = t.relid
+           ) own(classid, objid)
+           JOIN pg_catalog.pg_depend d ON d.classid = own.classid AND d.objid = own.objid AND d.refobjid >= 16384
+           WHERE d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
+                                  'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_opfamily'::pg_catalog.regclass,
+                                  'pg_catalog.pg_type'::pg_catalog.regclass))
+           OR EXISTS (
+           SELECT FROM (
+               SELECT d.adbin::text FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
+               UNION ALL SELECT k.conbin::text FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid AND k.contype = 'c'
+           ) e(expression)
+           WHERE e.expression ~ pg_catalog.format(':funcid (?!(%%s|%%s) )',
+               'pg_catalog.now()'::pg_catalog.regprocedure::oid, 'pg_catalog.nextval(pg_catalog.regclass)'::pg_catalog.regprocedure::oid)))
+FROM ({relations}) r(oid, schema, name)
+CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
 JOIN pg_catalog.pg_class c ON c.oid = t.relid
-GROUP BY r.oid
+GROUP BY r.oid, r.schema, r.name
+
+-- name: by_oid
+SELECT c.oid, n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: by_name
+SELECT c.oid, n.nspname, c.relname FROM unnest(%(schemas)s::name[], %(names)s::name[]) k(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
 
 -- name: anybody
 -- Whether a role that is not trusted owns a relation, a function or a type in this database: where none does, there is nothing to
@@ -45,35 +79,14 @@ SELECT EXISTS (
     JOIN pg_catalog.pg_roles r ON r.oid = o.owner
     WHERE r.rolname <> ALL(%s::name[]) AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'))
 
--- name: reaching
--- Which of these tables have, with their partitions, anything that refers to a function, an operator or a type of a user's: the
--- others need no walk.
-SELECT DISTINCT t.root
-FROM (
-    SELECT r.oid, t.relid FROM unnest(%s::oid[]) r(oid)
-    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
-) t(root, relid)
-CROSS JOIN LATERAL (
-    SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, t.relid
-    UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid
-    UNION ALL SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
-    UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid FROM pg_catalog.pg_constraint c WHERE c.conrelid = t.relid
-    UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, s.oid FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid = t.relid
-) own(classid, objid)
-WHERE EXISTS (
-    SELECT FROM pg_catalog.pg_depend d WHERE d.classid = own.classid AND d.objid = own.objid AND d.refobjid >= 16384
-      AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
-                           'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_opfamily'::pg_catalog.regclass,
-                           'pg_catalog.pg_type'::pg_catalog.regclass))
-
 -- name: foreign_code
 -- What of roles that are not trusted can run where these tables, or their partitions, are read or written: by table, in what (kind
 -- and name), whose it is, and what it is. Down from what belongs to a table over pg_depend to functions, whose owners decide: what
 -- they call in their turn runs with the same rights. A domain counts with any CHECK or none, for its owner can add one at any
 -- time, and no lock on the tables keeps that out. Nothing that initdb made (below 16384) reaches what users made.
-WITH RECURSIVE tree(root, relid) AS MATERIALIZED (
+WITH RECURSIVE tree(root, relid) AS MATERIALIZED (  -- of a level, else the planner takes them for a thousand and makes room for millions
     SELECT r.oid, t.relid FROM unnest(%(oids)s::oid[]) r(oid)
-    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
 ), reached(root, kind, what, classid, objid, nested) AS (
     SELECT start.*, false FROM (
         SELECT t.root, CASE WHEN a.attgenerated <> '' THEN 'generated column' ELSE 'default' END, a.attname::text,
@@ -177,7 +190,7 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
 SELECT DISTINCT e.root, e.kind, e.what, o.rolname, 'function ' || p.oid::pg_catalog.regprocedure::text, false
 FROM (
     SELECT r.oid, t.relid, c.relowner FROM unnest(%(oids)s::oid[]) r(oid)
-    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
     JOIN pg_catalog.pg_class c ON c.oid = t.relid
 ) t(root, relid, owner)
 JOIN pg_catalog.pg_roles o ON o.oid = t.owner
@@ -200,18 +213,6 @@ WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalo
        OR p.oid < 16384 AND p.provolatile = 's' AND p.proname ~ '^(pg_|lo_|current_setting$)|_to_xml'
        OR p.oid < 16384 AND p.provolatile = 'v' AND p.proname <> ALL ('{nextval,currval,lastval,random,random_normal,clock_timestamp,timeofday,gen_random_uuid,uuidv4,uuidv7}'))
 
--- name: kept_by_others
--- Which of these relations (by any number) belong, with their partitions, to another than this role; '' is one that is trusted.
-SELECT DISTINCT k.id
-FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[], %(roles)s::name[]) k(id, schema, name, role)
-JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
-JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname = k.name
-CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
-JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_roles o ON o.oid = c.relowner
-WHERE CASE WHEN k.role = '' THEN o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper
-                                 AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
-           ELSE o.rolname <> k.role END
-
 -- name: traps
 -- What writing to these copies (by any number) would set off that no window keeps from it: rules; and on those in place, which have
 -- none of ours and where nothing is silenced, triggers, and foreign keys to them, whose actions fire triggers of other tables.
@@ -220,7 +221,7 @@ WITH copies AS (
     FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
-    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
 )
 SELECT c.id, pg_catalog.format('rule %%I on %%s', w.rulename, c.relid::pg_catalog.regclass)
 FROM copies c JOIN pg_catalog.pg_rewrite w ON w.ev_class = c.relid AND w.ev_enabled <> 'D'
@@ -237,8 +238,8 @@ WHERE c.in_place
 -- name: hold_schemas
 SELECT n.oid FROM pg_catalog.pg_namespace n
 WHERE n.oid = ANY (ARRAY(
-    SELECT c.relnamespace FROM unnest(%s::oid[]) r(oid)
-    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p) t(relid)
+    SELECT c.relnamespace FROM ({relations}) r(oid, schema, name)
+    CROSS JOIN LATERAL (SELECT r.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
     JOIN pg_catalog.pg_class c ON c.oid = t.relid))
 FOR KEY SHARE NOWAIT
 

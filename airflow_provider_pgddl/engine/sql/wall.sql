@@ -37,6 +37,21 @@ SELECT {wall}()
 -- name: drop
 DROP FUNCTION IF EXISTS {wall}()
 
+-- name: silenced
+-- In the replica role: what this transaction may have written to of that which has triggers, foreign keys or rules, none of which fire
+-- then; and how many rows of catalogs it has changed, where an event trigger would have told of DDL.
+SELECT ARRAY(
+    SELECT l.relation::pg_catalog.regclass::text FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'relation' AND l.pid = pg_catalog.pg_backend_pid() AND l.granted
+      AND l.mode <> ALL ('{AccessShareLock,RowShareLock,ShareLock,ShareUpdateExclusiveLock}')
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+      AND (EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = l.relation AND t.tgenabled IN ('O', 'R'))
+           OR EXISTS (SELECT FROM pg_catalog.pg_rewrite w WHERE w.ev_class = l.relation AND w.ev_type <> '1'
+                                                            AND w.ev_enabled IN ('O', 'R')))),
+    (SELECT sum(c.n_tup_ins + c.n_tup_upd + c.n_tup_del) FROM pg_catalog.pg_stat_xact_sys_tables c
+     WHERE c.relname !~ '^pg_(largeobject|statistic)' AND c.schemaname <> 'pg_toast'
+       AND EXISTS (SELECT FROM pg_catalog.pg_event_trigger e WHERE e.evtenabled IN ('O', 'R')))
+
 -- name: forget
 -- Nothing in here can be looked up in a place that the code behind the wall chooses: these are commands, not functions. The
 -- query of a cursor WITH HOLD would run at the commit, as us.

@@ -71,11 +71,11 @@ def run(context: Context) -> StageResult:
 def _ingest(context: Context) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
-    replica, take, border = context.replica, context.log_rows, context.border()
+    replica, border = context.replica, context.border()
     keys, said = 0, time.monotonic()
 
     def attempt(effort: Effort) -> Window:
-        return window(replica, tables, fill=0, take=effort.of(take), effort=effort)
+        return window(replica, tables, fill=0, take=context.part_of_log(effort), effort=effort)
 
     while True:
         border.wait()

@@ -178,9 +178,11 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[Session | N
         if closed := list(tables) if kind == "read_only" else keyless:
             stack.enter_context(_closed(context, closed))
         if kind == "lock":
-            yield stack.enter_context(_held(context, tables, "EXCLUSIVE"))
+            held = stack.enter_context(_held(context, tables, "EXCLUSIVE"))
+            stack.enter_context(context.tables_fenced())
+            yield held
         elif keyless:
-            yield stack.enter_context(_held(context, keyless, "SHARE"))
+            yield stack.enter_context(_held(context, keyless, "SHARE ROW EXCLUSIVE"))
         else:
             yield None
 
@@ -259,11 +261,11 @@ def fenced_relations(source: Session, tables: Sequence[TableRow]) -> list[tuple[
 
 
 def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: LiteralString) -> None:
-    """EXCLUSIVE and SHARE let readers, and our own windows, go on."""
+    """EXCLUSIVE lets readers, and our own windows, go on. SHARE ROW EXCLUSIVE, for tables that no window reads, keeps
+    indexes out as well."""
     session.execute("BEGIN")
     try:
-        names = [(t.schema, t.name) for t in tables]
-        lock_all(session, names, mode, context.pipeline.swap.lock_timeout)
+        lock_all(session, fenced_relations(context.source, tables), mode, context.pipeline.swap.lock_timeout)
     except pg.Error:
         session.rollback()
         raise
