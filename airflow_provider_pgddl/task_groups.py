@@ -38,8 +38,8 @@ def lifecycle(
 
     Tasks before the gate go on without tables that are blocked, and the gate closes for them. A table that is blocked
     behind the gate fails verify (on_blocked). A swap that is done but left something to a person, such as a foreign key
-    that rows violate, is shown as skipped, and cleanup goes on. The gate is deferrable, which takes a triggerer, unless
-    its mode is given.
+    that rows violate, is shown as skipped, and cleanup goes on. So is cleanup while a way back lives (`swap.way_back`).
+    The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
@@ -56,7 +56,9 @@ def lifecycle(
             verify := PgddlVerifyOperator(task_id="verify", **behind),
             PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
             # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
-            cleanup := PgddlCleanupOperator(task_id="cleanup", trigger_rule="none_failed_min_one_success", **behind),
+            cleanup := PgddlCleanupOperator(
+                task_id="cleanup", trigger_rule="none_failed_min_one_success", **{**behind, "on_blocked": "skip"}
+            ),
         )
         verify >> cleanup
     return group

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.commands.way_back import way_back_file
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -64,6 +65,9 @@ class Ways:
         self.back.content = way_back_of(load_pipeline(self.there.content)).to_json()
 
     def equal(self) -> None:
+        for one in (self.there, self.back):
+            stages.status(load_pipeline(one.content), one.source, one.target)
+            metrics.text(load_pipeline(one.content), one.source, one.target)
         assert [str(d) for d in differences(self.old, self.new)] == []
 
     def alike(self) -> None:

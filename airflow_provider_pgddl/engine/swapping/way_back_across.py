@@ -186,7 +186,8 @@ def begin(context: Context) -> None:
             f"pipeline {context.name!r} is the way back of {found.of!r}, which has not cut over",
             todo=f"run stage swap of {found.of} first; until then there is nothing to go back from",
         )
-    if change_log.captured_roots(context.target, str(found.of)):
+    of = str(found.of)
+    if change_log.captured_roots(context.target, of) or ddl_log.is_on(context.target, of):
         raise Retry(
             f"the swap of pipeline {found.of!r} has not ended its capture yet",
             todo=f"run stage swap of {found.of} again, which does what is left",
@@ -300,9 +301,11 @@ def _refuse_taken(context: Context, name: str) -> None:
 
 def _forget_former_keys(context: Context, births: Births) -> None:
     """What an earlier run of it, which is over, has kept by key."""
-    found = births.find()
-    for table in Journal(context.source, births.pipeline).tables.of(found.run) if found else ():
+    found, journal = births.find(), Journal(context.source, births.pipeline)
+    tables = journal.tables.of(found.run) if found else []
+    for table in tables:
         forget_keys(context.source, table)
+    journal.tables.set_state("cleaned", [t.id for t in tables])
 
 
 def _capture(back: Context, tables: Sequence[Name]) -> None:
