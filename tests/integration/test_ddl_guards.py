@@ -752,7 +752,7 @@ def test_an_index_that_became_another_after_a_schema_sync_had_built_it_and_died(
         raise psycopg.OperationalError("the connection is lost")
 
     with monkeypatch.context() as dying:
-        dying.setattr(schema_sync, "settle_built", die)
+        dying.setattr(schema_sync, "reconcile_built", die)
         assert pipeline.refused("schema_sync").retryable
     execute(pipeline.source, "DROP INDEX public.by_note; CREATE INDEX by_note ON public.orders (note DESC, id)")
     assert not pipeline.run("schema_sync").blocked

@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
-from airflow_provider_pgddl.engine.journal.tables import TableRow, Tables
+from airflow_provider_pgddl.engine.journal.tables import TableJournal, TableRow
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.rows.chunks import ShareDone
@@ -1166,7 +1166,7 @@ def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, monkey
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(Tables, "add", kill)
+        dying.setattr(TableJournal, "add", kill)
         with pytest.raises(Killed):
             move.run("setup")
     do(

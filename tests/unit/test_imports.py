@@ -56,3 +56,15 @@ def test_what_moves_and_compares_rows_on_an_executor_needs_neither_parsers_nor_a
     code = f"import sys; from {module} import {name}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_class_has_its_name_for_itself() -> None:
+    """One word for one thing: two classes of one name are one, or are told apart. The demo shares nothing with the
+    engine, so that it can compare."""
+    defined: dict[str, list[str]] = {}
+    for module, file in _modules().items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and ".demo." not in module:
+                defined.setdefault(node.name, []).append(module)
+    assert len(defined) > 200
+    assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}

@@ -19,9 +19,9 @@ from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, pars
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 
-Group = Literal["secure", "trigger", "switch", "foreign key", "told", "right"]
+DefinitionGroup = Literal["secure", "trigger", "switch", "foreign key", "told", "right"]
 # A grant before its policies would show what the source hides.
-ORDER: tuple[Group, ...] = ("secure", "trigger", "switch", "foreign key", "told", "right")
+ORDER: tuple[DefinitionGroup, ...] = ("secure", "trigger", "switch", "foreign key", "told", "right")
 DefinitionKey = tuple[str, Name, str]
 
 _ROW_SECURITY = {
@@ -32,7 +32,7 @@ _BEYOND = {"EVENT TRIGGER", "PUBLICATION", "SUBSCRIPTION", "DATABASE", "EXTENSIO
 _ALWAYS = ("AT_EnableAlwaysTrig", "AT_EnableReplicaTrig")
 
 
-def group_of(event: DdlEvent) -> Group | None:
+def group_of(event: DdlEvent) -> DefinitionGroup | None:
     """None for what is left out."""
     if event.phase == "foreign_key":
         return "foreign key"

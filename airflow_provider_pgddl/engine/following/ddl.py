@@ -29,7 +29,7 @@ from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
-from airflow_provider_pgddl.engine.following.reconcile import settle
+from airflow_provider_pgddl.engine.following.reconcile import reconcile
 from airflow_provider_pgddl.engine.following.sequences import in_reach
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -87,7 +87,7 @@ def follow_ddl(context: Context, *, look: bool = False) -> None:
             seen = _patient_look(lambda: _read(context, look=True))
             applied += _apply(context)  # no plan may be ahead of what its copy has become
         if seen is not None and context.moves_rows:
-            settle(context, seen.tables, seen.schemas, again=applied > 0 or not context.looked)
+            reconcile(context, seen.tables, seen.schemas, again=applied > 0 or not context.looked)
             context.looked = True
             if context.job.tables is None and not context.in_place:
                 take_in_late_tables(context, seen.names, seen.tables)
@@ -120,7 +120,7 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
 def _settle_as_it_is(context: Context) -> None:
     """Where nobody captures DDL, a change is met by looking at the tables."""
     seen = _patient_look(lambda: _look_now(context))
-    settle(context, seen.tables, seen.schemas, again=not context.looked)
+    reconcile(context, seen.tables, seen.schemas, again=not context.looked)
     context.looked = True
 
 
@@ -188,7 +188,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownDdl:
     """What the snapshot of the dump shows: events that are in it, every relation's first version, the tables."""
 
     read: ddl_log.Read
@@ -197,13 +197,13 @@ class Shown:
     schemas: Schemas
 
 
-def read_shown(context: Context, source: Session) -> Shown:
+def read_shown(context: Context, source: Session) -> ShownDdl:
     """Inside the dump's own transaction, so at its very snapshot. Retry where a table is altered just now."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
     seen = _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
-    return Shown(read, ddl_log.describe_relations(source, catalog.all_relations(source)), seen.tables, seen.schemas)
+    return ShownDdl(read, ddl_log.describe_relations(source, catalog.all_relations(source)), seen.tables, seen.schemas)
 
 
 @contextmanager
@@ -238,7 +238,7 @@ def _more(context: Context, source: Session, position: str | None) -> list[Captu
     return [event for event in read.events if event["id"] not in known]
 
 
-def record_shown(context: Context, shown: Shown) -> None:
+def record_shown(context: Context, shown: ShownDdl) -> None:
     """From here on the pipeline follows what the snapshot does not show."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     record(context, ddl, shown.read, shown=True)
@@ -246,7 +246,7 @@ def record_shown(context: Context, shown: Shown) -> None:
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
-    settle(context, shown.tables, shown.schemas, again=False)
+    reconcile(context, shown.tables, shown.schemas, again=False)
 
 
 def transport(context: Context) -> ddl_log.Transport:

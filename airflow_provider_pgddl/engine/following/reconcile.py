@@ -71,7 +71,7 @@ class Look:
         return self.evaluated.verdict
 
 
-def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, again: bool) -> None:
+def reconcile(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, again: bool) -> None:
     """Brings what has changed in line; `seen` are the source's tables under the snapshot that the applied DDL reaches,
     and `schemas` what was read of them there.
 
@@ -101,7 +101,7 @@ def settle(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, aga
     migrate(context, staying, seen, schemas)
     verdicts: dict[Name, Recorded] = {}
     for table, look in look_at(context, staying, seen, schemas):
-        verdict = _settle(context, table, look, again=again)
+        verdict = _reconcile(context, table, look, again=again)
         if verdict is not None:
             verdicts[table.schema, table.name] = verdict
     if verdicts:
@@ -153,7 +153,7 @@ def _refuse_unusable(table: TableRow, evaluated: Evaluated) -> None:
             )
 
 
-def settle_built(context: Context, tables: Sequence[TableRow]) -> None:
+def reconcile_built(context: Context, tables: Sequence[TableRow]) -> None:
     """Tables whose keys and indexes have just been built: judged with them, and followed by windows from here on where
     that finds no mismatch. One that was changed meanwhile, on either side, is looked at before its first window."""
     seen = catalog.describe(context.source, [t.oid for t in tables], context.trigger_names)
@@ -224,7 +224,7 @@ def _fresh(
     )  # fmt: skip
 
 
-def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
     """What is to be recorded as the verdict; None where that is done, together with the plan."""
     if context.in_place and (look.now.schema, look.now.name) != (table.schema, table.name):
         why = f"was renamed to {look.now.qualified}, which a rewrite cannot follow: rename it back"
@@ -237,7 +237,7 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
     if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
         return recorded(look.evaluated, *missing)
     if look.now.key is None:
-        return _settle_keyless(context, table, look, again=again)
+        return _reconcile_keyless(context, table, look, again=again)
     if drift(table.version, table.physical, look.now) or look.lost_track:
         _follow_source(context, table, look)
         return None
@@ -253,7 +253,7 @@ def _settle(context: Context, table: TableRow, look: Look, *, again: bool) -> Re
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
 
-def _settle_keyless(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
+def _reconcile_keyless(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
     """Its copy holds no row before the swap, so whatever became of either side asks for a new plan at most."""
     known = (table.plan, table.version, table.physical, table.copy_physical)
     if known != (look.fresh.plan, look.fresh.version, look.fresh.physical, look.fresh.copy_physical):

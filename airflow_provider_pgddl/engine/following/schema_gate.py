@@ -43,7 +43,7 @@ STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownVerdict:
     """What blocks a table now, and how the next stage settles it by itself; None where a person has to."""
 
     findings: tuple[SchemaFinding, ...]
@@ -122,7 +122,7 @@ def _recording(conn: Session, fence: Fence | None) -> AbstractContextManager[obj
 
 def evaluate_and_record(
     pipeline: Pipeline, source: Session, journal: Journal, rows: Sequence[TableRow], fence: Fence | None = None
-) -> tuple[dict[Name, Evaluated], dict[Name, Shown]]:
+) -> tuple[dict[Name, Evaluated], dict[Name, ShownVerdict]]:
     """Compares these tables as they are now, and records the verdicts. Returns what was compared, and of blocked
     tables what blocks them."""
     started = time.monotonic()
@@ -130,7 +130,7 @@ def evaluate_and_record(
     now = catalog.describe(source, [t.oid for t in rows], change_log.capture_names(pipeline.pipeline))
     known = journal.schema.statuses()
     verdicts: dict[Name, Recorded] = {}
-    shown: dict[Name, Shown] = {}
+    shown: dict[Name, ShownVerdict] = {}
     for table in rows:
         name = (table.schema, table.name)
         there = now.get(table.oid)
@@ -148,7 +148,7 @@ def evaluate_and_record(
         if verdict[0] == "mismatch":
             # What came after it was stopped may be captured DDL that no stage has read yet: no gate stops it for that.
             old = _that_stand(known[name], verdict[1]) if drifts else verdict[1]
-            shown[name] = Shown(tuple(verdict[1]), _how_settled(found[name], old, there))
+            shown[name] = ShownVerdict(tuple(verdict[1]), _how_settled(found[name], old, there))
             if shown[name].settled == UNREAD:
                 continue
             verdict = ("mismatch", old, *verdict[2:])
@@ -177,7 +177,7 @@ def _that_stand(row: StatusRow, findings: Iterable[SchemaFinding]) -> list[Schem
     return [f for f in findings if f.severity != "mismatch" or (f.kind, f.column, f.what) in known]
 
 
-def _show(reports: dict[str, TableReport], now: Mapping[Name, Shown], *, passing: bool) -> None:
+def _show(reports: dict[str, TableReport], now: Mapping[Name, ShownVerdict], *, passing: bool) -> None:
     """What these tables differ in now. Those that a stage settles do not close the gate where they are `passing`; the
     journal has them as blocked, and no row is written to them before."""
     for name, of in now.items():

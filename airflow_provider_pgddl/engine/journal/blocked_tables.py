@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
-from airflow_provider_pgddl.engine.journal.section import Section
-from airflow_provider_pgddl.engine.journal.tables import Tables
+from airflow_provider_pgddl.engine.journal.section import JournalSection
+from airflow_provider_pgddl.engine.journal.tables import TableJournal
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, stopped
 
@@ -34,8 +34,8 @@ class _StuckEvent:
     config: dict[str, Any]
 
 
-class BlockedTables(Section):
-    def __init__(self, tables: Tables, schema: SchemaJournal):
+class BlockedTables(JournalSection):
+    def __init__(self, tables: TableJournal, schema: SchemaJournal):
         super().__init__(tables.conn, tables.pipeline)
         self._tables, self._schema = tables, schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _TableBytes:
     bytes: int
 
 
-class Chunks(Section):
+class Chunks(JournalSection):
     def left(self, ids: Sequence[int]) -> dict[int, ChunksLeft]:
         """Per table that has any chunks, done or not."""
         return {left.table_id: left for left in self._rows(ChunksLeft, "chunks_left", [list(ids)])}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.decision import WITHIN_REBUILT
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.model.names import Name
 
 # Why a statement needs nothing of its own any more.
@@ -44,7 +44,7 @@ class _Touched:
     resolved: bool
 
 
-class DdlHistory(Section):
+class DdlHistory(JournalSection):
     def statements_about(self, run: int, oid: int) -> list[AppliedStatements]:
         """Of every applied event that a relation of the source is in; without those that found a column of the same
         name on the target."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 
 REPLACED = "a later dump took its place"  # so it needs nothing of its own any more
 
@@ -45,7 +45,7 @@ class _StatusCount:
     count: int
 
 
-class DumpEvents(Section):
+class DumpEvents(JournalSection):
     def to_apply(self, run: int, phases: Sequence[str]) -> list[EventRow]:
         """What waits for its stage."""
         return self._rows(EventRow, "events_to_apply", [self.pipeline, run, list(phases)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.model.names import Name
 
 
@@ -26,7 +26,7 @@ class _Refreshed:
     names: list[list[str]]
 
 
-class Finishes(Section):
+class Finishes(JournalSection):
     def last(self, run: int) -> Finish | None:
         return self._row(Finish, "finish", [self.pipeline, run])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class FollowUp:
     failed: str | None
 
 
-class FollowUps(Section):
+class FollowUps(JournalSection):
     def add(self, run: int, statement: str) -> None:
         self._write("insert_follow_up", [self.pipeline, run, statement])
 

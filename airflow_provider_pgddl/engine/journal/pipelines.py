@@ -18,9 +18,9 @@ from airflow_provider_pgddl.engine.journal.dump_events import DumpEvents
 from airflow_provider_pgddl.engine.journal.finishes import Finishes
 from airflow_provider_pgddl.engine.journal.follow_ups import FollowUps
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.journal.stage_runs import StageRuns
-from airflow_provider_pgddl.engine.journal.tables import Tables
+from airflow_provider_pgddl.engine.journal.tables import TableJournal
 from airflow_provider_pgddl.engine.journal.verification import Verification
 from airflow_provider_pgddl.engine.journal.ways_back import WaysBack
 from airflow_provider_pgddl.engine.journal.windows import Windows
@@ -51,14 +51,14 @@ def exists(conn: Session) -> bool:
     return bool(row and row[0])
 
 
-class Journal(Section):
+class Journal(JournalSection):
     """The journal of one pipeline over one session; whoever calls decides on transactions."""
 
     def __init__(self, conn: Session, pipeline: str):
         super().__init__(conn, pipeline)
         self._exists = False
         self._run: int | None = None
-        self.tables = Tables(conn, pipeline)
+        self.tables = TableJournal(conn, pipeline)
 
     # --- sections -----------------------------------------------------------------------------------------------
 

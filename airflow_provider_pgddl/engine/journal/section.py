@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.sql import queries
 T = TypeVar("T")
 
 
-class Section:
+class JournalSection:
     """One subject of the journal; whoever calls decides on transactions."""
 
     _Q: ClassVar[dict[str, LiteralString]] = queries("journal")

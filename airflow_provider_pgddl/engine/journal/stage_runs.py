@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -40,7 +40,7 @@ def stage_result(conn: Session, job_id: str) -> dict[str, Any] | None:
     return row[0] if row else None
 
 
-class StageRuns(Section):
+class StageRuns(JournalSection):
     def start(self, job_id: str, run: int, stage: str, token: int) -> None:
         self._write("start_stage", [job_id, self.pipeline, run, stage, token])
 

@@ -10,7 +10,7 @@ from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
@@ -57,7 +57,7 @@ def _table_row(*, plan: dict[str, Any], removed_columns: Iterable[str], **column
     return TableRow(plan=Plan.from_json(plan), removed_columns=tuple(removed_columns), **columns)
 
 
-class Tables(Section):
+class TableJournal(JournalSection):
     def __init__(self, conn: Session, pipeline: str):
         super().__init__(conn, pipeline)
         # Where rows are moved: whose each table and its copy are, as a stage has found them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.model.ranges import Bound
 
 
@@ -43,7 +43,7 @@ class _TakenRange:
     last_no: int
 
 
-class Verification(Section):
+class Verification(JournalSection):
     def add(self, job: str, ranges: Iterable[tuple[int, int, Bound | None, Bound | None]]) -> None:
         """(table id, number, low, high)"""
         rows = [

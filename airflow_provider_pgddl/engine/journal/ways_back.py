@@ -9,8 +9,8 @@ from typing import Any
 from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
-from airflow_provider_pgddl.engine.journal.section import Section
-from airflow_provider_pgddl.engine.journal.tables import TableRow, Tables
+from airflow_provider_pgddl.engine.journal.section import JournalSection
+from airflow_provider_pgddl.engine.journal.tables import TableJournal, TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table, fingerprint
 
@@ -48,8 +48,8 @@ def _reverse(
     return Reverse(table_id, row, facts, foreign_keys, silenced)
 
 
-class WaysBack(Section):
-    def __init__(self, tables: Tables):
+class WaysBack(JournalSection):
+    def __init__(self, tables: TableJournal):
         super().__init__(tables.conn, tables.pipeline)
         self._tables = tables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_pgddl.engine.journal.section import Section
+from airflow_provider_pgddl.engine.journal.section import JournalSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WindowsSummary:
     last: datetime | None
 
 
-class Windows(Section):
+class Windows(JournalSection):
     def add(
         self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime, lsn: str | None = None
     ) -> int:

@@ -15,7 +15,7 @@ SPREAD = ("apply.index_build", "rows.chunks", "rows.fill", "rows.range_compariso
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedOfExecutor:
     """`dsns` are connection strings by the side that they lead to."""
 
     dsns: tuple[tuple[str, str], ...]
@@ -33,7 +33,7 @@ class Seen:
     unable: tuple[tuple[str, str], ...]
 
 
-def look(asked: Asked) -> Seen:
+def look(asked: AskedOfExecutor) -> Seen:
     """Runs in a Spark task."""
     unable = list(_packages()) or list(_routes(asked))
     version = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
@@ -50,7 +50,7 @@ def _packages() -> Sequence[tuple[str, str]]:
     return []
 
 
-def _routes(asked: Asked) -> Sequence[tuple[str, str]]:
+def _routes(asked: AskedOfExecutor) -> Sequence[tuple[str, str]]:
     from airflow_provider_pgddl.engine.errors import PgddlError
     from airflow_provider_pgddl.engine.server.connect import connect
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused
-from airflow_provider_pgddl.engine.parallel.executor_facts import Asked, Seen, look
+from airflow_provider_pgddl.engine.parallel.executor_facts import AskedOfExecutor, Seen, look
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 
@@ -24,7 +24,9 @@ def executors(
     try:
         slots = start(app, workers=workers, settings=settings)
         began = time.time()
-        seen = spread(look, [Asked(tuple(dsns), pipeline)] * slots, workers=workers, app=app, settings=settings)
+        seen = spread(
+            look, [AskedOfExecutor(tuple(dsns), pipeline)] * slots, workers=workers, app=app, settings=settings
+        )
     except PreflightRefused as refused:
         return [], [Finding("error", "executors", "pipeline", None, refused.what, refused.todo)]
     return seen, list(dict.fromkeys(_findings(seen, began, time.time())))

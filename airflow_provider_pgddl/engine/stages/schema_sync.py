@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.failover import note_lost_windows
-from airflow_provider_pgddl.engine.following.reconcile import settle_built
+from airflow_provider_pgddl.engine.following.reconcile import reconcile_built
 from airflow_provider_pgddl.engine.following.source_dump import settled_dump
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
@@ -59,7 +59,7 @@ def run(context: Context) -> StageResult:
         names = {(t.schema, t.name) for t in done} | parts_of(context, done)
         replace_pending(context, dumped, ["index"], but_not=names)
     built = _build(context, tables)
-    settle_built(context, tables)
+    reconcile_built(context, tables)
     follow_what_blocks(context, tables)
     ready = [t for t in context.healthy(context.tables(), "indexed") if t.id in {built.id for built in tables}]
     if context.pipeline.capture.rows == "direct_trigger":
