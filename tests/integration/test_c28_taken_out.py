@@ -91,12 +91,12 @@ def if_not_kept_out(dsn: str, *statements: str) -> None:
 
 def read(conn: Session, known: Plan, role: str) -> None:
     query = sql.SQL("SELECT count(*) FROM {} AS t WHERE t.id > 0").format(known.source)
-    foreign_code.fetch(conn, role, query, ["bigint"])
+    as_owner.fetch(conn, role, query, ["bigint"])
 
 
 def written(conn: Session, known: Plan, statement: str) -> None:
     role = foreign_code.writer_of(conn, known)
-    foreign_code.execute(conn, role, sql.SQL(statement))  # type: ignore[arg-type]
+    as_owner.execute(conn, role, sql.SQL(statement))  # type: ignore[arg-type]
 
 
 # --- what comes while a table is read or written ----------------------------------------------------------------------
@@ -166,7 +166,7 @@ def a_view_takes_its_name(dsn: str, conn: Session) -> None:
         foreign_code.lock(conn, [(known.source, known)], "reader")
         role = foreign_code.reader_of(conn, known)
         if_not_kept_out(dsn, *RENAMED, "CREATE VIEW s.t AS SELECT 1 AS id WHERE m.f(1) > 0")
-        foreign_code.fetch(conn, role, sql.SQL("SELECT count(*) FROM s.t"), ["bigint"])
+        as_owner.fetch(conn, role, sql.SQL("SELECT count(*) FROM s.t"), ["bigint"])
 
 
 def another_table_is_read(dsn: str, conn: Session) -> None:
@@ -298,7 +298,7 @@ def a_cast_comes(dsn: str, conn: Session) -> None:
         foreign_code.lock(conn, [(known.source, known)], "reader")
         role = foreign_code.reader_of(conn, known)
         as_owner(dsn, "CREATE CAST (m.mood AS text) WITH FUNCTION m.told(m.mood)")
-        foreign_code.fetch(conn, role, sql.SQL("SELECT CAST(v AS text) FROM m.e"), ["text"])
+        as_owner.fetch(conn, role, sql.SQL("SELECT CAST(v AS text) FROM m.e"), ["text"])
 
 
 def checks_of_partitions(dsn: str, conn: Session) -> None:

@@ -110,7 +110,7 @@ def _probed_by_us(patch: pytest.MonkeyPatch) -> None:
     def execute(conn: Session, role: str, statement: Any, *reads: Any) -> int:
         return conn.execute(statement).rowcount
 
-    patch.setattr(rewriting.foreign_code, "execute", execute)
+    patch.setattr(rewriting.as_owner, "execute", execute)
 
 
 def _trusted_clients(patch: pytest.MonkeyPatch) -> None:

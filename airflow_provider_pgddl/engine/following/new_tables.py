@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
 
@@ -99,7 +99,7 @@ def _holds_rows_of_others(context: Context, late: TableRow, within: Collection[T
         others = [sql.Identifier(*name) for name in _leaves_of_copy(context, late) if name not in ours]
         found = [sql.SQL("EXISTS (SELECT FROM ONLY {})").format(other) for other in others]
         query = sql.SQL("SELECT {}").format(sql.SQL(" OR ").join([sql.SQL("false"), *found]))
-    return foreign_code.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
+    return as_owner.fetch_held(context.target, late.plan, "writer", query, ["boolean"]) == [(True,)]
 
 
 def _leaves_of_copy(context: Context, table: TableRow) -> list[Name]:

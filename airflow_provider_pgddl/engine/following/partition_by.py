@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.rewrite import PartitionBy
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import partition_cells
 from airflow_provider_pgddl.engine.rows.partition_cells import Cell
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -92,7 +92,7 @@ def _first_cells(source: Session, table: TableRow, by: PartitionBy) -> list[Cell
     elif by.list is True:
         rows = partition_cells.values(plan, sql.SQL("FROM {} AS t").format(plan.source))
         query = sql.SQL(_Q["values_of"]).format(rows=rows)
-        found = foreign_code.fetch_held(source, plan, "reader", query, ["text"])
+        found = as_owner.fetch_held(source, plan, "reader", query, ["text"])
         cells = [partition_cells.list_cell([text]) for (text,) in found]
         if len(cells) > partition_cells.MOST:
             raise partition_cells.too_many(plan, f"{len(cells)} values")

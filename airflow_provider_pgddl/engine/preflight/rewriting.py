@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
 )
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.preflight.partitioning import partition_findings
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows.chunks import UNINDEXED_RANGES
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
@@ -92,7 +92,7 @@ def orders(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
         try:
             with side.conn.transaction():
-                foreign_code.execute(side.conn, facts.surveyed[described.oid].role, probe)
+                as_owner.execute(side.conn, facts.surveyed[described.oid].role, probe)
         except (pg.UndefinedFunction, pg.AmbiguousFunction) as error:
             place = facts.pipeline.where("rewrite", key, "order_by")
             what = f"{place}: these columns have no order: {error.diag.message_primary}"

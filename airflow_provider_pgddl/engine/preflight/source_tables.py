@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight.facts import KINDS, Facts, foreign_keys, memberships
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rights.foreign_code import NOTHING, survey
 from airflow_provider_pgddl.engine.server import catalog
 
@@ -269,7 +269,7 @@ def _broken_keys(facts: Facts, keys: Sequence[dict[str, Any]]) -> dict[int, str]
             with side.conn.transaction(force_rollback=True):
                 side.conn.execute(f"SET LOCAL statement_timeout = {LOOK_MS}; SET LOCAL lock_timeout = {LOOK_MS}")
                 query = sql.SQL("SELECT EXISTS ({})").format(rows)
-                if foreign_code.fetch(side.conn, max(roles, default=""), query, ["boolean"]) == [(True,)]:
+                if as_owner.fetch(side.conn, max(roles, default=""), query, ["boolean"]) == [(True,)]:
                     found[oid] = rows.as_string(side.conn)
         except (psycopg.Error, PgddlError):  # it took too long, or cannot be read: other checks tell why
             if side.conn.closed:

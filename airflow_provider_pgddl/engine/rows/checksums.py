@@ -21,7 +21,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -136,7 +136,7 @@ def count_and_sum(conn: Session, hash_: sql.Composable, relation: sql.Composable
     """(rows, checksum) of a whole relation as the session sees it now, read as the role or as ourselves (''); `hash_`
     is one of `Sides`."""
     query = sql.SQL(_Q["sum"]).format(hash=hash_, relation=relation, where=sql.SQL(""))
-    ((rows, checksum),) = foreign_code.fetch(conn, role, query, ["bigint", "numeric"])
+    ((rows, checksum),) = as_owner.fetch(conn, role, query, ["bigint", "numeric"])
     return int(rows), int(checksum)
 
 
@@ -211,7 +211,7 @@ class _Reading:
                 hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
                 mask=sql.Literal(BUCKETS - 1), **parts,
             )  # fmt: skip
-            found.append(foreign_code.fetch(conn, role, composed, types))
+            found.append(as_owner.fetch(conn, role, composed, types))
         return found
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:

@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
@@ -151,7 +151,7 @@ def _plan_ordered(journal: Session, source: Session, table: TableToCopy, describ
         query = sql.SQL(_ORDER["cuts"]).format(
             column=sql.Identifier(column.name), source=plan.source, sample=sql.Literal(sample), parts=sql.Literal(count)
         )
-        cuts = list(dict.fromkeys(text for (text,) in foreign_code.fetch_held(source, plan, "reader", query, ["text"])))
+        cuts = list(dict.fromkeys(text for (text,) in as_owner.fetch_held(source, plan, "reader", query, ["text"])))
     ranges: list[tuple[str, str | None, str | None]] = [
         ("values", low, high) for low, high in pairwise([None, *cuts, None])
     ]
@@ -325,9 +325,9 @@ class _Worker:
             with foreign_keys_and_triggers.quiet(self._target, {table.id: table.plan}) as tied:
                 if stops := foreign_keys_and_triggers.told(tied.stops((), self._target.info.user)):
                     raise _Changed(table.id, stops[table.id])
-                types = foreign_code.types_read(self._source, plan) if reader else ()
-                query = _select(foreign_code.as_typed(plan, types) if reader else plan, rows_of)
-                with foreign_code.selected(self._source, reader, query, types) as rows:
+                types = as_owner.types_read(self._source, plan) if reader else ()
+                query = _select(as_owner.as_typed(plan, types) if reader else plan, rows_of)
+                with as_owner.selected(self._source, reader, query, types) as rows:
                     if behind:
                         copied = Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
                     else:
@@ -361,7 +361,7 @@ class _Worker:
         statement = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}").format(
             plan.copy, plan.columns.list, _select(plan, rows_of)
         )
-        return foreign_code.execute(self._target, role, statement)
+        return as_owner.execute(self._target, role, statement)
 
 
 def _multirange(numbers: Iterable[int]) -> str:

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
@@ -72,10 +72,10 @@ def fill_across(
     )  # fmt: skip
     source.execute(sql.SQL("ANALYZE {}").format(wanted))
     reader = foreign_code.reader_of(source, plan)
-    types = foreign_code.types_read(source, plan) if reader else ()
-    query = rows_of_keys(foreign_code.as_typed(plan, types) if reader else plan, wanted)
+    types = as_owner.types_read(source, plan) if reader else ()
+    query = rows_of_keys(as_owner.as_typed(plan, types) if reader else plan, wanted)
     with_kept = plan.columns.kept and into is None
-    with foreign_code.selected(source, reader, query, types, wanted) as rows_shown:
+    with as_owner.selected(source, reader, query, types, wanted) as rows_shown:
         if behind:
             rows = copy_behind(source, target, plan, rows_shown, f"pgddl_bare_{table_id}")
         else:
@@ -93,11 +93,11 @@ def fill_across(
 def copy_behind(source: Session, target: Session, plan: Plan, rows: sql.Composable, name: str) -> int:
     """The rows of a query into a copy that has code of its owner: COPY cannot run behind the wall, so they come to a
     table of ours first, which runs none."""
-    arrivals, insert, as_they_are = foreign_code.bare_arrivals(target, plan, name)
+    arrivals, insert, as_they_are = as_owner.bare_arrivals(target, plan, name)
     binary = plan.columns.binary and as_they_are
     read, write = read_statement(rows, binary), write_statement(arrivals, plan.columns.list, binary)
     copied = copy_between(source, target, read, write).rows
-    foreign_code.execute(target, plan.keepers.writer, insert, arrivals)
+    as_owner.execute(target, plan.keepers.writer, insert, arrivals)
     target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
     return copied
 

@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -176,7 +176,7 @@ def empty(target: Session, relations: Sequence[sql.Composable], names: Iterable[
     row = target.execute(_Q["is_referenced"], args).fetchone()
     if row and row[0]:
         parts = [sql.SQL("DELETE FROM {}").format(relation) for relation in relations]
-        foreign_code.execute(target, role, _at_once(parts))
+        as_owner.execute(target, role, _at_once(parts))
     else:
         target.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(relations)))
 

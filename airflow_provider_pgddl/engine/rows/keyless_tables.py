@@ -13,7 +13,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
@@ -77,11 +77,11 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
     if source is target:
         parts = {"copy": plan.copy, "columns": plan.columns.list, "rows": _rows(plan)}
         insert = sql.SQL(queries("windows")["insert_rows"]).format(**parts)
-        foreign_code.execute(target, reader or writer, insert)
+        as_owner.execute(target, reader or writer, insert)
     else:
-        types = foreign_code.types_read(source, plan) if reader else ()
-        query = _rows(foreign_code.as_typed(plan, types) if reader else plan)
-        with foreign_code.selected(source, reader, query, types) as rows:
+        types = as_owner.types_read(source, plan) if reader else ()
+        query = _rows(as_owner.as_typed(plan, types) if reader else plan)
+        with as_owner.selected(source, reader, query, types) as rows:
             if writer:
                 copy_behind(source, target, plan, rows, "pgddl_bare")
             else:
@@ -105,7 +105,7 @@ def _rows(plan: Plan) -> sql.Composed:
 def _refuse_rows_of_others(target: Session, table: TableRow) -> None:
     """Nobody can say of a row without a key where it came from."""
     query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(table.plan.copy_only)
-    if foreign_code.fetch(target, foreign_code.writer_of(target, table.plan), query, ["boolean"]) == [(True,)]:
+    if as_owner.fetch(target, foreign_code.writer_of(target, table.plan), query, ["boolean"]) == [(True,)]:
         empty = sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(target)
         raise StageFailed(
             "its copy has rows already, which are none of the source's", table=table.qualified,

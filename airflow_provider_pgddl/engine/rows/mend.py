@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -79,7 +79,7 @@ def _stage(replica: Replica, table: TableRow, within: Range, staging: sql.Identi
         ),
         copy=plan.copy_only, where=limited, staging=staging, same=plan.key.join("c", "k"),
     )  # fmt: skip
-    with foreign_code.selected(target, role, query, plan.key.types, staging) as rows:
+    with as_owner.selected(target, role, query, plan.key.types, staging) as rows:
         insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, plan.key.list(), rows)
         return keys + target.execute(insert).rowcount
 

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -92,13 +92,13 @@ def cells_of(conn: Session, plan: Plan, of: sql.Composed, *keys: sql.Identifier)
         return []
     role = foreign_code.reader_of(conn, plan)
     if split.method == "list":
-        rows = foreign_code.fetch(conn, role, sql.SQL(_Q["values_of"]).format(rows=of), ["text"], *keys)
+        rows = as_owner.fetch(conn, role, sql.SQL(_Q["values_of"]).format(rows=of), ["text"], *keys)
         return [list_cell([text]) for (text,) in rows]
     if split.step in _PERIODS:
         query = sql.SQL(_Q["periods_of"]).format(rows=of, **_period(plan))
-        return [_period_cell(*row) for row in foreign_code.fetch(conn, role, query, ["text", "text", "text"], *keys)]
+        return [_period_cell(*row) for row in as_owner.fetch(conn, role, query, ["text", "text", "text"], *keys)]
     query = sql.SQL(_Q["widths_of"]).format(rows=of, width=sql.Literal(int(split.step)))
-    return [_width_cell(plan, int(low)) for (low,) in foreign_code.fetch(conn, role, query, ["numeric"], *keys)]
+    return [_width_cell(plan, int(low)) for (low,) in as_owner.fetch(conn, role, query, ["numeric"], *keys)]
 
 
 def range_cells(conn: Session, plan: Plan, first: str | None, last: str | None, ahead: int) -> list[Cell]:
@@ -142,7 +142,7 @@ def edges(conn: Session, plan: Plan) -> tuple[str | None, str | None, bool]:
         for key, value in (("finite", "r.v"), ("finite_first", "e.first"), ("finite_last", "e.last"))
     }
     query = sql.SQL(_Q["edges"]).format(rows=of, **parts)
-    ((first, last, others),) = foreign_code.fetch_held(conn, plan, "reader", query, ["text", "text", "boolean"])
+    ((first, last, others),) = as_owner.fetch_held(conn, plan, "reader", query, ["text", "text", "boolean"])
     return first, last, others
 
 
@@ -162,7 +162,7 @@ def lowest_and_used(conn: Session, plan: Plan) -> tuple[str | None, str | None]:
     used = None
     for _, low, high, schema, name in reversed(bounds):
         query = sql.SQL(_Q["is_empty"]).format(partition=sql.Identifier(schema, name))
-        if foreign_code.fetch_held(conn, plan, "writer", query, ["boolean"]) == [(False,)]:
+        if as_owner.fetch_held(conn, plan, "writer", query, ["boolean"]) == [(False,)]:
             used = low if low != "MINVALUE" else str(int(high) - 1)
             break
     return next((low for _, low, _, _, _ in bounds if low != "MINVALUE"), None), used
@@ -263,7 +263,7 @@ def make(conn: Session, plan: Plan, cells: Iterable[Cell]) -> list[str]:
         create = sql.SQL("CREATE TABLE {} PARTITION OF {} {}{}").format(
             leaf, plan.copy, sql.SQL(wanted[name].bound), storage
         )
-        foreign_code.execute(conn, plan.keepers.writer, create)  # with indexes, whose expressions may be its owner's
+        as_owner.execute(conn, plan.keepers.writer, create)  # with indexes, whose expressions may be its owner's
         for setting in split.settings:
             conn.execute(sql.SQL("ALTER TABLE {} {}").format(leaf, sql.SQL(setting)))
     if new:
@@ -284,9 +284,7 @@ def dress(conn: Session, plan: Plan) -> None:
             actions.append(sql.SQL("REPLICA IDENTITY " + {"f": "FULL", "n": "NOTHING", "d": "DEFAULT"}[identity]))
         for action in actions:
             statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(schema, name), action)
-            foreign_code.execute(
-                conn, plan.keepers.writer, statement
-            )  # it looks at an index, which may be another by now
+            as_owner.execute(conn, plan.keepers.writer, statement)  # it looks at an index, which may be another by now
 
 
 def _storage(conn: Session, plan: Plan) -> sql.Composable:

@@ -9,7 +9,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
@@ -115,7 +115,7 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
         copy_only_columns.delete_keeping(target, table, staging)
         return
     delete = sql.SQL(_Q["delete_from_copy"]).format(copy=plan.copy_only, staging=staging, join=plan.key.join("c", "k"))
-    foreign_code.execute(target, plan.keepers.writer if behind else "", delete, staging)
+    as_owner.execute(target, plan.keepers.writer if behind else "", delete, staging)
 
 
 def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], *, behind: bool = False) -> None:

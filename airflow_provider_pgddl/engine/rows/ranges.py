@@ -19,7 +19,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Bound, Range
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -74,7 +74,7 @@ def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int
         **_names(plan, width), copy=plan.copy_only, percent=sql.Literal(percent),
         step=sql.Literal(max(1, round(rows * percent / 100))),
     )  # fmt: skip
-    cuts = foreign_code.fetch_held(copy, plan, "writer", query, ["text"] * width)
+    cuts = as_owner.fetch_held(copy, plan, "writer", query, ["text"] * width)
     return _on_source(source, plan, Range(0), cuts)
 
 
@@ -101,7 +101,7 @@ def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Ran
             **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS),
             beyond=beyond,
         )  # fmt: skip
-        found = foreign_code.fetch_held(copy, plan, "writer", query, ["text"] * width)
+        found = as_owner.fetch_held(copy, plan, "writer", query, ["text"] * width)
         cuts = _on_source(source, plan, within, found)
     if not cuts:
         return [Range(within.id, within.low, within.high, cuttable=False)]

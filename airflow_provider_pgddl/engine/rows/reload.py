@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -130,9 +130,7 @@ def copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.
     """The keys of the source's rows in `relation`, which a condition may follow."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))
     query = sql.SQL("SELECT {} FROM {}").format(names, relation)
-    with foreign_code.selected(
-        replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key.types
-    ) as keys:
+    with as_owner.selected(replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key.types) as keys:
         if replica.in_place:
             return _insert(replica.source, into, plan, keys)
         read = read_statement(keys, plan.key.binary)

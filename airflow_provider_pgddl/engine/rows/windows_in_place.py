@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, partition_cells
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -151,7 +151,7 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
         column: sql.SQL("{} IS DISTINCT FROM {}").format(value("c", column, number), value("m", column, number))
         for column, (_, _, number) in plan.reverse.proof.items()
     }
-    rows = foreign_code.fetch(
+    rows = as_owner.fetch(
         conn, role,
         sql.SQL(_Q["unproven"]).format(
             keys=sql.SQL("pg_catalog.concat_ws(', ', {})").format(
@@ -179,10 +179,10 @@ def _insert_rows(conn: Session, plan: Plan, taken: sql.Identifier, into: sql.Ide
     """As the role, or as ourselves ('')."""
     insert = sql.SQL(_Q["insert_rows"]).format(copy=into, columns=plan.columns.list, rows=rows_of_keys(plan, taken))
     if plan.split is None:
-        return foreign_code.execute(conn, role, insert, taken)
+        return as_owner.execute(conn, role, insert, taken)
     try:
         with conn.transaction():
-            return foreign_code.execute(conn, role, insert, taken)
+            return as_owner.execute(conn, role, insert, taken)
     except pg.CheckViolation as error:
         if not partition_cells.has_no_partition(plan, error):
             raise

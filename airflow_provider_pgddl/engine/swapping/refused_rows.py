@@ -9,7 +9,7 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.ways_back import Reverse
-from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows.pending_keys import pending_table
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows_in_place import NAMED, LostTrack, Unproven, drain
@@ -97,7 +97,7 @@ def _why(conn: Session, trial: sql.Identifier, row: TableRow, number: int, error
             parts = (sql.SQL(made), plan.source, trial, plan.key.join("t", "k"), sql.Literal(number))
             try:
                 with conn.transaction():
-                    foreign_code.fetch(conn, foreign_code.reader_of(conn, plan), query.format(*parts), ["text"], trial)
+                    as_owner.fetch(conn, foreign_code.reader_of(conn, plan), query.format(*parts), ["text"], trial)
             except psycopg.DataError:
                 columns.append(column)
     return _said(error) + (f" (column {', '.join(columns)})" if columns else "")
