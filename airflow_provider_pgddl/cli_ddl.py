@@ -119,8 +119,11 @@ def resolve_exception(asked: Asked) -> Answer:
     """Somebody has seen to it."""
     pipeline, source, target, args = asked.pipeline, asked.source, asked.target, asked.args
     found = ddl.resolve_exception(pipeline, source, target, args.id, args.note, who())
-    return Answer(found, lambda: [f"exception {args.id} is resolved; {_left(found['unresolved'], 'exception')}"],
-                  bool(found["unresolved"]))  # fmt: skip
+    return Answer(
+        found,
+        lambda: [f"exception {args.id} is resolved; {_left(found['unresolved'], 'exception')}"],
+        bool(found["unresolved"]),
+    )
 
 
 def killed(asked: Asked) -> Answer:
@@ -270,10 +273,16 @@ def _preview(found: Found) -> Iterator[str]:
 
 def _exceptions(found: Found) -> Iterator[str]:
     rows = [
-        [str(row["id"]), age(row["happened_at"]), row["tag"] or "-", row["role"] or "-",
-         row["sqlstate"] or "-", first_line(row["what"])]
+        [
+            str(row["id"]),
+            age(row["happened_at"]),
+            row["tag"] or "-",
+            row["role"] or "-",
+            row["sqlstate"] or "-",
+            first_line(row["what"]),
+        ]
         for row in found["exceptions"]
-    ]  # fmt: skip
+    ]
     table = aligned(["ID", "AGE", "COMMAND", "ROLE", "SQLSTATE", "WHAT"], rows)
     if rows:
         yield next(table)
@@ -285,17 +294,24 @@ def _exceptions(found: Found) -> Iterator[str]:
             yield f"      resolved: {row['note']}"
     yield _left(found["unresolved"], "exception") + (
         ": do by hand on the target what was not recorded, then `pgddl ddl resolve-exception ID --note …`"
-        if found["unresolved"] else ""
-    )  # fmt: skip
+        if found["unresolved"]
+        else ""
+    )
 
 
 def _killed(found: Found) -> Iterator[str]:
     rows = [
-        [str(row["id"]), age(row["signalled_at"]), str(row["pid"]), row["usename"] or "-",
-         row["signal"] + ("" if row["succeeded"] else " (had ended)"), str(row["event_id"] or "-"),
-         first_line(row["query"] or "")]
+        [
+            str(row["id"]),
+            age(row["signalled_at"]),
+            str(row["pid"]),
+            row["usename"] or "-",
+            row["signal"] + ("" if row["succeeded"] else " (had ended)"),
+            str(row["event_id"] or "-"),
+            first_line(row["query"] or ""),
+        ]
         for row in found["killed"]
-    ]  # fmt: skip
+    ]
     yield from aligned(["ID", "AGE", "PID", "USER", "SIGNAL", "EVENT", "QUERY"], rows) if rows else ()
     yield f"{len(rows)} session{'' if len(rows) == 1 else 's'}" + (", now reported" if found["reported"] else "")
 

@@ -64,10 +64,14 @@ def create_database(cluster: Cluster, name: str) -> str:
 def stage(name: str, rows: str, source: str, target: str, tables: list[str]) -> None:
     os.environ["PGDDL_BENCH_SOURCE"], os.environ["PGDDL_BENCH_TARGET"] = source, target
     file = {
-        "pipeline": str(conninfo_to_dict(source)["dbname"]), "tables": {"include": tables},
-        "source": {"dsn": "${PGDDL_BENCH_SOURCE}"}, "target": {"dsn": "${PGDDL_BENCH_TARGET}"},
-        "capture": {"rows": rows, "ddl": "off"}, "backfill": {"workers": 1}, "replay": {"window_rows": 1_000_000},
-    }  # fmt: skip
+        "pipeline": str(conninfo_to_dict(source)["dbname"]),
+        "tables": {"include": tables},
+        "source": {"dsn": "${PGDDL_BENCH_SOURCE}"},
+        "target": {"dsn": "${PGDDL_BENCH_TARGET}"},
+        "capture": {"rows": rows, "ddl": "off"},
+        "backfill": {"workers": 1},
+        "replay": {"window_rows": 1_000_000},
+    }
     with redirect_stderr(StringIO()):
         result = stages.run(Job(name, load_pipeline(file)))
     if result.blocked:
@@ -254,14 +258,17 @@ def run(*, small: bool) -> Report:
     with Cluster(16, settings=DURABLE) as pg16, Cluster(18, settings=DURABLE) as pg18:
         tps = throughput(pg16, pg18, seconds, rounds)
     what = f"catch-up of {changes:,} changes of {keys:,} keys"
-    report = Report([
-        Measure(f"{what}, {rows}", took[rows][0], took["native"][0], "native logical apply", CATCH_UP_GOAL)
-        for rows in ROWS
-    ])  # fmt: skip
+    report = Report(
+        [
+            Measure(f"{what}, {rows}", took[rows][0], took["native"][0], "native logical apply", CATCH_UP_GOAL)
+            for rows in ROWS
+        ]
+    )
     report.measures += [
         Measure(f"pgbench, {way}", rate, tps["off"][0], "no capture", THROUGHPUT_GOALS.get(way), True, "tps")
-        for way, (rate, _) in tps.items() if way != "off"
-    ]  # fmt: skip
+        for way, (rate, _) in tps.items()
+        if way != "off"
+    ]
     report.notes += [
         f"{what}, {way}: seconds of CPU of the source {source:.1f}, of the target {target:.1f}, of Python {ours:.1f}"
         for way, (_, (source, target, ours)) in took.items()

@@ -251,12 +251,15 @@ def contents(cluster: Cluster, database: str) -> tuple[dict[str, Any], int]:
     """(count and checksum of the rows of each table in public, how many valid indexes they have)"""
     with psycopg.connect(cluster.conninfo(database)) as conn:
         conn.execute("SET TimeZone = 'UTC'")
-        tables = conn.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace "
-                              "AND relkind = 'r'").fetchall()  # fmt: skip
+        tables = conn.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
+        ).fetchall()
         checksum = "SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) FROM public.{} t"
         rows = {name: conn.execute(sql.SQL(checksum).format(sql.Identifier(name))).fetchone() for (name,) in tables}
-        found = conn.execute("SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-                             "WHERE c.relnamespace = 'public'::regnamespace AND i.indisvalid").fetchone()  # fmt: skip
+        found = conn.execute(
+            "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "WHERE c.relnamespace = 'public'::regnamespace AND i.indisvalid"
+        ).fetchone()
         assert found is not None
         return rows, int(found[0])
 

@@ -84,26 +84,40 @@ def run(*, small: bool) -> Report:
         by_tables = {n: cost(old, new, f"tables_{n}", lambda dsn, n=n: make_tables(dsn, n), workers=2) for n in tables}  # type: ignore[misc]
         flat(report, by_tables, "a table", 1)
         by_chunks = {
-            n * CHUNKS_A_TABLE: cost(old, new, f"chunks_{n}", lambda dsn, n=n: make_chunks(dsn, n), workers=2,  # type: ignore[misc]
-                                     chunk_bytes=BLOCK)
+            n * CHUNKS_A_TABLE: cost(
+                old,
+                new,
+                f"chunks_{n}",
+                lambda dsn, n=n: make_chunks(dsn, n),
+                workers=2,  # type: ignore[misc]
+                chunk_bytes=BLOCK,
+            )
             for n in chunked
-        }  # fmt: skip
+        }
         fewer, chunks = by_chunks
         report.measures.append(
-            Measure(f"backfill of a chunk with {chunks:,}", by_chunks[chunks].seconds["backfill"] / chunks * 1000,
-                    by_chunks[fewer].seconds["backfill"] / fewer * 1000, f"with {fewer:,}", FLAT, unit="ms")
-        )  # fmt: skip
+            Measure(
+                f"backfill of a chunk with {chunks:,}",
+                by_chunks[chunks].seconds["backfill"] / chunks * 1000,
+                by_chunks[fewer].seconds["backfill"] / fewer * 1000,
+                f"with {fewer:,}",
+                FLAT,
+                unit="ms",
+            )
+        )
         size = rows[-2]
         by_workers = {n: cost(old, new, f"workers_{n}", lambda dsn: make_rows(dsn, size), workers=n) for n in workers}
         one = by_workers[workers[0]].seconds["backfill"]
         report.measures += [
             Measure(f"backfill of {size:,} rows, {n} workers", c.seconds["backfill"], one, "1 worker")
-            for n, c in by_workers.items() if n > 1
-        ]  # fmt: skip
+            for n, c in by_workers.items()
+            if n > 1
+        ]
     with Cluster(16) as old, Cluster(18, settings={"log_statement": "all"}) as new:
         queries = [queries_of_a_chunk(old, new, n) for n in ((20, 40) if small else (100, 1_000))]
-        report.measures.append(Measure("statements to the journal a chunk", queries[1], queries[0], "with fewer chunks",
-                                       FLAT, unit=""))  # fmt: skip
+        report.measures.append(
+            Measure("statements to the journal a chunk", queries[1], queries[0], "with fewer chunks", FLAT, unit="")
+        )
     everything = [*by_rows.values(), scattered, *by_tables.values(), *by_chunks.values(), *by_workers.values()]
     report.measures += [
         Measure("oldest transaction on the source", max(c.oldest for c in everything), OLDEST_LIMIT, "limit", 1.0),
@@ -272,9 +286,11 @@ def make_rows(dsn: str, rows: int) -> None:
 def make_scattered(dsn: str, rows: int) -> None:
     """Rows that do not lie in the order of their key."""
     _make_rows(
-        dsn, rows, "CREATE TABLE public.item (code text PRIMARY KEY, total numeric(12, 2), note text)",
+        dsn,
+        rows,
+        "CREATE TABLE public.item (code text PRIMARY KEY, total numeric(12, 2), note text)",
         "INSERT INTO public.item SELECT md5(n::text), n / 100.0, repeat('note ', n % 9) FROM generate_series({}, {}) n",
-    )  # fmt: skip
+    )
 
 
 def _make_rows(dsn: str, rows: int, table: LiteralString, some: LiteralString) -> None:

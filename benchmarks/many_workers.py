@@ -89,8 +89,11 @@ def through(dsn: str, port: int) -> str:
 
 def cpu(cluster: Cluster) -> float:
     """Seconds that the processes of a server have used, those that have ended included."""
-    (pid,) = [p.pid for p in psutil.process_iter(["cmdline"]) if str(cluster.port) in " ".join(p.info["cmdline"] or [])
-              and "postgres" in (p.info["cmdline"] or [""])[0]][:1]  # fmt: skip
+    (pid,) = [
+        p.pid
+        for p in psutil.process_iter(["cmdline"])
+        if str(cluster.port) in " ".join(p.info["cmdline"] or []) and "postgres" in (p.info["cmdline"] or [""])[0]
+    ][:1]
     postmaster = psutil.Process(pid)
     times = [postmaster.cpu_times(), *(p.cpu_times() for p in postmaster.children())]
     return sum(t.user + t.system for t in times) + times[0].children_user + times[0].children_system
@@ -118,9 +121,15 @@ def work_of(source: str, target: str) -> tuple[Share, ExitStack]:
     context = Context(Job("backfill", pipeline), held, stack)
     tables = backfill._lay_out(context, context.tables())
     work = Share(
-        source, target, False, context.name, held.token, tuple(backfill._to_copy(context, t) for t in tables), 600.0,
+        source,
+        target,
+        False,
+        context.name,
+        held.token,
+        tuple(backfill._to_copy(context, t) for t in tables),
+        600.0,
         limits(pipeline),
-    )  # fmt: skip
+    )
     return work, stack
 
 

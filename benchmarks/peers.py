@@ -29,14 +29,16 @@ def psql(old: Cluster, new: Cluster, database: str, tables: list[str], copy_form
         copy = f"COPY public.{table}", f"(FORMAT {copy_format})"
         with (
             subprocess.Popen(
-                [old.bin("psql"), *QUIET, "-c", f"{copy[0]} TO STDOUT {copy[1]}"], stdout=subprocess.PIPE,
+                [old.bin("psql"), *QUIET, "-c", f"{copy[0]} TO STDOUT {copy[1]}"],
+                stdout=subprocess.PIPE,
                 env=_libpq(old, database),
             ) as out,
             subprocess.Popen(
-                [new.bin("psql"), *QUIET, "-c", f"{copy[0]} FROM STDIN {copy[1]}"], stdin=out.stdout,
+                [new.bin("psql"), *QUIET, "-c", f"{copy[0]} FROM STDIN {copy[1]}"],
+                stdin=out.stdout,
                 env=_libpq(new, database),
             ) as into,
-        ):  # fmt: skip
+        ):
             assert out.stdout is not None
             out.stdout.close()  # the other psql's end alone, so that this one hears when that is gone
             if into.wait() or out.wait():
@@ -67,9 +69,13 @@ def pgcopydb(old: Cluster, new: Cluster, database: str, *what: str, split: int |
         if split is not None:
             env["PGCOPYDB_SPLIT_TABLES_LARGER_THAN"] = str(split)
         done = subprocess.run(
-            [PGCOPYDB, *what, "--dir", f"{folder}/work"], env=env, check=False, text=True, stdout=subprocess.PIPE,
+            [PGCOPYDB, *what, "--dir", f"{folder}/work"],
+            env=env,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
         if done.returncode:
             raise SystemExit(f"pgcopydb {' '.join(what)}: failed\n{done.stdout[-2000:]}")
 
@@ -94,9 +100,15 @@ def jdbc(old: Cluster, new: Cluster, database: str, table: str, rows: int, parti
     def options(cluster: Cluster) -> dict[str, Any]:
         parts = conninfo_to_dict(cluster.conninfo(database))
         url = f"jdbc:postgresql://127.0.0.1:{cluster.port}/{database}"
-        return {"url": f"{url}?stringtype=unspecified&reWriteBatchedInserts=true", "dbtable": f"public.{table}",
-                "driver": "org.postgresql.Driver", "user": parts["user"], "password": parts["password"],
-                "fetchsize": 10_000, "batchsize": 10_000}  # fmt: skip
+        return {
+            "url": f"{url}?stringtype=unspecified&reWriteBatchedInserts=true",
+            "dbtable": f"public.{table}",
+            "driver": "org.postgresql.Driver",
+            "user": parts["user"],
+            "password": parts["password"],
+            "fetchsize": 10_000,
+            "batchsize": 10_000,
+        }
 
     ranges = {"partitionColumn": "id", "lowerBound": 1, "upperBound": rows + 1, "numPartitions": partitions}
     session = SparkSession.builder.getOrCreate()

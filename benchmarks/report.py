@@ -75,9 +75,12 @@ def machine() -> dict[str, Any]:
     model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "")
     memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     return {
-        "cores": os.cpu_count(), "processor": model or platform.processor(), "memory_gib": round(memory / 1024**2, 1),
-        "system": platform.system(), **versions(),
-    }  # fmt: skip
+        "cores": os.cpu_count(),
+        "processor": model or platform.processor(),
+        "memory_gib": round(memory / 1024**2, 1),
+        "system": platform.system(),
+        **versions(),
+    }
 
 
 def versions() -> dict[str, str]:

@@ -189,14 +189,17 @@ def run(*, small: bool) -> Report:
     seconds = {way: statistics.median(took) for way, (took, _) in found.items()}
     stalls = {way: max(longest) for way, (_, longest) in found.items()}
     what = f"rewrite of {rows:,} rows with three indexes"
-    report = Report([
-        Measure(what, seconds["ours"], took, way, GOALS.get(way)) for way, took in seconds.items() if way not in OURS
-    ])  # fmt: skip
+    report = Report(
+        [Measure(what, seconds["ours"], took, way, GOALS.get(way)) for way, took in seconds.items() if way not in OURS]
+    )
     report.measures += [
         Measure(f"{what}, every stage by spark-submit", seconds["submitted"], seconds["ours"], "ours in one process"),
         Measure(f"longest stall of a writer, {what}", stalls["ours"], STALL_LIMIT, "limit", 1.0, unit="ms"),
-        *(Measure(f"longest stall of a writer, {what}", stalls["ours"], stall, way, unit="ms")
-          for way, stall in stalls.items() if way not in OURS),
-    ]  # fmt: skip
+        *(
+            Measure(f"longest stall of a writer, {what}", stalls["ours"], stall, way, unit="ms")
+            for way, stall in stalls.items()
+            if way not in OURS
+        ),
+    ]
     report.notes += [f"left out: {way} ({how})" for way, how in missing.items()]
     return report

@@ -170,9 +170,13 @@ MEASURED: Mapping[str, tuple[Callable[..., Times], str, float | None]] = {
 
 
 def measured(
-    measure: Callable[..., Times], servers: Sequence[Cluster], content: Mapping[str, Any], source: str, target: str,
+    measure: Callable[..., Times],
+    servers: Sequence[Cluster],
+    content: Mapping[str, Any],
+    source: str,
+    target: str,
     rounds: int,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """In a new process, whose caches are empty."""
     before = sum(map(computed, servers))
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:

@@ -54,10 +54,13 @@ class Shop:
         self.there: dict[str, Any] = {
             "pipeline": str(conninfo_to_dict(self.old)["dbname"]),
             "tables": {"include": TABLES, "schema_only": ["public.pgbench_history"]},
-            "source": {"dsn": f"${{{side['old']}}}"}, "target": {"dsn": f"${{{side['new']}}}"},
-            "capture": {"rows": rows}, "backfill": {"workers": 1}, "replay": {"window_rows": 1_000_000},
+            "source": {"dsn": f"${{{side['old']}}}"},
+            "target": {"dsn": f"${{{side['new']}}}"},
+            "capture": {"rows": rows},
+            "backfill": {"workers": 1},
+            "replay": {"window_rows": 1_000_000},
             "swap": {"fence": "read_only", **({"way_back": f"{name}_back"} if way_back else {})},
-        }  # fmt: skip
+        }
         for stage in STAGES[:-1]:
             stage_of(stage, self.there)
         self.back = way_back_of(load_pipeline(self.there)).to_json() if way_back else None
@@ -147,11 +150,20 @@ def run(*, small: bool) -> Report:
             for stage in ("replay", "verify"):
                 stage_of(stage, back)
             stalls[rows] = stage_of("swap", back)["fenced_ms"] / 1000
-    report = Report([
-        Measure(f"pgbench on the new server, way back by {rows}", tps[rows], tps["no way back"], "no way back", goal,
-                True, "tps")
-        for rows, goal in GOALS.items()
-    ])  # fmt: skip
+    report = Report(
+        [
+            Measure(
+                f"pgbench on the new server, way back by {rows}",
+                tps[rows],
+                tps["no way back"],
+                "no way back",
+                goal,
+                True,
+                "tps",
+            )
+            for rows, goal in GOALS.items()
+        ]
+    )
     for rows in GOALS:
         what = f"{RATE} transactions/s, way back by {rows}"
         report.measures += [

@@ -33,8 +33,10 @@ ALTER TABLE public.b ADD CONSTRAINT positive CHECK (n > 0);
 """
 NAMES = [("public", name) for name in "abc"]
 SETTINGS: dict[str, Any] = {
-    "tables": {"include": ["public.*"]}, "replay": {"window_rows": 2000}, "spark": {"begin": "at_once"},
-}  # fmt: skip
+    "tables": {"include": ["public.*"]},
+    "replay": {"window_rows": 2000},
+    "spark": {"begin": "at_once"},
+}
 
 
 @dataclass(frozen=True, slots=True)

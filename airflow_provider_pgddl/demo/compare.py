@@ -136,11 +136,16 @@ def compare(
             names = list(tables)
         return [
             _compare_table(
-                source, target, name, renamed.get(name, name), ignored.get(name, frozenset()),
-                (source_snapshot, target_snapshot), sample,
+                source,
+                target,
+                name,
+                renamed.get(name, name),
+                ignored.get(name, frozenset()),
+                (source_snapshot, target_snapshot),
+                sample,
             )
             for name in names
-        ]  # fmt: skip
+        ]
 
 
 def differences(source_dsn: str, target_dsn: str, tables: Iterable[Name] | None = None) -> list[TableDifference]:

@@ -134,11 +134,17 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         if args.record:
             record.write(args.record, screen.began, target, (MIGRATE, REWRITE), notes, screen.lines)
         if args.json:
-            print(json.dumps({
-                "ok": ok, "seconds": round(screen.seconds, 1), "seed": writers.seed,
-                "writers": {"committed": notes.committed, "retried": notes.retried, "failures": notes.failures},
-                "moves": [asdict(outcome) for outcome in outcomes],
-            }))  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        "ok": ok,
+                        "seconds": round(screen.seconds, 1),
+                        "seed": writers.seed,
+                        "writers": {"committed": notes.committed, "retried": notes.retried, "failures": notes.failures},
+                        "moves": [asdict(outcome) for outcome in outcomes],
+                    }
+                )
+            )
         if not ok:
             kept = airflow.keep_logs()
             screen.console.print(

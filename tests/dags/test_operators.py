@@ -43,8 +43,13 @@ def examples() -> DagBag:
 def test_the_examples_are_dags(examples: DagBag) -> None:
     assert examples.import_errors == {}
     assert sorted(examples.dags) == [
-        "follow_shop", "follow_shop_back", "migrate_shop", "migrate_shop_reversibly", "return_shop", "rewrite_orders",
-    ]  # fmt: skip
+        "follow_shop",
+        "follow_shop_back",
+        "migrate_shop",
+        "migrate_shop_reversibly",
+        "return_shop",
+        "rewrite_orders",
+    ]
 
 
 @pytest.mark.parametrize(("dag_id", "group"), [("migrate_shop", "migrate"), ("rewrite_orders", "rewrite")])
@@ -65,8 +70,9 @@ def test_the_example_that_follows_has_one_run_after_the_other(examples: DagBag) 
 
 
 def test_the_file_that_leads_back_is_what_the_other_one_says() -> None:
-    there, back = (load_pipeline(f"{n}.yaml", base=REPOSITORY / "dags_examples")
-                   for n in ("migrate_shop_reversibly", "shop_back"))  # fmt: skip
+    there, back = (
+        load_pipeline(f"{n}.yaml", base=REPOSITORY / "dags_examples") for n in ("migrate_shop_reversibly", "shop_back")
+    )
     assert changed_keys(way_back_of(there).to_json(), back.to_json()) == []
     assert changed_keys(way_back_of(back).to_json(), there.to_json()) == []
 

@@ -75,25 +75,31 @@ class RandomDdl:
             return f"ADD COLUMN {self._definition(self._new(old))}"
         at = _quote(pick(old))
         type_ = pick(list(TYPES))
-        return pick([
-            f"DROP COLUMN {at}",
-            f"RENAME COLUMN {at} TO {_quote(self._new(old))}",
-            f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
-            f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
-            (f"ALTER COLUMN {at} DROP DEFAULT, ALTER COLUMN {at} TYPE {type_} USING NULL, "
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[type_])}"),
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
-            f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
-            f"ALTER COLUMN {at} DROP DEFAULT",
-            f"ALTER COLUMN {at} SET NOT NULL",
-            # 18 keeps a child as strict as its parent, where older servers did not.
-            f"ALTER COLUMN {at} {'SET' if table['parents'] else 'DROP'} NOT NULL",
-            (f"ALTER COLUMN {at} SET NOT NULL, ALTER COLUMN {at} DROP DEFAULT, "
-            f"ALTER COLUMN {at} ADD GENERATED {pick(['ALWAYS', 'BY DEFAULT'])} AS IDENTITY (START 3 CYCLE)"),
-            f"ALTER COLUMN {at} SET GENERATED {pick(['ALWAYS', 'BY DEFAULT'])}",
-            f"ALTER COLUMN {at} DROP IDENTITY",
-            f"ALTER COLUMN {at} DROP EXPRESSION",
-        ])  # fmt: skip
+        return pick(
+            [
+                f"DROP COLUMN {at}",
+                f"RENAME COLUMN {at} TO {_quote(self._new(old))}",
+                f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
+                f"ALTER COLUMN {at} TYPE {type_} USING {at}::text::{type_.split(' COLLATE')[0]}",
+                (
+                    f"ALTER COLUMN {at} DROP DEFAULT, ALTER COLUMN {at} TYPE {type_} USING NULL, "
+                    f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[type_])}"
+                ),
+                f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
+                f"ALTER COLUMN {at} SET DEFAULT {pick(TYPES[pick(list(TYPES))])}",
+                f"ALTER COLUMN {at} DROP DEFAULT",
+                f"ALTER COLUMN {at} SET NOT NULL",
+                # 18 keeps a child as strict as its parent, where older servers did not.
+                f"ALTER COLUMN {at} {'SET' if table['parents'] else 'DROP'} NOT NULL",
+                (
+                    f"ALTER COLUMN {at} SET NOT NULL, ALTER COLUMN {at} DROP DEFAULT, "
+                    f"ALTER COLUMN {at} ADD GENERATED {pick(['ALWAYS', 'BY DEFAULT'])} AS IDENTITY (START 3 CYCLE)"
+                ),
+                f"ALTER COLUMN {at} SET GENERATED {pick(['ALWAYS', 'BY DEFAULT'])}",
+                f"ALTER COLUMN {at} DROP IDENTITY",
+                f"ALTER COLUMN {at} DROP EXPRESSION",
+            ]
+        )
 
     def _constraint(self, table: TableMeta) -> str:
         pick = self._random.choice
@@ -114,24 +120,35 @@ class RandomDdl:
         if not here or pick(range(2)) == 0:
             return pick(new)
         one = _quote(pick(here))
-        return pick([
-            f"DROP CONSTRAINT {one}",
-            f"DROP CONSTRAINT {one}, {pick(new)}",
-            f"RENAME CONSTRAINT {one} TO {name}",
-            f"VALIDATE CONSTRAINT {one}",
-            f"ALTER CONSTRAINT {one} {pick(['DEFERRABLE', 'NOT DEFERRABLE', 'DEFERRABLE INITIALLY DEFERRED'])}",
-        ])  # fmt: skip
+        return pick(
+            [
+                f"DROP CONSTRAINT {one}",
+                f"DROP CONSTRAINT {one}, {pick(new)}",
+                f"RENAME CONSTRAINT {one} TO {name}",
+                f"VALIDATE CONSTRAINT {one}",
+                f"ALTER CONSTRAINT {one} {pick(['DEFERRABLE', 'NOT DEFERRABLE', 'DEFERRABLE INITIALLY DEFERRED'])}",
+            ]
+        )
 
     def _itself(self, table: TableMeta) -> str:
         pick = self._random.choice
         unique = [_quote(c["name"]) for c in table["constraints"] if c["type"] in "pu"] or ['"none"']
-        return pick([
-            "REPLICA IDENTITY FULL", "REPLICA IDENTITY NOTHING", "REPLICA IDENTITY DEFAULT",
-            f"REPLICA IDENTITY USING INDEX {pick(unique)}", f"REPLICA IDENTITY USING INDEX {pick(unique)}",
-            "SET UNLOGGED", "SET LOGGED", f"SET (fillfactor = {pick([60, 70, 80])}, autovacuum_enabled = off)",
-            "RESET (fillfactor)", f"RENAME TO {_quote(self._fresh())}", f"SET SCHEMA {_quote(pick(SCHEMAS))}",
-            "OWNER TO random_ddl",
-        ])  # fmt: skip
+        return pick(
+            [
+                "REPLICA IDENTITY FULL",
+                "REPLICA IDENTITY NOTHING",
+                "REPLICA IDENTITY DEFAULT",
+                f"REPLICA IDENTITY USING INDEX {pick(unique)}",
+                f"REPLICA IDENTITY USING INDEX {pick(unique)}",
+                "SET UNLOGGED",
+                "SET LOGGED",
+                f"SET (fillfactor = {pick([60, 70, 80])}, autovacuum_enabled = off)",
+                "RESET (fillfactor)",
+                f"RENAME TO {_quote(self._fresh())}",
+                f"SET SCHEMA {_quote(pick(SCHEMAS))}",
+                "OWNER TO random_ddl",
+            ]
+        )
 
     def _index(self, table: TableMeta) -> str:
         pick = self._random.choice
@@ -140,19 +157,23 @@ class RandomDdl:
         create = f"CREATE {unique}INDEX {_quote(self._fresh())} ON {pick(['', '', 'ONLY '])}{_name(table)}"
         here = [_quote(table["schema"]) + "." + _quote(i["name"]) for i in table["indexes"]]
         if not here or pick(range(2)) == 0:
-            return pick([
-                f"{create} ({at})",
-                f"{create} ({at} DESC NULLS LAST, {pick(columns)}) WITH (fillfactor = 50)",
-                f"{create} (({at}::text || 'x')) WHERE {pick(columns)} IS NOT NULL",
-                f"{create} USING hash ({at})",
-            ])  # fmt: skip
-        return pick([
-            f"DROP INDEX {pick(here)}",
-            f"ALTER INDEX {pick(here)} RENAME TO {_quote(self._fresh())}",
-            f"ALTER INDEX {pick(here)} SET (fillfactor = 90)",
-            f"ALTER INDEX {pick(here)} RESET (fillfactor)",
-            f"ALTER TABLE {_name(table)} ADD UNIQUE USING INDEX {pick(here).partition('.')[2]}",
-        ])  # fmt: skip
+            return pick(
+                [
+                    f"{create} ({at})",
+                    f"{create} ({at} DESC NULLS LAST, {pick(columns)}) WITH (fillfactor = 50)",
+                    f"{create} (({at}::text || 'x')) WHERE {pick(columns)} IS NOT NULL",
+                    f"{create} USING hash ({at})",
+                ]
+            )
+        return pick(
+            [
+                f"DROP INDEX {pick(here)}",
+                f"ALTER INDEX {pick(here)} RENAME TO {_quote(self._fresh())}",
+                f"ALTER INDEX {pick(here)} SET (fillfactor = 90)",
+                f"ALTER INDEX {pick(here)} RESET (fillfactor)",
+                f"ALTER TABLE {_name(table)} ADD UNIQUE USING INDEX {pick(here).partition('.')[2]}",
+            ]
+        )
 
     def _family(self, table: TableMeta, other: TableMeta) -> str:
         pick = self._random.choice
@@ -161,23 +182,34 @@ class RandomDdl:
         if table["kind"] == "p":
             parts = ["PARTITION OF " + _name(table)]
             new = f"CREATE TABLE {_quote(pick(SCHEMAS))}.{_quote(self._fresh())}"
-            columns = "" if pick([True, False]) or not table["columns"] else (
-                f" ({_quote(pick(table['columns'])['name'])} {pick(['NOT NULL', 'DEFAULT NULL'])})")  # fmt: skip
+            columns = (
+                ""
+                if pick([True, False]) or not table["columns"]
+                else (f" ({_quote(pick(table['columns'])['name'])} {pick(['NOT NULL', 'DEFAULT NULL'])})")
+            )
             attached = list(other["parents"])
-            return pick([
-                f"{new} {parts[0]}{columns} {bound}", f"{new} {parts[0]} {bound}",
-                f"ALTER TABLE {_name(table)} ATTACH PARTITION {_name(other)} {bound}",
-                f"ALTER TABLE {_name(table)} DETACH PARTITION {_name(other)}",
-            ]) if attached != [] or pick(range(3)) else (
-                f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(table)} INCLUDING ALL)")  # fmt: skip
+            return (
+                pick(
+                    [
+                        f"{new} {parts[0]}{columns} {bound}",
+                        f"{new} {parts[0]} {bound}",
+                        f"ALTER TABLE {_name(table)} ATTACH PARTITION {_name(other)} {bound}",
+                        f"ALTER TABLE {_name(table)} DETACH PARTITION {_name(other)}",
+                    ]
+                )
+                if attached != [] or pick(range(3))
+                else (f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(table)} INCLUDING ALL)")
+            )
         if table["parents"] and table["bound"] is None and pick(range(2)):
             return f"ALTER TABLE {_name(table)} NO INHERIT " + ".".join(map(_quote, table["parents"][0]))
-        return pick([
-            f"ALTER TABLE {_name(table)} INHERIT {_name(other)}",
-            f"CREATE TABLE {_quote(self._fresh())} ({self._definition('own')}) INHERITS ({_name(other)})",
-            f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(other)} INCLUDING ALL)",
-            f"CREATE TABLE {_quote(self._fresh())} AS TABLE {_name(other)}",
-        ])  # fmt: skip
+        return pick(
+            [
+                f"ALTER TABLE {_name(table)} INHERIT {_name(other)}",
+                f"CREATE TABLE {_quote(self._fresh())} ({self._definition('own')}) INHERITS ({_name(other)})",
+                f"CREATE TABLE {_quote(self._fresh())} (LIKE {_name(other)} INCLUDING ALL)",
+                f"CREATE TABLE {_quote(self._fresh())} AS TABLE {_name(other)}",
+            ]
+        )
 
     def _create(self, tables: list[TableMeta]) -> str:
         pick = self._random.choice
@@ -196,11 +228,22 @@ class RandomDdl:
         pick = self._random.choice
         type_ = pick(list(TYPES))
         constant, evaluated = TYPES[type_]
-        return f"{_quote(name)} {type_} " + pick([
-            "", "", "NOT NULL", "UNIQUE", f"DEFAULT {constant}", f"DEFAULT {constant} NOT NULL", f"DEFAULT {evaluated}",
-            f"DEFAULT {evaluated} NOT NULL", f"GENERATED ALWAYS AS ({constant}) STORED",
-            "REFERENCES other.ref", f"CHECK ({_quote(name)} IS NOT NULL)", "GENERATED ALWAYS AS IDENTITY",
-        ])  # fmt: skip
+        return f"{_quote(name)} {type_} " + pick(
+            [
+                "",
+                "",
+                "NOT NULL",
+                "UNIQUE",
+                f"DEFAULT {constant}",
+                f"DEFAULT {constant} NOT NULL",
+                f"DEFAULT {evaluated}",
+                f"DEFAULT {evaluated} NOT NULL",
+                f"GENERATED ALWAYS AS ({constant}) STORED",
+                "REFERENCES other.ref",
+                f"CHECK ({_quote(name)} IS NOT NULL)",
+                "GENERATED ALWAYS AS IDENTITY",
+            ]
+        )
 
     def _new(self, taken: list[str]) -> str:
         return self._random.choice([n for n in NAMES if n not in taken] or [self._fresh()])

@@ -122,8 +122,9 @@ STATISTICS = "CREATE STATISTICS m.s ON (id + m.f(1)), a FROM m.t"
 PARTITION = (
     "CREATE TABLE m.p (id int PRIMARY KEY, a int) PARTITION BY RANGE (id)",
     "CREATE TABLE m.p1 PARTITION OF m.p FOR VALUES FROM (0) TO (9)",
-    "CREATE TABLE m.late (id int PRIMARY KEY, a int)", "CREATE INDEX ON m.late (a) WHERE m.f(1) > 0",
-)  # fmt: skip
+    "CREATE TABLE m.late (id int PRIMARY KEY, a int)",
+    "CREATE INDEX ON m.late (a) WHERE m.f(1) > 0",
+)
 ATTACH = "ALTER TABLE m.p ATTACH PARTITION m.late FOR VALUES FROM (10) TO (20)"
 
 
@@ -245,9 +246,10 @@ def writing(*made: str, statement: str = "INSERT INTO pgddl_copy_m.t VALUES (1, 
 
 
 CHILD = (
-    "CREATE TABLE m.child (id int REFERENCES pgddl_copy_m.t ON DELETE CASCADE)", "INSERT INTO m.child VALUES (7)",
+    "CREATE TABLE m.child (id int REFERENCES pgddl_copy_m.t ON DELETE CASCADE)",
+    "INSERT INTO m.child VALUES (7)",
     "CREATE TRIGGER fires AFTER DELETE ON m.child FOR EACH ROW EXECUTE FUNCTION m.fires()",
-)  # fmt: skip
+)
 
 
 def empty(query: str, columns: str) -> Out:
@@ -287,11 +289,12 @@ def calling_the_server(dsn: str, conn: Session) -> None:
 
 def a_cast_comes(dsn: str, conn: Session) -> None:
     as_owner(
-        dsn, "CREATE TYPE m.mood AS ENUM ('v')", "CREATE TABLE m.e (id int PRIMARY KEY, v m.mood)",
+        dsn,
+        "CREATE TYPE m.mood AS ENUM ('v')",
+        "CREATE TABLE m.e (id int PRIMARY KEY, v m.mood)",
         "INSERT INTO m.e VALUES (1, 'v')",
-        "CREATE FUNCTION m.told(m.mood) RETURNS text LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM m.f(1); RETURN 'v'; END $$",
-    )  # fmt: skip
+        "CREATE FUNCTION m.told(m.mood) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM m.f(1); RETURN 'v'; END $$",
+    )
     known = plan(conn, name="e")
     known = replace(known, columns=replace(known.columns, expressions=('"id"', "CAST(v AS text)")))
     with conn.transaction():
@@ -303,10 +306,11 @@ def a_cast_comes(dsn: str, conn: Session) -> None:
 
 def checks_of_partitions(dsn: str, conn: Session) -> None:
     as_owner(
-        dsn, "CREATE TABLE m.p (id int PRIMARY KEY, CHECK (id > 0 OR m.f(1) > 0)) PARTITION BY RANGE (id)",
+        dsn,
+        "CREATE TABLE m.p (id int PRIMARY KEY, CHECK (id > 0 OR m.f(1) > 0)) PARTITION BY RANGE (id)",
         "CREATE TABLE m.p1 PARTITION OF m.p FOR VALUES FROM (0) TO (9)",
         "CREATE TABLE m.p2 PARTITION OF m.p FOR VALUES FROM (9) TO (19)",
-    )  # fmt: skip
+    )
     conn.execute("SELECT FROM m.p WHERE id >= 5")
 
 
@@ -337,10 +341,13 @@ def a_lock_timeout(dsn: str, conn: Session) -> bool:
 
 
 def prepared(dsn: str, conn: Session) -> None:
-    as_owner(dsn, """CREATE FUNCTION m.prepares() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    as_owner(
+        dsn,
+        """CREATE FUNCTION m.prepares() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
         DEALLOCATE ALL;
         FOR i IN 0..40 LOOP EXECUTE 'PREPARE _pg3_' || i || ' AS SELECT m.f(1)'; END LOOP;
-    END $$""")  # fmt: skip
+    END $$""",
+    )
     query = "SELECT count(*) FROM pg_catalog.pg_am"
     with plans_kept(conn):
         conn.execute(query)
@@ -368,10 +375,12 @@ def kept_prepared(patch: pytest.MonkeyPatch, conn: Session) -> None:
 
 def past_triggers(dsn: str, conn: Session) -> bool:
     do(
-        dsn, "CREATE TABLE n.t (a int)", "GRANT INSERT ON n.t TO c28_owner",
+        dsn,
+        "CREATE TABLE n.t (a int)",
+        "GRANT INSERT ON n.t TO c28_owner",
         "CREATE FUNCTION n.no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
         "CREATE TRIGGER no BEFORE INSERT ON n.t FOR EACH ROW EXECUTE FUNCTION n.no()",
-    )  # fmt: skip
+    )
     with suppress(PgddlError), conn.transaction():
         conn.execute("SET LOCAL session_replication_role = replica")
         wall.run(conn, "c28_owner", "INSERT INTO n.t VALUES (1)")
@@ -448,8 +457,10 @@ def given_by_default(dsn: str, conn: Session) -> bool:
 
 
 COMPOSITE = (
-    "CREATE DOMAIN m.d AS int", "CREATE TYPE m.c AS (a m.d)", "ALTER DOMAIN m.d ADD CHECK (m.f(VALUE) > 0) NOT VALID",
-)  # fmt: skip
+    "CREATE DOMAIN m.d AS int",
+    "CREATE TYPE m.c AS (a m.d)",
+    "ALTER DOMAIN m.d ADD CHECK (m.f(VALUE) > 0) NOT VALID",
+)
 
 
 @dataclass(frozen=True)

@@ -111,14 +111,17 @@ def test_a_pipeline_without_superuser_s_rights_has_walls_too(server: Cluster, ds
 
 
 def test_what_code_sets_and_prepares_is_gone_behind_it(dsn: str, conn: Session) -> None:
-    as_owner(dsn, """CREATE FUNCTION m.meddle() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    as_owner(
+        dsn,
+        """CREATE FUNCTION m.meddle() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
         PERFORM set_config('search_path', 'm', false);
         PERFORM set_config('standard_conforming_strings', 'off', false);
         PERFORM set_config('lock_timeout', '1ms', true);
         DEALLOCATE ALL;
         EXECUTE 'PREPARE _pg3_0 AS SELECT 666';
         EXECUTE 'DECLARE kept CURSOR WITH HOLD FOR SELECT 1';
-    END $$""")  # fmt: skip
+    END $$""",
+    )
     query = "SELECT count(*) FROM pg_catalog.pg_class WHERE relname = %s"
     with plans_kept(conn):
         assert conn.execute(query, ["t"]).fetchone() == (1,)
@@ -176,8 +179,11 @@ SILENCED = {
 def test_what_others_have_on_their_tables_is_not_passed_by_in_our_replica_role(
     dsn: str, conn: Session, what: str
 ) -> None:
-    do(dsn, f"""CREATE FUNCTION n.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
-        {SILENCED[what]}; GRANT INSERT ON n.t TO c28_owner""")  # fmt: skip
+    do(
+        dsn,
+        f"""CREATE FUNCTION n.fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+        {SILENCED[what]}; GRANT INSERT ON n.t TO c28_owner""",
+    )
     with suppress(psycopg.Error), conn.transaction():  # as it is for everybody
         wall.run(conn, "c28_owner", "INSERT INTO n.t VALUES (1)")
     with pytest.raises(LeftBehindTheWall, match=r"rows in n\.t"), conn.transaction():
@@ -343,7 +349,7 @@ def test_foreign_code_is_not_brought_to_a_table_of_ours(dsn: str, conn: Session,
             conn,
             "ALTER TABLE public.ours ADD COLUMN IF NOT EXISTS p text, ADD COLUMN x int DEFAULT 1, ADD CHECK (x > 0)",
             ["c28_owner"],
-        )  # fmt: skip
+        )
 
 
 def test_a_partition_key_that_calls_foreign_code_is_refused(conn: Session) -> None:
@@ -404,12 +410,15 @@ LITERALS = {
 def test_a_literal_that_runs_a_check_as_it_is_read_is_not_read(dsn: str, conn: Session, what: str) -> None:
     """Which Postgres does while it parses: a statement that only makes something is enough."""
     as_owner(
-        dsn, "CREATE TABLE m.seen (who text)",
+        dsn,
+        "CREATE TABLE m.seen (who text)",
         "CREATE FUNCTION m.told(text) RETURNS boolean LANGUAGE plpgsql AS"
         " 'BEGIN INSERT INTO m.seen VALUES (current_user); RETURN true; END'",
-        "CREATE DOMAIN m.d AS text CHECK (m.told(VALUE))", "CREATE TYPE m.c AS (x m.d)",
-        "CREATE FUNCTION m.keep(m.c, m.c) RETURNS m.c LANGUAGE sql AS 'SELECT $1'", "ALTER TABLE m.t ADD COLUMN c m.c",
-    )  # fmt: skip
+        "CREATE DOMAIN m.d AS text CHECK (m.told(VALUE))",
+        "CREATE TYPE m.c AS (x m.d)",
+        "CREATE FUNCTION m.keep(m.c, m.c) RETURNS m.c LANGUAGE sql AS 'SELECT $1'",
+        "ALTER TABLE m.t ADD COLUMN c m.c",
+    )
     with pytest.raises(StageFailed, match="c28_owner"), conn.transaction():
         alter(conn, LITERALS[what], [])
     assert one_of(conn, "SELECT count(*) FROM m.seen") == 0

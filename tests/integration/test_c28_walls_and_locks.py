@@ -346,9 +346,13 @@ def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(d
 @pytest.mark.parametrize("trusted", [[], ["mallory"]], ids=["guarded", "trusted"])
 @pytest.mark.parametrize("stage", ["backfill", "replay"])
 def test_a_composite_that_is_altered_between_our_look_and_our_copy_runs_nothing_as_us(
-    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch,
-    stage: str, trusted: list[str],
-) -> None:  # fmt: skip
+    lifecycle: Callable[..., Lifecycle],
+    dsn: str,
+    target_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    trusted: list[str],
+) -> None:
     """No lock keeps an attribute of a domain out, whose CHECK runs where a value is read from text."""
     execute(target_dsn, ROLE)
     as_mallory(

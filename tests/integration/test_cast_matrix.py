@@ -40,8 +40,28 @@ CREATE TYPE s.ints AS RANGE (subtype = integer);
 CREATE TYPE s.longs AS RANGE (subtype = bigint);
 """
 
-TEXTS = ("", "a", " a", "a ", "a   ", "žluť", "\U0001f600" * 3, "\U0001f600" * 20, "x" * 80, "\\N", "\\.", "NULL",
-         "tab\there", "new\nline", '"q"', "{}", "1", "-0.00", "true", "A")  # fmt: skip
+TEXTS = (
+    "",
+    "a",
+    " a",
+    "a ",
+    "a   ",
+    "žluť",
+    "\U0001f600" * 3,
+    "\U0001f600" * 20,
+    "x" * 80,
+    "\\N",
+    "\\.",
+    "NULL",
+    "tab\there",
+    "new\nline",
+    '"q"',
+    "{}",
+    "1",
+    "-0.00",
+    "true",
+    "A",
+)
 MOMENTS = ("infinity", "-infinity", "294276-12-31 23:59:59.999999", "4713-01-01 00:00:00 BC", "2000-02-29 12:00",
            "1999-12-31 23:59:59.999999", "0001-01-01 BC")  # fmt: skip
 TIMES = ("00:00", "24:00", "23:59:59.999999", "12:00:00.5")
@@ -312,9 +332,11 @@ class Matrix:
                 continue
         with self.source.transaction(), self.target.transaction():
             copy_between(
-                self.source, self.target, read_statement(sql.SQL("TABLE {}").format(pair.table), False),
+                self.source,
+                self.target,
+                read_statement(sql.SQL("TABLE {}").format(pair.table), False),
                 write_statement(pair.was, sql.SQL('id, "V a"'), False),
-            )  # fmt: skip
+            )
         return [n for (n,) in self.source.execute(sql.SQL("SELECT id FROM {} ORDER BY id").format(pair.table))]
 
     def send(self, pair: Pair, number: int) -> str | None:
@@ -508,9 +530,17 @@ def test_types_of_extensions(pg15: Cluster, database: Database) -> None:
             for a, b in ("tc", "vc", "ct", "cv", "ht", "th", "ci", "hi", "ic", "hc")
         }
         assert {pair: c.kind for pair, c in verdicts.items()} == {
-            "tc": "safe", "vc": "safe", "ct": "safe", "cv": "lossy", "ht": "safe", "th": "lossy", "ci": "lossy",
-            "hi": "impossible", "ic": "safe", "hc": "safe",
-        }  # fmt: skip
+            "tc": "safe",
+            "vc": "safe",
+            "ct": "safe",
+            "cv": "lossy",
+            "ht": "safe",
+            "th": "lossy",
+            "ci": "lossy",
+            "hi": "impossible",
+            "ic": "safe",
+            "hc": "safe",
+        }
         assert cast_sql("t", verdicts["tc"], types["c"]) == '"t"'
         assert cast_sql("c", verdicts["ct"], types["t"]) == 'CAST("c" AS text)'
         assert judge_cast(types["t"], types["c"], key=True).kind == "lossy"  # 'a' and 'A' would be one key

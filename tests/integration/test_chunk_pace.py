@@ -128,8 +128,14 @@ def test_waiting_for_spark_is_no_waiting_for_a_table(
     """Its workers take longer than `ddl.retry_for`; then the first round finds every chunk claimed by others. Spark is
     played here, since how long it takes is not to be had from a real one."""
     execute(source_dsn, WIDE)
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]}, backfill={"chunk_bytes": "64kB"},
-                     ddl={"retry_for": "1s"}, spark={"begin": "at_once"})  # fmt: skip
+    move = lifecycle(
+        source_dsn,
+        target_dsn,
+        tables={"include": ["public.t"]},
+        backfill={"chunk_bytes": "64kB"},
+        ddl={"retry_for": "1s"},
+        spark={"begin": "at_once"},
+    )
     move.run_all(until="snapshot")
     said: list[str] = []
 
@@ -151,9 +157,13 @@ def test_waiting_for_spark_is_no_waiting_for_a_table(
 
 @pytest.mark.parametrize("every", [3600.0, 0.0])
 def test_a_backfill_without_workers_says_that_it_waits_for_them(
-    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], every: float,
-) -> None:  # fmt: skip
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Callable[..., Lifecycle],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    every: float,
+) -> None:
     """Once in a while, and not that 0 of so many chunks are done."""
     execute(source_dsn, WIDE)
     small = {"workers": 1, "chunk_bytes": "64kB"}

@@ -37,9 +37,23 @@ COMMANDS = (
 )
 
 JUNK = (
-    "garbage", "{", "[]", "{}", "null", "1", '"text"', "[1, 2]", '{"role": 1}', "\n\n", "x\ny", "0" * 5000,
-    '{"role": "postgres", "path": ["pg_catalog"], "settings": {}}', '{"error": "forged"}', "off", "true",
-)  # fmt: skip
+    "garbage",
+    "{",
+    "[]",
+    "{}",
+    "null",
+    "1",
+    '"text"',
+    "[1, 2]",
+    '{"role": 1}',
+    "\n\n",
+    "x\ny",
+    "0" * 5000,
+    '{"role": "postgres", "path": ["pg_catalog"], "settings": {}}',
+    '{"error": "forged"}',
+    "off",
+    "true",
+)
 OURS = ("pgddl.stash", "pgddl.client", "pgddl.batch", "pgddl.alters", "pgddl.direct", "pgddl.skip", "pgddl.other")
 STANDARD = {
     "TimeZone": ("Asia/Tokyo", "America/St_Johns", "<+3:30>-3:30"),
@@ -324,11 +338,14 @@ def test_a_zone_set_in_the_middle_loses_nothing(source: Source) -> None:
     """C9: with TimeZone other than ours, what a command dropped was not found again."""
     with clerk(source.dsn) as conn:
         events = recorded(
-            source, conn,
-            ["CREATE TABLE shop.mine (id int, b int)",
-             "SET TimeZone = 'Asia/Tokyo'; ALTER TABLE shop.mine DROP b",
-             "SET TimeZone = 'UTC'; SET DateStyle = 'German'; DROP TABLE shop.mine"],
-        )  # fmt: skip
+            source,
+            conn,
+            [
+                "CREATE TABLE shop.mine (id int, b int)",
+                "SET TimeZone = 'Asia/Tokyo'; ALTER TABLE shop.mine DROP b",
+                "SET TimeZone = 'UTC'; SET DateStyle = 'German'; DROP TABLE shop.mine",
+            ],
+        )
     assert [[d["identity"] for d in e["dropped"]] for e in events] == [[], ["shop.mine.b"], ["shop.mine"]]
 
 
@@ -385,8 +402,12 @@ def test_a_table_leaves_its_publication_whatever_is_set(
     """Each command of a string in its turn, also where the zone changes in between."""
     source = database(request.getfixturevalue(f"pg{version}"))
     do(source, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
-    shop = lifecycle(source, database(request.getfixturevalue(f"pg{version}")),
-                     tables={"include": ["public.*"]}, capture={"rows": "wal"})  # fmt: skip
+    shop = lifecycle(
+        source,
+        database(request.getfixturevalue(f"pg{version}")),
+        tables={"include": ["public.*"]},
+        capture={"rows": "wal"},
+    )
     shop.run_all(until="snapshot")
     for name in OURS:
         with psycopg.connect(source) as conn:

@@ -97,8 +97,9 @@ def test_c09_writes_while_triggers_were_off_are_read_again(
     assert differences(source_dsn, target_dsn) == []
 
 
-def test_c09_a_change_of_the_parent_says_what_became_of_its_descendants(source_dsn: str, lifecycle: Pipelines,
-                                                                        target_dsn: str) -> None:  # fmt: skip
+def test_c09_a_change_of_the_parent_says_what_became_of_its_descendants(
+    source_dsn: str, lifecycle: Pipelines, target_dsn: str
+) -> None:
     """ALTER TABLE on a parent reports only the parent."""
     execute(
         source_dsn,
@@ -122,10 +123,13 @@ def test_c19_our_publication_breaks_no_client(lifecycle: Pipelines, source_dsn: 
     execute(source_dsn, "CREATE TABLE public.t (id int PRIMARY KEY, a int); INSERT INTO public.t VALUES (1, 1)")
     do(
         source_dsn,
-        "ALTER TABLE public.t REPLICA IDENTITY FULL", "UPDATE public.t SET a = 2", "ALTER TABLE public.t DROP COLUMN a",
-        "ALTER TABLE public.t DROP CONSTRAINT t_pkey", "UPDATE public.t SET id = 3",
+        "ALTER TABLE public.t REPLICA IDENTITY FULL",
+        "UPDATE public.t SET a = 2",
+        "ALTER TABLE public.t DROP COLUMN a",
+        "ALTER TABLE public.t DROP CONSTRAINT t_pkey",
+        "UPDATE public.t SET id = 3",
         "ALTER TABLE public.t SET UNLOGGED",
-    )  # fmt: skip
+    )
     assert one(source_dsn, "SELECT count(*) FROM pg_publication_tables WHERE pubname LIKE 'pgddl%'") == 0
     assert one(source_dsn, "SELECT count(*) FROM pg_publication WHERE pubname = %s", f"pgddl_{pipeline.name}") == 1
 
@@ -213,8 +217,9 @@ def test_c26_a_table_that_was_put_right_by_hand_goes_on(lifecycle: Pipelines, so
     )
     do(
         source_dsn,
-        "CREATE TABLE public.e_2 PARTITION OF public.e FOR VALUES FROM (9) TO (99)", "INSERT INTO public.e VALUES (50)",
-    )  # fmt: skip
+        "CREATE TABLE public.e_2 PARTITION OF public.e FOR VALUES FROM (9) TO (99)",
+        "INSERT INTO public.e VALUES (50)",
+    )
     assert "Source has partition public.e_2" in str(pipeline.run("replay").blocked)
     assert "Source has partition public.e_2" in str(pipeline.run("replay").blocked)
     do(target_dsn, "CREATE TABLE public.e_2 PARTITION OF public.e FOR VALUES FROM (9) TO (99)")

@@ -75,8 +75,11 @@ def test_every_command_of_a_string_is_one_event_in_order(source: Source) -> None
     text = "CREATE TABLE t (id int); INSERT INTO t VALUES (1); ALTER TABLE t ADD b text; CREATE INDEX i ON t (b)"
     events = source.after(text, "DROP TABLE t")
     assert [(e["tag"], e["seq"]) for e in events] == [
-        ("CREATE TABLE", 1), ("ALTER TABLE", 2), ("CREATE INDEX", 3), ("DROP TABLE", 1),
-    ]  # fmt: skip
+        ("CREATE TABLE", 1),
+        ("ALTER TABLE", 2),
+        ("CREATE INDEX", 3),
+        ("DROP TABLE", 1),
+    ]
     assert {e["statement"] for e in events[:3]} == {text}
     assert len({e["batch"] for e in events[:3]}) == 1 and events[3]["batch"] != events[0]["batch"]
     assert len({e["id"] for e in events}) == 4
@@ -132,11 +135,12 @@ def test_what_a_failed_drop_had_listed_does_not_go_to_the_next_command(source18:
 def test_commands_of_other_event_triggers_keep_what_they_drop_apart(source18: Source) -> None:
     do(
         source18.dsn,
-        "CREATE TABLE a (id int)", "CREATE TABLE side (id int)",
+        "CREATE TABLE a (id int)",
+        "CREATE TABLE side (id int)",
         """CREATE FUNCTION busy() RETURNS event_trigger LANGUAGE plpgsql AS $$
            BEGIN IF to_regclass('side') IS NOT NULL THEN DROP TABLE side; END IF; END $$""",
         "CREATE EVENT TRIGGER zz_busy ON sql_drop EXECUTE FUNCTION busy()",
-    )  # fmt: skip
+    )
     source18.events()
     inner, outer = source18.after("DROP TABLE a")
     assert (identities(inner), identities(outer)) == (["public.side"], ["public.a"])
@@ -177,22 +181,30 @@ def test_a_role_without_any_right_on_our_schema_is_recorded_with_its_path(source
 def test_a_hostile_path_or_setting_changes_nothing(source: Source, role: str) -> None:
     do(
         source.dsn,
-        f"CREATE SCHEMA AUTHORIZATION {role}", "CREATE SCHEMA evil",
+        f"CREATE SCHEMA AUTHORIZATION {role}",
+        "CREATE SCHEMA evil",
         "CREATE FUNCTION evil.f(text, text) RETURNS boolean " + RAISES,
         "CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.f)",
         f"CREATE FUNCTION evil.set_config(text, text, boolean) RETURNS text {RAISES}",
         f"CREATE FUNCTION evil.current_setting(text, boolean) RETURNS text {RAISES}",
         f"GRANT USAGE ON SCHEMA evil TO {role}",
-    )  # fmt: skip
+    )
     source.events()
     with psycopg.connect(source.dsn, autocommit=True) as conn:
         conn.execute(f"SET ROLE {role}; SET search_path = evil, pg_catalog, {role}".encode())
         for setting in (
-            "standard_conforming_strings = off", "backslash_quote = off", "quote_all_identifiers = on",
-            "default_transaction_isolation = serializable", "datestyle = 'German'", "extra_float_digits = -15",
-            "plpgsql.extra_errors = 'all'", "check_function_bodies = off", "transform_null_equals = on",
-            "plan_cache_mode = force_custom_plan", "bytea_output = escape",
-        ):  # fmt: skip
+            "standard_conforming_strings = off",
+            "backslash_quote = off",
+            "quote_all_identifiers = on",
+            "default_transaction_isolation = serializable",
+            "datestyle = 'German'",
+            "extra_float_digits = -15",
+            "plpgsql.extra_errors = 'all'",
+            "check_function_bodies = off",
+            "transform_null_equals = on",
+            "plan_cache_mode = force_custom_plan",
+            "bytea_output = escape",
+        ):
             conn.execute(f"SET {setting}".encode())
         conn.execute(
             f"CREATE TABLE {role}.t (id int, f float8 DEFAULT 0.1, b bytea DEFAULT 'a', \"Ä.'b\" int)".encode()
@@ -208,14 +220,19 @@ def test_words_are_looked_up_as_the_command_did(source18: Source) -> None:
     long = "l" * 63
     do(
         source18.dsn,
-        'CREATE SCHEMA "s.1"', "CREATE SCHEMA s2", 'CREATE TABLE "s.1"."Odd""Name" (id int PRIMARY KEY)',
-        "CREATE TABLE s2.both (id int)", 'CREATE TABLE "s.1".both (id int)',
+        'CREATE SCHEMA "s.1"',
+        "CREATE SCHEMA s2",
+        'CREATE TABLE "s.1"."Odd""Name" (id int PRIMARY KEY)',
+        "CREATE TABLE s2.both (id int)",
+        'CREATE TABLE "s.1".both (id int)',
         f"CREATE TABLE s2.{long} (id int PRIMARY KEY)",
-        "CREATE TYPE s2.mood AS ENUM ('a')", "CREATE FUNCTION s2.f(int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        'CREATE FUNCTION "s.1".two() RETURNS int LANGUAGE sql AS \'SELECT 1\'',
-        "CREATE FUNCTION s2.two() RETURNS int LANGUAGE sql AS 'SELECT 1'", "CREATE TABLE public.hidden (id int)",
+        "CREATE TYPE s2.mood AS ENUM ('a')",
+        "CREATE FUNCTION s2.f(int) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE FUNCTION \"s.1\".two() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE FUNCTION s2.two() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE TABLE public.hidden (id int)",
         "CREATE TABLE s2.date (id int)",
-    )  # fmt: skip
+    )
     source18.events()
     with psycopg.connect(source18.dsn, autocommit=True) as conn:
         conn.execute('SET search_path = "s.1", s2')
@@ -231,11 +248,12 @@ def test_words_are_looked_up_as_the_command_did(source18: Source) -> None:
 def test_words_of_a_nested_command_are_looked_up_though_the_long_string_was_told_before(source18: Source) -> None:
     do(
         source18.dsn,
-        "CREATE SCHEMA s", "CREATE TABLE s.there (id int)",
+        "CREATE SCHEMA s",
+        "CREATE TABLE s.there (id int)",
         "CREATE FUNCTION s.g() RETURNS int LANGUAGE sql AS 'SELECT 1'",
         "CREATE FUNCTION public.f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
         " EXECUTE 'CREATE VIEW v AS SELECT g() + id AS id FROM there'; GRANT SELECT ON there TO PUBLIC; END $$",
-    )  # fmt: skip
+    )
     source18.events()
     with psycopg.connect(source18.dsn, autocommit=True) as conn:
         conn.execute("SET search_path = s")
@@ -289,16 +307,30 @@ def test_what_is_nobody_elses_business_is_left_out(source: Source) -> None:
         for statement in (
             "CREATE TEMP TABLE tt (id serial PRIMARY KEY, b text)",
             "CREATE TRIGGER x BEFORE UPDATE ON tt FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
-            "ALTER TABLE tt ADD c int DEFAULT random()", "COMMENT ON COLUMN tt.c IS 'x'", "DROP TABLE tt",
-            "SELECT 1 AS id INTO TEMP u", "CREATE TEMP VIEW v AS SELECT * FROM u", "CREATE TEMP SEQUENCE s",
-            "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "DISCARD TEMP",
-            "CREATE SCHEMA pgddl_copy_x", "CREATE TABLE pgddl_copy_x.t (id int)", "DROP SCHEMA pgddl_copy_x CASCADE",
-            "CREATE TABLE pgddl.mine (id int)", "DROP TABLE pgddl.mine",
-            "SET pgddl.skip = on", "CREATE TABLE skipped (id int)", "RESET pgddl.skip",
-            "SET session_replication_role = replica", "CREATE TABLE replicated (id int)",
-            "RESET session_replication_role", "CREATE TABLE IF NOT EXISTS skipped (id int)",
-            "DROP TABLE IF EXISTS nothing", "CREATE ROLE ddl_nobody", "DROP ROLE ddl_nobody",
-        ):  # fmt: skip
+            "ALTER TABLE tt ADD c int DEFAULT random()",
+            "COMMENT ON COLUMN tt.c IS 'x'",
+            "DROP TABLE tt",
+            "SELECT 1 AS id INTO TEMP u",
+            "CREATE TEMP VIEW v AS SELECT * FROM u",
+            "CREATE TEMP SEQUENCE s",
+            "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "DISCARD TEMP",
+            "CREATE SCHEMA pgddl_copy_x",
+            "CREATE TABLE pgddl_copy_x.t (id int)",
+            "DROP SCHEMA pgddl_copy_x CASCADE",
+            "CREATE TABLE pgddl.mine (id int)",
+            "DROP TABLE pgddl.mine",
+            "SET pgddl.skip = on",
+            "CREATE TABLE skipped (id int)",
+            "RESET pgddl.skip",
+            "SET session_replication_role = replica",
+            "CREATE TABLE replicated (id int)",
+            "RESET session_replication_role",
+            "CREATE TABLE IF NOT EXISTS skipped (id int)",
+            "DROP TABLE IF EXISTS nothing",
+            "CREATE ROLE ddl_nobody",
+            "DROP ROLE ddl_nobody",
+        ):
             conn.execute(statement.encode())
     assert source.events() == []
 
@@ -318,10 +350,12 @@ def test_an_extension_is_one_event(source: Source) -> None:
 
 def test_grants_are_events_without_identity(source: Source) -> None:
     events = source.after(
-        "CREATE TABLE t (id int)", "GRANT SELECT ON t TO PUBLIC", "REVOKE SELECT ON t FROM PUBLIC",
+        "CREATE TABLE t (id int)",
+        "GRANT SELECT ON t TO PUBLIC",
+        "REVOKE SELECT ON t FROM PUBLIC",
         "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC",
         "ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM PUBLIC",
-    )  # fmt: skip
+    )
     assert [(e["tag"], [o["identity"] for o in e["objects"]]) for e in events[1:]] == [
         ("GRANT", [None]),
         ("REVOKE", [None]),
@@ -360,8 +394,11 @@ def test_a_table_is_recorded_as_a_whole(source: Source) -> None:
     assert all(c["local"] and c["missing"] is None for c in t["columns"])
     constraints = {k["name"]: k for k in t["constraints"]}
     assert {k: v["type"] for k, v in constraints.items()} == {
-        "t_pkey": "p", "t_n_check": "c", "later": "u", "t_o_fkey": "f",
-    }  # fmt: skip
+        "t_pkey": "p",
+        "t_n_check": "c",
+        "later": "u",
+        "t_o_fkey": "f",
+    }
     assert constraints["t_o_fkey"]["references"] == ["public", "other"]
     assert constraints["t_o_fkey"]["definition"] == "FOREIGN KEY (o) REFERENCES public.other(id) ON DELETE CASCADE"
     assert constraints["later"]["definition"] == "UNIQUE (c) DEFERRABLE"
@@ -397,14 +434,17 @@ def test_partitions_and_children_are_recorded_with_their_parents(source: Source)
         source.dsn,
         "CREATE TABLE p (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
         "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM ('2024-01-01') TO ('2025-01-01') PARTITION BY LIST (id)",
-        "CREATE TABLE p11 PARTITION OF p1 DEFAULT", "CREATE TABLE stays (id int, at date NOT NULL)",
+        "CREATE TABLE p11 PARTITION OF p1 DEFAULT",
+        "CREATE TABLE stays (id int, at date NOT NULL)",
         "CREATE TABLE child (extra int) INHERITS (stays)",
-    )  # fmt: skip
+    )
     source.events()
     added, first, detached, inherited = source.after(
-        "ALTER TABLE p ADD c int DEFAULT 1", "ALTER TABLE stays ADD c int",
-        "ALTER TABLE p1 DETACH PARTITION p11", "ALTER TABLE stays ADD d int",
-    )  # fmt: skip
+        "ALTER TABLE p ADD c int DEFAULT 1",
+        "ALTER TABLE stays ADD c int",
+        "ALTER TABLE p1 DETACH PARTITION p11",
+        "ALTER TABLE stays ADD d int",
+    )
     root, p1, p11 = (table(added, name) for name in ("p", "p1", "p11"))
     assert root["descendants"] == [p1["oid"], p11["oid"]] and p1["descendants"] == [p11["oid"]]
     assert (root["partition_key"], p1["partition_key"], p11["partition_key"]) == ("RANGE (at)", "LIST (id)", None)
@@ -476,19 +516,24 @@ def drop_statement(d: Any) -> sql.Composed:
 
 def test_other_objects_bring_their_statements(source: Source) -> None:
     events = source.after(
-        "CREATE TYPE mood AS ENUM ('it''s', 'ok')", "ALTER TYPE mood ADD VALUE 'new' BEFORE 'ok'",
-        "CREATE TYPE pair AS (a int, b text COLLATE \"C\")",
+        "CREATE TYPE mood AS ENUM ('it''s', 'ok')",
+        "ALTER TYPE mood ADD VALUE 'new' BEFORE 'ok'",
+        'CREATE TYPE pair AS (a int, b text COLLATE "C")',
         "CREATE DOMAIN positive AS int NOT NULL DEFAULT 1 CHECK (VALUE > 0)",
-        "CREATE SEQUENCE q AS smallint INCREMENT 2 START 5 CYCLE", "CREATE TABLE t (id int, m mood)",
+        "CREATE SEQUENCE q AS smallint INCREMENT 2 START 5 CYCLE",
+        "CREATE TABLE t (id int, m mood)",
         "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END;'",
         "CREATE TRIGGER tg AFTER UPDATE OF id ON t FOR EACH ROW WHEN (NEW.id > 1) EXECUTE FUNCTION f()",
-        "CREATE RULE ru AS ON DELETE TO t DO INSTEAD NOTHING", "CREATE STATISTICS st ON id, m FROM t",
+        "CREATE RULE ru AS ON DELETE TO t DO INSTEAD NOTHING",
+        "CREATE STATISTICS st ON id, m FROM t",
         "CREATE POLICY po ON t AS RESTRICTIVE FOR UPDATE TO PUBLIC USING (id > 1) WITH CHECK (id < 9)",
-        "CREATE VIEW v AS SELECT id FROM t", "CREATE AGGREGATE total (int) (SFUNC = int4pl, STYPE = int)",
-    )  # fmt: skip
+        "CREATE VIEW v AS SELECT id FROM t",
+        "CREATE AGGREGATE total (int) (SFUNC = int4pl, STYPE = int)",
+    )
     statements = [e["objects"][-1]["definition"] for e in events]
     assert statements == [
-        "CREATE TYPE public.mood AS ENUM ('it''s', 'ok')", "CREATE TYPE public.mood AS ENUM ('it''s', 'new', 'ok')",
+        "CREATE TYPE public.mood AS ENUM ('it''s', 'ok')",
+        "CREATE TYPE public.mood AS ENUM ('it''s', 'new', 'ok')",
         'CREATE TYPE public.pair AS (a integer, b text COLLATE pg_catalog."C")',
         "CREATE DOMAIN public.positive AS integer DEFAULT 1 NOT NULL CONSTRAINT positive_check CHECK ((VALUE > 0))",
         "CREATE SEQUENCE public.q AS smallint START WITH 5 INCREMENT BY 2 MINVALUE 1 MAXVALUE 32767 CACHE 1 CYCLE",
@@ -498,8 +543,9 @@ def test_other_objects_bring_their_statements(source: Source) -> None:
         "CREATE RULE ru AS\n    ON DELETE TO public.t DO INSTEAD NOTHING;",
         "CREATE STATISTICS public.st ON id, m FROM public.t",
         "CREATE POLICY po ON public.t AS RESTRICTIVE FOR UPDATE TO PUBLIC USING ((id > 1)) WITH CHECK ((id < 9))",
-        None, None,
-    ]  # fmt: skip
+        None,
+        None,
+    ]
     assert table(events[-2], "v")["definition"].split() == ["SELECT", "id", "FROM", "public.t;"]
 
 

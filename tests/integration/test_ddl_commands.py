@@ -287,9 +287,13 @@ def test_what_could_not_be_recorded_is_told_and_resolved_in_both_places(ready: R
 
 
 def test_an_exception_is_not_over_before_every_pipeline_has_read_of_it(
-    ready: Ready, lifecycle: Callable[..., Lifecycle], pg18: Cluster, database: Database, tmp_path: Path,
+    ready: Ready,
+    lifecycle: Callable[..., Lifecycle],
+    pg18: Cluster,
+    database: Database,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     move, ddl = ready()
     other = lifecycle(move.source, database(pg18), **TABLES)
     other.run_all(until="replay")

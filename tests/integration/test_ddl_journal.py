@@ -34,24 +34,51 @@ def journal(target_dsn: str) -> Iterator[DdlJournal]:
 
 def table(oid: int, *columns: str) -> dict[str, Any]:
     return {
-        "oid": oid, "schema": "public", "name": f"t{oid}",
+        "oid": oid,
+        "schema": "public",
+        "name": f"t{oid}",
         "columns": [{"attnum": n, "name": name} for n, name in enumerate(columns, 1)],
-    }  # fmt: skip
+    }
 
 
-def decision(number: int, statement: str = "ALTER TABLE public.t ADD COLUMN a int", *, verdict: str = "apply",
-             statements: tuple[str, ...] | None = None, tables: tuple[dict[str, Any], ...] = (),
-             dropped: tuple[int, ...] = (), kind: str = "table", tag: str = "ALTER TABLE") -> Decision:  # fmt: skip
+def decision(
+    number: int,
+    statement: str = "ALTER TABLE public.t ADD COLUMN a int",
+    *,
+    verdict: str = "apply",
+    statements: tuple[str, ...] | None = None,
+    tables: tuple[dict[str, Any], ...] = (),
+    dropped: tuple[int, ...] = (),
+    kind: str = "table",
+    tag: str = "ALTER TABLE",
+) -> Decision:
     gone = [
         {"classid": "pg_class", "objid": oid, "objsubid": 0, "type": "table", "identity": f"public.t{oid}"}
         for oid in dropped
     ]
     event: Any = {
-        "id": f"{number}.1", "xid": str(number), "seq": 1, "lsn": f"0/{number:X}00", "at": "", "batch": "", "tag": tag,
-        "statement": statement, "nested": False, "inner": None, "role": "postgres", "session_role": "postgres",
-        "path": [], "settings": {}, "names": {}, "functions": {}, "objects": [], "dropped": gone, "rewritten": [],
-        "tables": {str(t["oid"]): t for t in tables}, "disabled_for": [],
-    }  # fmt: skip
+        "id": f"{number}.1",
+        "xid": str(number),
+        "seq": 1,
+        "lsn": f"0/{number:X}00",
+        "at": "",
+        "batch": "",
+        "tag": tag,
+        "statement": statement,
+        "nested": False,
+        "inner": None,
+        "role": "postgres",
+        "session_role": "postgres",
+        "path": [],
+        "settings": {},
+        "names": {},
+        "functions": {},
+        "objects": [],
+        "dropped": gone,
+        "rewritten": [],
+        "tables": {str(t["oid"]): t for t in tables},
+        "disabled_for": [],
+    }
     run = statements if statements is not None else (statement,) if verdict == "apply" else ()
     return Decision(event, verdict, run, f"rule {number}", (), (("public", "t"),), False, False, kind)
 
@@ -64,8 +91,11 @@ def test_an_event_is_recorded_once_and_in_order(journal: DdlJournal) -> None:
     fourth = journal.record(decision(9), approval="required")
     rows = journal.list()
     assert [(r.id, r.status) for r in rows] == [
-        (first, "pending"), (second, "skipped"), (third, "unhandled"), (fourth, "awaiting_approval"),
-    ]  # fmt: skip
+        (first, "pending"),
+        (second, "skipped"),
+        (third, "unhandled"),
+        (fourth, "awaiting_approval"),
+    ]
     assert [r.id for r in journal.waiting()] == [first, third, fourth]
     assert [r.id for r in journal.list("skipped")] == [second]
     assert [r.id for r in journal.list(["pending", "unhandled"])] == [first, third]
@@ -146,8 +176,9 @@ def test_a_person_decides(journal: DdlJournal) -> None:
     journal.resolve(broken, "did it by hand")
     journal.skip(three, "not wanted")
     assert [(r.id, r.status, r.note) for r in journal.list(["resolved", "skipped"])] == [
-        (three, "skipped", "not wanted"), (broken, "resolved", "did it by hand"),
-    ]  # fmt: skip
+        (three, "skipped", "not wanted"),
+        (broken, "resolved", "did it by hand"),
+    ]
     for done in (three, broken):
         with pytest.raises(UsageError, match="cannot become"):
             journal.resolve(done, "again")
@@ -186,8 +217,9 @@ def test_what_the_source_could_not_record_waits_for_a_person(journal: DdlJournal
 
 def test_secrets_do_not_reach_the_journal(journal: DdlJournal, target_dsn: str) -> None:
     mapping = "CREATE USER MAPPING FOR u SERVER s OPTIONS (password 'hunter2')"
-    for number, text in enumerate([mapping, f"CREATE TABLE t (password text); {mapping}",
-                                   "DO $$BEGIN CREATE ROLE r PASSWORD 'hunter2'; END$$"], 1):  # fmt: skip
+    for number, text in enumerate(
+        [mapping, f"CREATE TABLE t (password text); {mapping}", "DO $$BEGIN CREATE ROLE r PASSWORD 'hunter2'; END$$"], 1
+    ):
         journal.record(decision(number, text, verdict="unhandled"))
     applied = journal.record(decision(8, mapping)) or 0
     assert (journal.row(applied).status, journal.row(applied).statements) == ("unhandled", ())

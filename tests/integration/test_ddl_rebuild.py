@@ -41,18 +41,43 @@ def event(tag: str, subjects: Iterable[TableMeta], tables: Iterable[TableMeta], 
     """An event on these tables, which tells no more than their versions."""
     objects: list[ObjectMeta] = [
         {
-            "classid": "pg_class", "objid": m["oid"], "objsubid": 0, "tag": tag, "type": "table",
-            "schema": m["schema"], "name": m["name"], "identity": f"{m['schema']}.{m['name']}", "table": None,
-            "definition": None, "owner": m["owner"],
+            "classid": "pg_class",
+            "objid": m["oid"],
+            "objsubid": 0,
+            "tag": tag,
+            "type": "table",
+            "schema": m["schema"],
+            "name": m["name"],
+            "identity": f"{m['schema']}.{m['name']}",
+            "table": None,
+            "definition": None,
+            "owner": m["owner"],
         }
         for m in subjects
-    ]  # fmt: skip
+    ]
     whole: dict[str, Any] = {
-        "id": "1.1", "xid": "1", "seq": 1, "lsn": "0/1", "at": "", "batch": "", "tag": tag, "statement": "DO ''",
-        "nested": True, "inner": None, "role": "postgres", "session_role": "postgres", "path": [], "settings": {},
-        "names": {}, "functions": {}, "objects": objects, "dropped": [], "rewritten": [],
-        "tables": {str(m["oid"]): m for m in tables}, "disabled_for": [],
-    }  # fmt: skip
+        "id": "1.1",
+        "xid": "1",
+        "seq": 1,
+        "lsn": "0/1",
+        "at": "",
+        "batch": "",
+        "tag": tag,
+        "statement": "DO ''",
+        "nested": True,
+        "inner": None,
+        "role": "postgres",
+        "session_role": "postgres",
+        "path": [],
+        "settings": {},
+        "names": {},
+        "functions": {},
+        "objects": objects,
+        "dropped": [],
+        "rewritten": [],
+        "tables": {str(m["oid"]): m for m in tables},
+        "disabled_for": [],
+    }
     return whole | more  # type: ignore[return-value]
 
 
@@ -347,8 +372,9 @@ def test_what_versions_tell_but_no_statement_says_is_refused_as_a_whole(pair: Pa
         "CREATE TABLE t (id int PRIMARY KEY, note text, ref int REFERENCES ref, at numeric, ip inet)",
         "CREATE FUNCTION tg() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
         "CREATE TRIGGER tg AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION tg()",
-        "CREATE RULE ru AS ON DELETE TO ref DO ALSO NOTHING", "CREATE RULE ru AS ON DELETE TO t DO ALSO NOTHING",
-    )  # fmt: skip
+        "CREATE RULE ru AS ON DELETE TO ref DO ALSO NOTHING",
+        "CREATE RULE ru AS ON DELETE TO t DO ALSO NOTHING",
+    )
     do(
         pair.source,
         "CREATE FUNCTION pgddl.captures() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
@@ -389,8 +415,11 @@ def test_what_only_postgres_18_has(pg18: Cluster, database: Callable[..., str]) 
 
 def test_old_rows_show_what_they_showed(pair: Pair) -> None:
     """C6: DEFAULT now() rewrites nothing and fires no trigger; run again it would give other values."""
-    pair.both(BASE, "CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT",
-              "INSERT INTO p VALUES (1)")  # fmt: skip
+    pair.both(
+        BASE,
+        "CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT",
+        "INSERT INTO p VALUES (1)",
+    )
     pair.captured()
     added = (
         "ADD COLUMN at timestamptz NOT NULL DEFAULT now(), ADD span interval DEFAULT now() - '2000-01-01', ADD c int"

@@ -150,9 +150,13 @@ def worlds(pg16: Cluster, pg18: Cluster) -> Iterator[Callable[[str, str], World]
             source, target = pg16.conninfo(name), pg18.conninfo(name)
             rows = group in WITH_ROWS
             life = Lifecycle(
-                patch, source, target, tables={"include": INCLUDE if rows else ["base.*"]}, capture={"ddl": transport},
+                patch,
+                source,
+                target,
+                tables={"include": INCLUDE if rows else ["base.*"]},
+                capture={"ddl": transport},
                 ddl={"ddl_only": not rows, **GROUPS[group]},
-            )  # fmt: skip
+            )
             _send(source, TABLES if rows else "CREATE SCHEMA base; CREATE TABLE base.kept (id int PRIMARY KEY)")
             life.run_all(until="replay" if rows else "snapshot")
             here, there = (stack.enter_context(psycopg.connect(dsn, autocommit=True)) for dsn in (source, target))

@@ -25,8 +25,13 @@ END_LEASE = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE 
 @pytest.fixture
 def move(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> Lifecycle:
     execute(source_dsn, TABLES)
-    made = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill={"workers": 1},
-                     schema={"validation_interval": "100ms"})  # fmt: skip
+    made = lifecycle(
+        source_dsn,
+        target_dsn,
+        tables={"include": ["public.*"]},
+        backfill={"workers": 1},
+        schema={"validation_interval": "100ms"},
+    )
     made.run_all(until="replay")
     return made
 

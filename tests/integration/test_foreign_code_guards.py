@@ -186,9 +186,14 @@ def test_without_it_she_gains_something(
 
 
 def test_without_the_wall_around_clients_her_ddl_gains_something(
-    mallory: Mallory, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make,
+    mallory: Mallory,
+    pg16: Cluster,
+    pg18: Cluster,
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Make,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     mallory.joins(pg16, pg18).moves_in(source_dsn)
     mallory.visits(target_dsn)
     kinds = [BY_NAME["check"]]
@@ -206,9 +211,15 @@ def test_without_the_wall_around_clients_her_ddl_gains_something(
 
 @pytest.mark.parametrize("guard", ["missing_authors", "unmade"])
 def test_what_preflight_does_not_say_is_refused_later(
-    mallory: Mallory, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make,
-    monkeypatch: pytest.MonkeyPatch, guard: str,
-) -> None:  # fmt: skip
+    mallory: Mallory,
+    pg16: Cluster,
+    pg18: Cluster,
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    guard: str,
+) -> None:
     """These two only say it in time: whatever is done nevertheless stops at the statement."""
     mallory.joins(pg16, *([pg18] if guard == "unmade" else [])).moves_in(source_dsn)
     mallory.visits(target_dsn)

@@ -114,9 +114,13 @@ def test_her_code_runs_as_her_wherever_her_ddl_reaches_it(
 ) -> None:
     lair(source_dsn)
     pipeline = lifecycle(
-        source_dsn, target_dsn, tables={"include": ["evil.*"]}, capture={"ddl": "queue"},
-        ddl={"create_tags": TAGS, "drop_tags": DROPS}, trusted_roles=[MALLORY] if trusted else [],
-    )  # fmt: skip
+        source_dsn,
+        target_dsn,
+        tables={"include": ["evil.*"]},
+        capture={"ddl": "queue"},
+        ddl={"create_tags": TAGS, "drop_tags": DROPS},
+        trusted_roles=[MALLORY] if trusted else [],
+    )
     pipeline.run_all(until="replay")
     became_superuser(target_dsn)  # trusted, her types and checks have run as us with the rows already
     for way, (statement, gets_through) in WAYS.items():
@@ -167,9 +171,11 @@ def test_in_place_her_code_runs_as_her(lifecycle: Callable[..., Lifecycle], targ
     lair(target_dsn)
     execute(login(target_dsn, MALLORY), "CREATE TABLE evil.u AS TABLE evil.t; ALTER TABLE evil.u ADD PRIMARY KEY (id)")
     pipeline = lifecycle(
-        target_dsn, rewrite={"evil.t": {}, "evil.u": {}}, capture={"ddl": "queue"},
+        target_dsn,
+        rewrite={"evil.t": {}, "evil.u": {}},
+        capture={"ddl": "queue"},
         trusted_roles=[MALLORY] if trusted else [],
-    )  # fmt: skip
+    )
     pipeline.run_all(until="replay")
     became_superuser(target_dsn)
     for way in ("check", "default", "type", "index with a literal"):
@@ -260,9 +266,12 @@ def test_an_application_goes_on_with_its_ddl_while_it_moves(
 ) -> None:
     application(source_dsn)
     pipeline = lifecycle(
-        source_dsn, target_dsn, tables={"include": ["app.*"]}, capture={"ddl": "queue"},
+        source_dsn,
+        target_dsn,
+        tables={"include": ["app.*"]},
+        capture={"ddl": "queue"},
         ddl={"create_tags": TAGS, "drop_tags": DROPS},
-    )  # fmt: skip
+    )
     for stage in STAGES:
         result = pipeline.run(stage)
         assert not result.blocked, f"{stage}: {result.blocked}, {events(pipeline)}"
@@ -342,9 +351,12 @@ def test_a_grant_on_a_schema_does_not_wait_for_the_swap(
     """The DDL that comes behind it needs it."""
     application(source_dsn)
     pipeline = lifecycle(
-        source_dsn, target_dsn, tables={"include": ["app.*"]}, capture={"ddl": "queue"},
+        source_dsn,
+        target_dsn,
+        tables={"include": ["app.*"]},
+        capture={"ddl": "queue"},
         ddl={"create_tags": [*TAGS, "GRANT"]},
-    )  # fmt: skip
+    )
     pipeline.run_all(until="replay")
     do(login(source_dsn, APP), f"GRANT CREATE ON SCHEMA app TO {MALLORY}", "GRANT SELECT ON app.u TO PUBLIC")
     do(login(source_dsn, MALLORY), "CREATE TABLE app.hers (id int PRIMARY KEY)")

@@ -93,9 +93,13 @@ DO $$ BEGIN IF to_regrole('pgddl_lock_modes') IS NULL THEN CREATE ROLE pgddl_loc
 def test_a_statement_takes_the_locks_that_are_told(there: str) -> None:
     wrong: list[Any] = []
     with psycopg.connect(there, autocommit=True) as conn:
-        named = {f"{schema}.{name}" for schema, name in conn.execute(
-            "SELECT relnamespace::regnamespace::text, relname FROM pg_class"
-            " WHERE relnamespace::regnamespace::text IN ('s', 'other')")}  # fmt: skip
+        named = {
+            f"{schema}.{name}"
+            for schema, name in conn.execute(
+                "SELECT relnamespace::regnamespace::text, relname FROM pg_class"
+                " WHERE relnamespace::regnamespace::text IN ('s', 'other')"
+            )
+        }
         for statement in STATEMENTS:
             with conn.transaction(force_rollback=True):
                 notes = Notes(conn)

@@ -53,8 +53,10 @@ def test_one_more_table_costs_few_statements(
             with monkeypatch.context() as patched:
                 patched.setattr(psycopg.Cursor, "execute", count)
                 assert not move.run(stage).blocked
-        assert move.journal("SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
-                            "WHERE c.relnamespace = 'public'::regnamespace") == [(2 * tables,)]  # fmt: skip
+        assert move.journal(
+            "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "WHERE c.relnamespace = 'public'::regnamespace"
+        ) == [(2 * tables,)]
         assert move.journal("SELECT count(*) FROM public.t_00") == [(1,)]
     each = {stage: (counted[35][stage] - counted[5][stage]) / 30 for stage in STATEMENTS}
     assert {stage: n for stage, n in each.items() if n > STATEMENTS[stage]} == {}
@@ -183,9 +185,12 @@ def test_verify_needs_no_lock_for_every_index(pg18: Cluster, database: Callable[
             for n in range(TABLES_OF_FEW_LOCKS):
                 conn.execute(f"SELECT FROM public.t_{n}")
         move = lifecycle(
-            source.conninfo(), database(pg18), tables={"include": ["public.*"]}, capture={"ddl": "off"},
+            source.conninfo(),
+            database(pg18),
+            tables={"include": ["public.*"]},
+            capture={"ddl": "off"},
             backfill={"workers": 1},
-        )  # fmt: skip
+        )
         move.run_all(until="verify")
 
 

@@ -77,8 +77,14 @@ def test_every_table_has_its_series_from_setup_on_and_progress_shows(move: Lifec
     found = scraped(move)
     for table in ("users", 'or "ders'):
         of = {"schema": "shop", "table": table}
-        for kind in ("source_added_column", "target_added_column", "type_mismatch", "source_removed_column",
-                     "safe_cast", "unsafe_cast"):  # fmt: skip
+        for kind in (
+            "source_added_column",
+            "target_added_column",
+            "type_mismatch",
+            "source_removed_column",
+            "safe_cast",
+            "unsafe_cast",
+        ):
             assert value(found, "pgddl_schema_mismatches_total", type=kind, **of) == 0
         for reason in ("column_mismatch", "cast_error", "constraint_violation"):
             assert value(found, "pgddl_rows_skipped_schema_total", reason=reason, **of) == 0

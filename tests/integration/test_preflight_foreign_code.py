@@ -80,8 +80,12 @@ def test_an_owner_without_a_way_to_its_table_gets_one_by_the_sql_that_is_named(s
 def test_an_author_whom_the_target_lacks_is_made_there_by_the_sql_that_is_named(
     source: str, target: str, lifecycle: Make
 ) -> None:
-    do(source, "ALTER TABLE m.t DROP CONSTRAINT fine", "ALTER TABLE m.plain ADD CHECK (n.f(a) > 0)",
-       "GRANT code_owner TO code_bob")  # fmt: skip
+    do(
+        source,
+        "ALTER TABLE m.t DROP CONSTRAINT fine",
+        "ALTER TABLE m.plain ADD CHECK (n.f(a) > 0)",
+        "GRANT code_owner TO code_bob",
+    )
     move = lifecycle(source, target, tables={"include": ["m.*"]})
     try:
         missing = [f for f in findings(move) if f["where"] == "target"]

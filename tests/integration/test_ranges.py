@@ -63,9 +63,14 @@ def counted(session: Session, table: TableRow, relation: sql.Composable, some: l
 @pytest.mark.parametrize("table", [PLAIN, PARTS], ids=["plain", "partitioned"])
 @pytest.mark.parametrize("analyzed", [True, False])
 def test_ranges_are_about_as_large_as_asked_for(
-    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch,
-    table: str, sampled: int, analyzed: bool,
-) -> None:  # fmt: skip
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+    sampled: int,
+    analyzed: bool,
+) -> None:
     monkeypatch.setattr(ranges, "SAMPLED", sampled)
     monkeypatch.setattr(ranges, "SAMPLED_OF_A_RANGE", 20)
     execute(source_dsn, table + f"INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, {ROWS}) i")
@@ -124,8 +129,11 @@ def test_a_range_is_over_as_much_of_the_key_as_it_takes(
 ) -> None:
     columns, values, share = KEYS[key]
     execute(source_dsn, f"CREATE DOMAIN label AS text; CREATE TABLE t (body text DEFAULT 'it''s', {columns})")
-    names = one(source_dsn, "SELECT string_agg(quote_ident(attname), ',' ORDER BY attnum) FROM pg_attribute"
-                " WHERE attrelid = 't'::regclass AND attnum > 1")  # fmt: skip
+    names = one(
+        source_dsn,
+        "SELECT string_agg(quote_ident(attname), ',' ORDER BY attnum) FROM pg_attribute"
+        " WHERE attrelid = 't'::regclass AND attnum > 1",
+    )
     execute(source_dsn, f"INSERT INTO t ({names}) SELECT {values} FROM generate_series(1, {ROWS}) i")
     only = {"tables": {"include": ["public.t"]}} if across else {"rewrite": {"public.t": {}}}
     move = lifecycle(source_dsn, target_dsn if across else None, backfill=SMALL, **only)
@@ -287,8 +295,11 @@ def test_a_copy_may_hold_what_the_source_cannot(source_dsn: str, lifecycle: Make
     move.run_all(until="replay")
     with both(move) as (source, target, of):
         assert len(bounds(source, target, of, IN_A_RANGE)) > 1
-        target.execute(sql.SQL("INSERT INTO {} (n, v, k, f) VALUES (7, 'v', 'k', 0.1), (3000000000, 'v', 'k', 0.5)")
-                       .format(of.plan.copy))  # fmt: skip
+        target.execute(
+            sql.SQL("INSERT INTO {} (n, v, k, f) VALUES (7, 'v', 'k', 0.1), (3000000000, 'v', 'k', 0.5)").format(
+                of.plan.copy
+            )
+        )
     error = move.refused("verify").what
     extra = ("(k,0.1,7)", "(k,0.5,3000000000)") if names == "k, f" else ("(0.1,k,7)", "(0.5,k,3000000000)")
     assert "2 rows differ" in error and all(f"{key} is too many on the copy" in error for key in extra)
@@ -370,7 +381,10 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
     with ExitStack() as stack:
         source, target, of = stack.enter_context(both(move))
         assert [(r.low, r.high) for r in ranges.parts(source, target, of.plan, Range(1))] == [
-            (None, ("2",)), (("2",), ("3",)), (("3",), None)]  # fmt: skip
+            (None, ("2",)),
+            (("2",), ("3",)),
+            (("3",), None),
+        ]
         (single,) = ranges.parts(source, target, of.plan, Range(1, ("2",), ("3",)))
         assert not single.limited and Range(1, ("2",), ("3",)).limited
         (sides,) = row_comparison.sides_of(target, [of], in_place=False).values()

@@ -92,10 +92,14 @@ def test_a_partition_of_the_copy_that_was_made_again_is_read_again(make: Make) -
 
 
 def test_tables_that_trade_names_have_each_their_own_rows(make: Make) -> None:
-    move = make(f"{ITEMS}; CREATE TABLE others (LIKE items INCLUDING ALL); INSERT INTO others VALUES (7, 'other')",
-                **UNCAPTURED)  # fmt: skip
-    do(move.source, "ALTER TABLE items RENAME TO aside; ALTER TABLE others RENAME TO items;"
-                    " ALTER TABLE aside RENAME TO others; UPDATE items SET code = 'changed'")  # fmt: skip
+    move = make(
+        f"{ITEMS}; CREATE TABLE others (LIKE items INCLUDING ALL); INSERT INTO others VALUES (7, 'other')", **UNCAPTURED
+    )
+    do(
+        move.source,
+        "ALTER TABLE items RENAME TO aside; ALTER TABLE others RENAME TO items;"
+        " ALTER TABLE aside RENAME TO others; UPDATE items SET code = 'changed'",
+    )
     replays(move)
 
 
@@ -134,8 +138,11 @@ def test_a_table_that_a_new_tables_event_found_on_the_target_is_not_emptied(make
 def test_a_new_column_with_the_name_of_one_that_both_sides_have_lost_is_somebodys_own(make: Make, policy: str) -> None:
     """The policy is about the column that the source had."""
     schema = {"source_removed_columns": policy, "force": True}
-    move = make("CREATE TABLE items (id int PRIMARY KEY, code text, note text); INSERT INTO items VALUES (1, 'a', 'b')",
-                **UNCAPTURED, schema=schema)  # fmt: skip
+    move = make(
+        "CREATE TABLE items (id int PRIMARY KEY, code text, note text); INSERT INTO items VALUES (1, 'a', 'b')",
+        **UNCAPTURED,
+        schema=schema,
+    )
     do(move.source, "ALTER TABLE items DROP COLUMN note")
     assert not move.run("replay").blocked
     do(move.target, "ALTER TABLE items DROP COLUMN IF EXISTS note")
@@ -171,8 +178,11 @@ def test_kept_values_never_come_to_another_rows_key(make: Make) -> None:
         INSERT INTO items SELECT n, 21 - n, 'c' || n FROM generate_series(1, 20) n""")
     do(move.target, *NOTED)
     assert not move.run("replay").blocked
-    do(move.source, "UPDATE items SET id = id WHERE id < 5",
-       "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (other)")  # fmt: skip
+    do(
+        move.source,
+        "UPDATE items SET id = id WHERE id < 5",
+        "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (other)",
+    )
     assert not move.run("replay").blocked
     assert one(move.target, STRAYED) == 0
     assert one(move.target, LOST) <= 4  # which row they are of nobody can tell any more

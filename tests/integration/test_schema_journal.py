@@ -21,14 +21,21 @@ from tests.integration.sessions import Underway
 USERS, ORDERS = ("public", "users"), ("public", "orders")
 
 PHONE = SchemaFinding(
-    "source_added_column", "mismatch", "Source has new column 'phone' not in target", column="phone",
+    "source_added_column",
+    "mismatch",
+    "Source has new column 'phone' not in target",
+    column="phone",
     fix=("ALTER TABLE public.users ADD COLUMN phone text;",),
     choices=(Choice("Skip this column", "--skip-columns=public.users.phone"),),
-)  # fmt: skip
+)
 PRICE = SchemaFinding(
-    "type_mismatch", "mismatch", "Casting would lose precision", column="price", reason="type_mismatch",
+    "type_mismatch",
+    "mismatch",
+    "Casting would lose precision",
+    column="price",
+    reason="type_mismatch",
     metric="unsafe_cast",
-)  # fmt: skip
+)
 EXTRA = SchemaFinding("target_added_column", "warning", "Target has extra column: 'by'", column="by")
 
 
@@ -132,8 +139,11 @@ def test_since_moves_with_the_status_and_history_with_the_verdict(journal: Schem
     journal.record(ORDERS, "warning", [EXTRA])
     rows = journal.history(USERS)
     assert [(r.status, len(r.findings), r.resolution, r.run) for r in rows] == [
-        ("compatible", 0, None, 1), ("mismatch", 1, "Add it", 1), ("mismatch", 2, None, 1), ("compatible", 0, None, 1),
-    ]  # fmt: skip
+        ("compatible", 0, None, 1),
+        ("mismatch", 1, "Add it", 1),
+        ("mismatch", 2, None, 1),
+        ("compatible", 0, None, 1),
+    ]
     assert [r.until for r in rows] == [*[r.since for r in rows[1:]], None]
     assert rows[1].since == stopped_at
     assert [r.name for r in journal.history()] == [USERS] * 4 + [ORDERS]

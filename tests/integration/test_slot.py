@@ -445,9 +445,15 @@ def test_c19_two_that_alter_keys_at_once_do_not_wait_for_each_other_for_long(cap
 
 
 @pytest.mark.parametrize(
-    "ddl", [RETYPE, "ALTER TABLE items ALTER id TYPE bigint USING -id", "ALTER TABLE parts ALTER id TYPE bigint",
-            "ALTER TABLE items DROP COLUMN id", "ALTER TABLE items SET UNLOGGED"],
-)  # fmt: skip
+    "ddl",
+    [
+        RETYPE,
+        "ALTER TABLE items ALTER id TYPE bigint USING -id",
+        "ALTER TABLE parts ALTER id TYPE bigint",
+        "ALTER TABLE items DROP COLUMN id",
+        "ALTER TABLE items SET UNLOGGED",
+    ],
+)
 def test_c19_rows_beside_ddl_on_the_key_are_read_again(shop: Lifecycle, ddl: str) -> None:
     shop.run_all(until="replay")
     with psycopg.connect(shop.source) as client:

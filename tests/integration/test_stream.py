@@ -356,8 +356,10 @@ def test_a_stream_that_is_ended_in_the_middle_loses_nothing(source: str) -> None
             items = decode(stream.messages(end))
             for item in items:
                 if isinstance(item, tuple) and item[3] and item[3][0] == b"1000":
-                    session.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                                    " WHERE slot_name = %s", [slot_name(source)])  # fmt: skip
+                    session.execute(
+                        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+                        [slot_name(source)],
+                    )
     with stream_of(source) as stream:  # at once, while the other may still hold it
         ids = [new[0] for _, _, new in rows(read(stream, source))]
     assert ids == [b"-1", *(str(n).encode() for n in range(1, 200_001))]

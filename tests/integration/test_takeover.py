@@ -53,8 +53,9 @@ class Played:
 def move(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> Lifecycle:
     execute(source_dsn, TABLES)
     small = {"chunk_bytes": "32kB", "workers": 2}
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill=small,
-                     replay={"window_rows": 500})  # fmt: skip
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill=small, replay={"window_rows": 500}
+    )
     move.run_all(until="snapshot")
     return move
 

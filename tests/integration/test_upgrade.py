@@ -232,7 +232,9 @@ def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn
         shop.run_all(until="replay")
     error = shop.refused("verify", UsageError)
     assert (error.what, error.todo) == (
-        "the journal is an older version's", "run stage setup, which brings it up to date")  # fmt: skip
+        "the journal is an older version's",
+        "run stage setup, which brings it up to date",
+    )
     do(source_dsn, "UPDATE items SET body = 'later' WHERE id = 7")
     shop.run("setup")
     shop.run_all(after="replay")
@@ -245,8 +247,11 @@ def test_ranges_of_an_older_package_stay_what_they_are(target_dsn: str, source_d
     with package_before(KEY_RANGES, "journal"):
         shop.run("setup")
     ranges = "SELECT array_agg(row(range_no, low, high)::text ORDER BY table_id, range_no) FROM pgddl.verifications"
-    do(target_dsn, "INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high)"
-       " SELECT t.id, 'old', v.* FROM pgddl.tables t, (VALUES (0, NULL, '5'), (1, '5', NULL)) v")  # fmt: skip
+    do(
+        target_dsn,
+        "INSERT INTO pgddl.verifications (table_id, job_id, range_no, low, high)"
+        " SELECT t.id, 'old', v.* FROM pgddl.tables t, (VALUES (0, NULL, '5'), (1, '5', NULL)) v",
+    )
     old = one(target_dsn, ranges)
     shop.run("setup")
     assert one(target_dsn, ranges) == [text.replace("5", "{5}") for text in old]
@@ -255,8 +260,10 @@ def test_ranges_of_an_older_package_stay_what_they_are(target_dsn: str, source_d
         conn.execute(down)
         assert conn.execute(ranges.encode()).fetchone() == (old,)
         conn.rollback()
-        conn.execute("UPDATE pgddl.verifications SET low = '{5,6}' WHERE range_no = 1 AND table_id = "
-                     "(SELECT min(id) FROM pgddl.tables)")  # fmt: skip
+        conn.execute(
+            "UPDATE pgddl.verifications SET low = '{5,6}' WHERE range_no = 1 AND table_id = "
+            "(SELECT min(id) FROM pgddl.tables)"
+        )
         conn.execute(down)  # such a table has not been verified
         assert conn.execute("SELECT count(*), count(DISTINCT table_id) FROM pgddl.verifications").fetchone() == (2, 1)
 
@@ -268,8 +275,11 @@ def test_a_run_keeps_the_tags_that_were_the_default_when_it_was_set_up(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
     move.run_all(until="schema_sync")
     before = {"create_tags": list(CREATE_TAGS), "drop_tags": list(DROP_TAGS)}
-    do(target_dsn, "UPDATE pgddl.pipelines SET config = jsonb_set(config #- '{ddl,tags}' #- '{$origin,given}', '{ddl}',"
-       f" (config #- '{{ddl,tags}}') -> 'ddl' || '{json.dumps(before)}')")  # fmt: skip
+    do(
+        target_dsn,
+        "UPDATE pgddl.pipelines SET config = jsonb_set(config #- '{ddl,tags}' #- '{$origin,given}', '{ddl}',"
+        f" (config #- '{{ddl,tags}}') -> 'ddl' || '{json.dumps(before)}')",
+    )
     do(source_dsn, "CREATE DOMAIN d AS int; INSERT INTO t VALUES (1)")
     for stage in ("setup", "replay"):  # setup records the file anew
         move.run(stage)

@@ -270,10 +270,13 @@ def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_d
     execute(source_dsn, SHOP + "ALTER TABLE shop.customer ADD COLUMN secret text")
     execute(source_dsn, "UPDATE shop.customer SET secret = 's' || id")
     ways = Ways(
-        lifecycle, source_dsn, target_dsn,
+        lifecycle,
+        source_dsn,
+        target_dsn,
         tables={"include": ["shop.*"], "skip_columns": {"shop.customer": ["secret"]}},
-        schema={"type_mismatches": "cast_if_safe"}, capture={"ddl": "off"},
-    )  # fmt: skip
+        schema={"type_mismatches": "cast_if_safe"},
+        capture={"ddl": "off"},
+    )
     there, back, old, new = ways.there, ways.back, ways.old, ways.new
     there.run_all(until="schema_sync")
     execute(new, DIFFERENT)

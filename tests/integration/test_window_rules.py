@@ -40,9 +40,12 @@ OUTCOMES = (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected)
 @pytest.fixture(params=["change_log", "wal"])
 def move(request: pytest.FixtureRequest, source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
     return lifecycle(
-        source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"rows": request.param},
+        source_dsn,
+        target_dsn,
+        tables={"include": ["public.*"]},
+        capture={"rows": request.param},
         replay={"window_rows": 200_000, "until_lag": "30s"},
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -139,15 +142,21 @@ ROWS = {
         "UPDATE t SET id = id + 100000 WHERE id % 10 = {d} AND id BETWEEN 1 AND 99999",
         "UPDATE t SET id = id - 100000 WHERE id % 10 = {d} AND id > 100000",
         "UPDATE t SET id = -id WHERE id % 10 = {d}",
-        ("UPDATE t SET id = -id - 500000 WHERE id IN ({n}, {n} + 1);"
-        " UPDATE t SET id = CASE id WHEN -500000 - {n} THEN {n} + 1 ELSE {n} END"
-        " WHERE id IN (-500000 - {n}, -500001 - {n})"),
-        ("DELETE FROM t WHERE id = {n}; UPDATE t SET id = {n} WHERE id = {n} + 1;"
-        " INSERT INTO t VALUES ({n} + 1, 'new {k}')"),
+        (
+            "UPDATE t SET id = -id - 500000 WHERE id IN ({n}, {n} + 1);"
+            " UPDATE t SET id = CASE id WHEN -500000 - {n} THEN {n} + 1 ELSE {n} END"
+            " WHERE id IN (-500000 - {n}, -500001 - {n})"
+        ),
+        (
+            "DELETE FROM t WHERE id = {n}; UPDATE t SET id = {n} WHERE id = {n} + 1;"
+            " INSERT INTO t VALUES ({n} + 1, 'new {k}')"
+        ),
     ],
     "unique values handed from row to row": [
-        ("UPDATE t SET u = 'on its way ' || id WHERE id BETWEEN {n} AND {n} + 5; UPDATE t SET u = 'u' ||"
-        " CASE id WHEN {n} + 5 THEN {n} ELSE id + 1 END WHERE id BETWEEN {n} AND {n} + 5"),
+        (
+            "UPDATE t SET u = 'on its way ' || id WHERE id BETWEEN {n} AND {n} + 5; UPDATE t SET u = 'u' ||"
+            " CASE id WHEN {n} + 5 THEN {n} ELSE id + 1 END WHERE id BETWEEN {n} AND {n} + 5"
+        ),
         "DELETE FROM t WHERE id = {n}; UPDATE t SET u = 'u{n}' WHERE id = {n} % 200 + 1",
         "INSERT INTO t VALUES ({n}, 'u{n}') ON CONFLICT (u) DO UPDATE SET u = 'was ' || t.u",
         "UPDATE t SET u = NULL WHERE id = {n}; UPDATE t SET u = 'u{n}' WHERE id = {n} % 200 + 1",
@@ -158,7 +167,7 @@ ROWS = {
         "UPDATE t SET id = id - 1000 WHERE id = {n} + 1000",
         "UPDATE t SET big = repeat('new {k}', 900) WHERE id = {n}",
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rule", ROWS)
@@ -178,14 +187,19 @@ def test_truncate(move: Lifecycle) -> None:
         " INSERT INTO c SELECT n, n FROM generate_series(1, 60) n ON CONFLICT DO NOTHING"
     )
     truncates = [
-        "TRUNCATE c", "TRUNCATE p CASCADE", f"TRUNCATE p CASCADE; {fill}", f"{fill}; TRUNCATE c; UPDATE p SET v = 'x'",
+        "TRUNCATE c",
+        "TRUNCATE p CASCADE",
+        f"TRUNCATE p CASCADE; {fill}",
+        f"{fill}; TRUNCATE c; UPDATE p SET v = 'x'",
         f"TRUNCATE p, c, alone RESTART IDENTITY; {fill}; INSERT INTO alone (v) VALUES ('first')",
         "TRUNCATE alone; INSERT INTO alone (v) VALUES ('{k}'); TRUNCATE alone; INSERT INTO alone (v) VALUES ('{n}')",
-    ]  # fmt: skip
+    ]
     rows = [
-        fill, "INSERT INTO alone (v) SELECT '{k}' FROM generate_series(1, 9)", "DELETE FROM c WHERE id % 10 = {d}",
+        fill,
+        "INSERT INTO alone (v) SELECT '{k}' FROM generate_series(1, 9)",
+        "DELETE FROM c WHERE id % 10 = {d}",
         "UPDATE p SET v = v || '{d}' WHERE id % 10 = {d}",
-    ]  # fmt: skip
+    ]
     windows_under(move, at_random(*rows), seldom=at_random(*truncates))
 
 
@@ -247,9 +261,12 @@ def partitions_that_come_and_go() -> Transactions:
 
 
 def test_partitions_attached_detached_and_rows_that_move_between_them(move: Lifecycle) -> None:
-    do(move.source, "CREATE TABLE r (id int, at int, v text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
-       "CREATE TABLE r_rest PARTITION OF r FOR VALUES FROM (-1000) TO (0)",
-       "INSERT INTO r SELECT n, -n, 'rest' FROM generate_series(1, 200) n")  # fmt: skip
+    do(
+        move.source,
+        "CREATE TABLE r (id int, at int, v text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
+        "CREATE TABLE r_rest PARTITION OF r FOR VALUES FROM (-1000) TO (0)",
+        "INSERT INTO r SELECT n, -n, 'rest' FROM generate_series(1, 200) n",
+    )
     rows = at_random(
         "UPDATE r_rest SET v = '{k}' WHERE id % 10 = {d}", "UPDATE r_rest SET id = id + 1000 WHERE id = {n}"
     )

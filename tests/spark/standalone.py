@@ -81,9 +81,19 @@ class Standalone:
         """One more core; it has registered with the master."""
         place = self.folder / f"worker-{self._number}"
         worker = self._start(
-            "worker.Worker", "--host", self._host(), "--cores", "1", "--memory", "1g", "--webui-port", "0",
-            "--work-dir", str(place), self.master,
-        )  # fmt: skip
+            "worker.Worker",
+            "--host",
+            self._host(),
+            "--cores",
+            "1",
+            "--memory",
+            "1g",
+            "--webui-port",
+            "0",
+            "--work-dir",
+            str(place),
+            self.master,
+        )
         self.workers.append(worker)
         self._await(worker, "Successfully registered with master")
         return worker

@@ -87,9 +87,13 @@ with DAG("on_cluster", schedule=None, catchup=False, default_args={"retries": 0}
 
 @pytest.mark.airflow
 def test_every_stage_through_swap_by_dag(
-    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], cluster: Standalone, airflow: Airflow,
+    source_dsn: str,
+    target_dsn: str,
+    lifecycle: Callable[..., Lifecycle],
+    cluster: Standalone,
+    airflow: Airflow,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     execute(source_dsn, TABLES)
     move = lifecycle(source_dsn, target_dsn)
     on_cluster(move, cluster)

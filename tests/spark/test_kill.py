@@ -32,8 +32,10 @@ from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_un
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SMALL: dict[str, Any] = {
-    "backfill": {"chunk_bytes": "64kB", "workers": 2}, "replay": {"window_rows": 1000}, "spark": {"begin": "at_once"},
-}  # fmt: skip
+    "backfill": {"chunk_bytes": "64kB", "workers": 2},
+    "replay": {"window_rows": 1000},
+    "spark": {"begin": "at_once"},
+}
 # For what runs in this process, between the kills: without Spark.
 HERE: dict[str, Any] = {"backfill": SMALL["backfill"] | {"workers": 1}}
 

@@ -76,9 +76,14 @@ def test_a_password_is_read_on_the_wire_only_without_encryption(
     driver, blocks = free_port(), free_port()
     ports = {"spark.driver.port": str(driver), "spark.driver.blockManager.port": str(blocks)}
     command = spark.command(
-        "spark-submit", MASTER, REPOSITORY / "tests" / "spark" / "wire.py", tmp_path / "unused", name="wire",
-        conf=OPEN | ports | conf, py_files=spark.carried(MASTER, tmp_path) or "",
-    )  # fmt: skip
+        "spark-submit",
+        MASTER,
+        REPOSITORY / "tests" / "spark" / "wire.py",
+        tmp_path / "unused",
+        name="wire",
+        conf=OPEN | ports | conf,
+        py_files=spark.carried(MASTER, tmp_path) or "",
+    )
     env = os.environ | spark.launch_env(os.environ, local=True) | {"PGDDL_TEST_WORD": WORD}
     env |= {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     with Wire(driver, blocks) as wire:

@@ -45,8 +45,9 @@ def test_what_other_benchmarks_found_the_last_time_stays(tmp_path: Path) -> None
     path = record({"copy": Report([Measure("copy", 3, 2, "psql", 1.15)])}, tmp_path)
     found = json.loads(path.read_text())
     assert [(m["measure"], m["ours"], m["ratio"], m["met"]) for m in found] == [
-        ("copy", 3, 1.5, False), ("rewrite", 4, 2.0, False),
-    ]  # fmt: skip
+        ("copy", 3, 1.5, False),
+        ("rewrite", 4, 2.0, False),
+    ]
     assert {"measure", "ours", "peer", "peer_name", "ratio", "goal", "met"} <= found[0].keys()
     table = path.with_suffix(".md").read_text()
     assert "| copy | 3 s | 2 s | psql | 1.50 | ≤ 1.15 | **missed** |" in table

@@ -102,9 +102,20 @@ def test_an_empty_list_is_one_line() -> None:
 
 
 def table(**changed: Any) -> Any:
-    column = {"attnum": 1, "name": "id", "type": "integer", "type_oid": 23, "typmod": -1, "collation": None,
-              "not_null": True, "default": None, "generated": "", "identity": "", "missing": None,
-              "local": True}  # fmt: skip
+    column = {
+        "attnum": 1,
+        "name": "id",
+        "type": "integer",
+        "type_oid": 23,
+        "typmod": -1,
+        "collation": None,
+        "not_null": True,
+        "default": None,
+        "generated": "",
+        "identity": "",
+        "missing": None,
+        "local": True,
+    }
     return {"oid": 1, "schema": "shop", "name": "orders", "kind": "r", "persistence": "p", "owner": "app",
             "columns": [column], "key": {"index": "orders_pkey", "columns": [1]}, "replica_identity": "d",
             "replica_index": None, "constraints": [], "indexes": [], "partition_key": None, "bound": None,

@@ -47,9 +47,7 @@ def test_passwords_in_plain_text_are_refused_unless_asked_for(master: str, given
     spark_settings.refuse(master, given, allow_plaintext=True)
 
 
-@pytest.mark.parametrize(
-    ("master", "given"), [("sc://head:15002", {}), ("local", {"spark.remote": "sc://head"})]
-)  # fmt: skip
+@pytest.mark.parametrize(("master", "given"), [("sc://head:15002", {}), ("local", {"spark.remote": "sc://head"})])
 def test_spark_connect_is_refused(master: str, given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="Spark Connect"):
         spark_settings.refuse(master, given, allow_plaintext=True)

@@ -137,6 +137,9 @@ def test_what_the_target_can_take_at_once_does_not_wait(constraint: str) -> None
 
 
 def test_what_is_said_of_a_waiting_foreign_key_waits_with_it() -> None:
-    for action in ("ALTER CONSTRAINT t_a_fkey DEFERRABLE", "ALTER CONSTRAINT t_a_fkey NOT ENFORCED",
-                   "VALIDATE CONSTRAINT t_a_fkey"):  # fmt: skip
+    for action in (
+        "ALTER CONSTRAINT t_a_fkey DEFERRABLE",
+        "ALTER CONSTRAINT t_a_fkey NOT ENFORCED",
+        "VALIDATE CONSTRAINT t_a_fkey",
+    ):
         assert said_now(f"ALTER TABLE s.t {action}", MOVING) is None

@@ -86,9 +86,7 @@ def test_a_default_that_was_evaluated_for_each_row_is_said_at_once() -> None:
     """Its rows are copied again; but NULL might be refused until then."""
     after = with_columns(*ITEMS["columns"], column(3, "c", "uuid", default="gen_random_uuid()"))
     what = altered(after, rewritten=[{"oid": 100, "reason": 2}])
-    assert rebuild(what, {100: ITEMS}) == (
-        'ALTER TABLE "shop"."Items" ADD COLUMN "c" uuid DEFAULT gen_random_uuid()',
-    )  # fmt: skip
+    assert rebuild(what, {100: ITEMS}) == ('ALTER TABLE "shop"."Items" ADD COLUMN "c" uuid DEFAULT gen_random_uuid()',)
 
 
 def family(**changes: Any) -> tuple[TableMeta, TableMeta, TableMeta, TableMeta]:
@@ -124,16 +122,21 @@ def test_children_that_took_part_are_told_by_their_parent(changes: dict[str, Any
 
 def test_serial_and_identity_are_told_apart() -> None:
     after = table(
-        5, "s", "t",
-        [column(1, "id", not_null=True, default="nextval('s.t_id_seq'::regclass)"),
-         column(2, "n", identity="a", not_null=True)],
-    )  # fmt: skip
+        5,
+        "s",
+        "t",
+        [
+            column(1, "id", not_null=True, default="nextval('s.t_id_seq'::regclass)"),
+            column(2, "n", identity="a", not_null=True),
+        ],
+    )
     define = "CREATE SEQUENCE s.{} AS integer START WITH 1 INCREMENT BY 2 MINVALUE 1 MAXVALUE 9 CACHE 1 NO CYCLE"
     serial, identity = (
-        thing("CREATE SEQUENCE", "sequence", oid, "s", name, table=5, identity=f"s.{name}",
-              definition=define.format(name))
+        thing(
+            "CREATE SEQUENCE", "sequence", oid, "s", name, table=5, identity=f"s.{name}", definition=define.format(name)
+        )
         for oid, name in ((6, "t_id_seq"), (7, "t_n_seq"))
-    )  # fmt: skip
+    )
     objects = [serial, identity, of_table(after, "CREATE TABLE")]
     assert rebuild(event("CREATE TABLE", "", objects, tables=[after]), {}) == (
         define.format("t_id_seq"),
@@ -189,8 +192,15 @@ NEW_SETTINGS = {"default_tablespace": "fast", "default_table_access_method": "he
 
 def test_what_the_server_does_by_itself_is_no_reason_to_refuse() -> None:
     inherited = table(8, "s", "p", [column(1, "a", rest="storage m; statistics 5")], kind="p", rest="tablespace slow")
-    part = table(9, "s", "n", [column(1, "a", rest="storage m", local=False)], parents=[["s", "p"]], bound="DEFAULT",
-                 rest="tablespace slow")  # fmt: skip
+    part = table(
+        9,
+        "s",
+        "n",
+        [column(1, "a", rest="storage m", local=False)],
+        parents=[["s", "p"]],
+        bound="DEFAULT",
+        rest="tablespace slow",
+    )
     made = event("CREATE TABLE", "", [of_table(part, "CREATE TABLE")], tables=[part])
     assert rebuild(made, {8: inherited}) == ('CREATE TABLE "s"."n" PARTITION OF "s"."p" DEFAULT',)
 

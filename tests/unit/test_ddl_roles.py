@@ -87,8 +87,10 @@ def test_what_refuses_a_transaction_is_told_apart(statement: str, work: tuple[An
     assert isinstance(found, Work) and ("made" in found.statement) == ("made" in found.name)
 
 
-@pytest.mark.parametrize("statement", ["CREATE INDEX i ON a.t (n)", "ALTER TABLE a.p DETACH PARTITION b.c",
-                                       "DROP SUBSCRIPTION s", "DROP INDEX a.i"])  # fmt: skip
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE INDEX i ON a.t (n)", "ALTER TABLE a.p DETACH PARTITION b.c", "DROP SUBSCRIPTION s", "DROP INDEX a.i"],
+)
 def test_what_could_not_be_followed_up_is_refused(statement: str) -> None:
     with pytest.raises(StageFailed, match="refuses a transaction"):
         concurrent_work(statement, event())
@@ -121,12 +123,20 @@ def test_what_was_made_for_a_client_is_given_to_its_owner() -> None:
 
     given = gifts(
         event(
-            made("table", 'a."T"'), made("index", "a.i"), made("function", "a.f(integer, text)"), made("type", "a.x"),
-            made("view", "a.v", "gone"), made("table", "a.u", "old"), made("table", "a.w", tag="ALTER TABLE"),
-            made("table column", "a.t.n", sub=1), made("schema", "s", None), made("statistics object", "a.st"),
+            made("table", 'a."T"'),
+            made("index", "a.i"),
+            made("function", "a.f(integer, text)"),
+            made("type", "a.x"),
+            made("view", "a.v", "gone"),
+            made("table", "a.u", "old"),
+            made("table", "a.w", tag="ALTER TABLE"),
+            made("table column", "a.t.n", sub=1),
+            made("schema", "s", None),
+            made("statistics object", "a.st"),
         ),
-        {"old": "here"}, {"here"},
-    )  # fmt: skip
+        {"old": "here"},
+        {"here"},
+    )
     assert [statement.as_string(None) for _, _, statement in given] == [
         'ALTER TABLE a."T" OWNER TO "here"',
         'ALTER FUNCTION a.f(integer, text) OWNER TO "here"',

@@ -24,9 +24,22 @@ O = table(3, "other", "o", ["id"])  # noqa: E741
 V = table(4, "app", "v", ["id"], kind="v", definition="SELECT id FROM app.t")
 KNOWN_TABLES = (T, U, O, V)
 
-EVERY_CREATE = [*CREATE_TAGS, "CREATE INDEX", "CREATE POLICY", "GRANT", "REVOKE", "ALTER SCHEMA", "CREATE STATISTICS",
-                "ALTER DEFAULT PRIVILEGES", "CREATE DOMAIN", "ALTER DOMAIN", "CREATE MATERIALIZED VIEW", "ALTER INDEX",
-                "CREATE CAST", "REINDEX"]  # fmt: skip
+EVERY_CREATE = [
+    *CREATE_TAGS,
+    "CREATE INDEX",
+    "CREATE POLICY",
+    "GRANT",
+    "REVOKE",
+    "ALTER SCHEMA",
+    "CREATE STATISTICS",
+    "ALTER DEFAULT PRIVILEGES",
+    "CREATE DOMAIN",
+    "ALTER DOMAIN",
+    "CREATE MATERIALIZED VIEW",
+    "ALTER INDEX",
+    "CREATE CAST",
+    "REINDEX",
+]
 EVERY_DROP = [*DROP_TAGS, "DROP INDEX", "DROP POLICY", "DROP TRIGGER", "DROP OWNED", "DROP AGGREGATE", "DROP DOMAIN"]
 
 
@@ -745,8 +758,11 @@ def test_a_decision_tells_what_it_touches() -> None:
     assert set(decision.touches) == {("app", "t"), ("app", "t2")}
     assert decision.kind == "table"
     typed = table(5, "app", "typed", [column(1, "m", "app.mood"), column(2, "ms", "app.mood[]")])
-    enum = event("ALTER TYPE", "alter type mood add value 'x'", [thing("ALTER TYPE", "type", 40, "app", "mood",
-                 identity="app.mood")])  # fmt: skip
+    enum = event(
+        "ALTER TYPE",
+        "alter type mood add value 'x'",
+        [thing("ALTER TYPE", "type", 40, "app", "mood", identity="app.mood")],
+    )
     (decision,) = judged([enum], known=[T, typed])
     assert decision.statements == ("ALTER TYPE app.mood ADD VALUE 'x'",)
     assert set(decision.touches) == {("app", "mood"), ("app", "typed")}

@@ -775,8 +775,11 @@ def test_changed_keys_are_named_and_the_gate_workers_throttle_and_timeouts_are_f
         "tables.include",
     ]
     assert changed_keys(recorded, load_pipeline(in_place()).to_json()) == [
-        "rewrite.public.orders.alter", "rewrite.public.orders.order_by", "tables.include", "target.conn_id",
-    ]  # fmt: skip
+        "rewrite.public.orders.alter",
+        "rewrite.public.orders.order_by",
+        "tables.include",
+        "target.conn_id",
+    ]
 
 
 def test_a_recorded_pipeline_may_lack_keys_that_came_later() -> None:

@@ -191,10 +191,16 @@ def test_names_are_quoted_where_they_must_be(name: str, sql: str) -> None:
 
 
 def test_sentences_name_the_source_and_sql_the_target() -> None:
-    difference = only(table(column("N", "bigint")), table(column("N", "integer")),
-                      names=(NAME, ("pgddl_copy_public", "Users")))  # fmt: skip
-    says(difference, "type_mismatch", "mismatch", "Type mismatch on public.users.N",
-         'ALTER TABLE pgddl_copy_public."Users" ALTER COLUMN "N" TYPE bigint;')  # fmt: skip
+    difference = only(
+        table(column("N", "bigint")), table(column("N", "integer")), names=(NAME, ("pgddl_copy_public", "Users"))
+    )
+    says(
+        difference,
+        "type_mismatch",
+        "mismatch",
+        "Type mismatch on public.users.N",
+        'ALTER TABLE pgddl_copy_public."Users" ALTER COLUMN "N" TYPE bigint;',
+    )
 
 
 # --- types ----------------------------------------------------------------------------------------------------------
@@ -365,8 +371,9 @@ def test_a_collation_that_takes_values_for_one_another_stops(side: str) -> None:
     key = ("id", "t") if side == "key" else ("id",)
     limits = [PRIMARY, unique("t")] if side == "unique" else [PRIMARY]
     source = table(column("t", not_null=True), key=key, constraints=limits)
-    target = table(column("t", not_null=True, collation="public.nocase", deterministic=False), key=key,
-                   constraints=limits)  # fmt: skip
+    target = table(
+        column("t", not_null=True, collation="public.nocase", deterministic=False), key=key, constraints=limits
+    )
     says(only(source, target), "collation", "mismatch", "rows would be refused")
     says(only(target, source), "collation", "mismatch" if side == "key" else "warning")
 
@@ -402,8 +409,10 @@ def test_another_key_stops() -> None:
 
 def test_the_order_of_a_key_does_not_matter_and_another_key_beside_it_is_a_constraint() -> None:
     two = column("region", not_null=True)
-    assert differences(table(two, key=("id", "region"), constraints=[]),
-                       table(two, key=("region", "id"), constraints=[])) == []  # fmt: skip
+    assert (
+        differences(table(two, key=("id", "region"), constraints=[]), table(two, key=("region", "id"), constraints=[]))
+        == []
+    )
     other = ConstraintModel("users_pkey", "p", "PRIMARY KEY (region)", ("region",))
     difference = only(table(two), table(two, key=("region",), constraints=[other, unique("id")]))
     says(difference, "target_constraint", "mismatch", "DROP CONSTRAINT users_pkey;")

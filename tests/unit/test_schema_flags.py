@@ -97,8 +97,10 @@ def test_a_flag_is_stronger_than_what_the_file_says_of_a_table() -> None:
                             "allow_type_cast": {"price": "text", "size": "text"}}}  # fmt: skip
     policy = users(
         "--schema-validation=warn-only --allow-schema-drift=all --allow-type-cast=users.price:integer --force",
-        overrides=own, allow_type_cast={'public.users."price"': "bigint"}, force=True,
-    )  # fmt: skip
+        overrides=own,
+        allow_type_cast={'public.users."price"': "bigint"},
+        force=True,
+    )
     assert (policy.validation, policy.source_added, policy.type_mismatches) == ("warn_only", "skip", "cast_always")
     assert policy.allow_type_cast == {"price": "integer", "size": "text"}
 

@@ -108,9 +108,13 @@ def test_a_tables_own_settings_win() -> None:
     own = {"source_added_columns": "stop", "source_removed_columns": "preserve", "target_added_constraints": "allow",
            "safe_casts_allowed": True, "skip_columns": ["ssn"], "allow_type_cast": {"Price": "int"}}  # fmt: skip
     found = policy(
-        skip=["phone"], overrides={"PUBLIC.users": own}, force=True, source_added_columns="skip",
-        safe_casts_allowed=False, allow_type_cast={"public.users.price": "text", "public.other.a": "text"},
-    )  # fmt: skip
+        skip=["phone"],
+        overrides={"PUBLIC.users": own},
+        force=True,
+        source_added_columns="skip",
+        safe_casts_allowed=False,
+        allow_type_cast={"public.users.price": "text", "public.other.a": "text"},
+    )
     assert (found.source_added, found.source_removed, found.target_constraints) == ("stop", "preserve", "allow")
     assert found.safe_casts_allowed
     assert found.skip == {"phone", "ssn"}
@@ -349,8 +353,10 @@ def test_an_allowed_cast_is_told_by_its_type_however_it_is_written(there: str, a
 def test_an_allowed_cast_is_made_on_the_way() -> None:
     verdict = cast_to("integer", allow_type_cast={"public.users.price": "int"}, force=True)
     assert (verdict.status, verdict.casts, verdict.retyped) == (
-        "warning", {"price": 'CAST("price" AS integer)'}, {"price"},
-    )  # fmt: skip
+        "warning",
+        {"price": 'CAST("price" AS integer)'},
+        {"price"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,8 +388,10 @@ def test_safe_casts_go_on_unless_the_file_forbids_them() -> None:
     assert size(safe_casts_allowed=False, **named).status == "warning"
 
 
-@pytest.mark.parametrize("schema", [{"type_mismatches": "cast_always"}, {"validation": "warn_only"},
-                                    {"allow_type_cast": {"public.users.id": "text"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema",
+    [{"type_mismatches": "cast_always"}, {"validation": "warn_only"}, {"allow_type_cast": {"public.users.id": "text"}}],
+)
 def test_a_key_is_never_cast_where_that_could_change_it(schema: dict[str, Any]) -> None:
     was, there = column("id", "bigint", not_null=True), column("id", "integer", not_null=True)
     source, target = (TableModel(1, *USERS, "r", (c,), ("id",)) for c in (was, there))
@@ -496,15 +504,27 @@ def found(source: TableModel, target: TableModel, asked: TablePolicy, **more: An
 
 def test_everything_at_once_stops_and_each_finding_is_of_its_kind() -> None:
     source = table(column("phone"), PRICE, column("a"), column("Total"), column("now"), column("size", "integer"))
-    target = table(column("price", "integer"), column("a", not_null=True), column("total"), column("was"),
-                   column("size", "bigint"), column("note"), column("legacy_id"))  # fmt: skip
+    target = table(
+        column("price", "integer"),
+        column("a", not_null=True),
+        column("total"),
+        column("was"),
+        column("size", "bigint"),
+        column("note"),
+        column("legacy_id"),
+    )
     history = {"removed": ["legacy_id"], "renamed": {"was": "now"}}
     strict = found(source, target, policy(), **history)
     assert sorted((f.kind, f.severity) for f in strict.findings) == [
-        ("column_case", "mismatch"), ("not_null", "mismatch"), ("renamed_column", "mismatch"), ("safe_cast", "info"),
-        ("source_added_column", "mismatch"), ("source_removed_column", "mismatch"), ("target_added_column", "warning"),
+        ("column_case", "mismatch"),
+        ("not_null", "mismatch"),
+        ("renamed_column", "mismatch"),
+        ("safe_cast", "info"),
+        ("source_added_column", "mismatch"),
+        ("source_removed_column", "mismatch"),
+        ("target_added_column", "warning"),
         ("type_mismatch", "mismatch"),
-    ]  # fmt: skip
+    ]
     lenient = found(source, target, policy(validation="warn_only"), **history)
     assert lenient.status == "warning"
     assert lenient.skip == {"phone", "Total", "now"}

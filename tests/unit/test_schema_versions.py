@@ -25,14 +25,22 @@ def index(oid: int, name: str, definition: str) -> dict[str, Any]:
 
 
 ORDERS = table(
-    100, "shop", "orders",
-    [column(1, "id", not_null=True), column(2, "price", "numeric(10,2)", type_oid=1700, typmod=655366), "note",
-     column(4, "twice", default="(price * (2)::numeric)", generated="s", type_oid=1700, type="numeric")],
+    100,
+    "shop",
+    "orders",
+    [
+        column(1, "id", not_null=True),
+        column(2, "price", "numeric(10,2)", type_oid=1700, typmod=655366),
+        "note",
+        column(4, "twice", default="(price * (2)::numeric)", generated="s", type_oid=1700, type="numeric"),
+    ],
     key={"index": "orders_pkey", "columns": [1]},
-    constraints=[constraint(201, "orders_pkey", "PRIMARY KEY (id)", "p"),
-                 constraint(202, "positive", "CHECK ((price > (0)::numeric))")],
+    constraints=[
+        constraint(201, "orders_pkey", "PRIMARY KEY (id)", "p"),
+        constraint(202, "positive", "CHECK ((price > (0)::numeric))"),
+    ],
     indexes=[index(301, "by_price", "CREATE INDEX by_price ON shop.orders USING btree (price)")],
-)  # fmt: skip
+)
 
 
 def changed(**more: Any) -> TableMeta:
@@ -217,10 +225,13 @@ _OIDS = {"integer": 23, "text": 25, "bigint": 20}
 _COLUMNS = st.lists(
     st.builds(
         lambda n, name, kind, needed: column(n, name, kind, type_oid=_OIDS[kind], not_null=needed),
-        st.integers(1, 6), st.sampled_from("abcd"), st.sampled_from(sorted(_OIDS)), st.booleans(),
+        st.integers(1, 6),
+        st.sampled_from("abcd"),
+        st.sampled_from(sorted(_OIDS)),
+        st.booleans(),
     ),
     unique_by=(lambda c: c["attnum"], lambda c: c["name"]),
-)  # fmt: skip
+)
 
 
 @given(_COLUMNS, _COLUMNS)

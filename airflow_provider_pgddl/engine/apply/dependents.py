@@ -225,9 +225,14 @@ class _Reader:
             self._no(self.root_of[oid], what, fix, "rights")
         tables, locks, told = self._policies_and_rules(direct, gone)
         return Carried(
-            tuple(dict.fromkeys(self.refused)), tuple(dict.fromkeys([*views, *locks])), tuple(tables), tuple(made),
-            (*again, *told), tuple(self._publications()), tuple(self._children()),
-        )  # fmt: skip
+            tuple(dict.fromkeys(self.refused)),
+            tuple(dict.fromkeys([*views, *locks])),
+            tuple(tables),
+            tuple(made),
+            (*again, *told),
+            tuple(self._publications()),
+            tuple(self._children()),
+        )
 
     def _follow(self) -> None:
         """Everything that stands on the tables, at any height."""

@@ -96,12 +96,20 @@ def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:
         count=sql.Literal(count), versions=sql.Literal(versions), relations=sql.Literal(relations)
     )
     return sql.SQL(_Q["body"]).format(
-        copy=plan.copy, copy_only=plan.copy_only, log=log_table(table.log_table), most=sql.Literal(MOST_ROWS),
-        as_made_for=as_made_for, lock_timeout=sql.Literal(LOCK_TIMEOUT),
-        columns=plan.columns.list, expressions=plan.columns.select_list, source=plan.source,
-        copy_old=_same(plan, "c", "old"), source_new=_same(plan, "t", "new"), source_old=_same(plan, "t", "old"),
+        copy=plan.copy,
+        copy_only=plan.copy_only,
+        log=log_table(table.log_table),
+        most=sql.Literal(MOST_ROWS),
+        as_made_for=as_made_for,
+        lock_timeout=sql.Literal(LOCK_TIMEOUT),
+        columns=plan.columns.list,
+        expressions=plan.columns.select_list,
+        source=plan.source,
+        copy_old=_same(plan, "c", "old"),
+        source_new=_same(plan, "t", "new"),
+        source_old=_same(plan, "t", "old"),
         same_key=_same(plan, "new", "old"),
-    )  # fmt: skip
+    )
 
 
 def _same(plan: Plan, row: str, record: str) -> sql.Composed:

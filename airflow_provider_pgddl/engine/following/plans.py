@@ -77,9 +77,13 @@ def _is_cast(plan: Plan, column: str) -> bool:
 
 
 def _plan(
-    pipeline: Pipeline, table: Table, skipped: Mapping[str, str], verdict: Verdict | None, copy: TableModel | None,
+    pipeline: Pipeline,
+    table: Table,
+    skipped: Mapping[str, str],
+    verdict: Verdict | None,
+    copy: TableModel | None,
     digest: str,
-) -> Plan:  # fmt: skip
+) -> Plan:
     verdict = verdict or Verdict("compatible")
     name = (table.schema, table.name)
     skip = {c.name for c in table.columns if str(c.attnum) in skipped} | verdict.skip

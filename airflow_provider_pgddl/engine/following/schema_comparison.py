@@ -46,9 +46,14 @@ class Evaluated:
 
 
 def evaluate(
-    pipeline: Pipeline, source: Session, target: Session, rows: Sequence[TableRow] | None, names: Collection[Name],
-    *, seen: Schemas | None = None,
-) -> dict[Name, Evaluated]:  # fmt: skip
+    pipeline: Pipeline,
+    source: Session,
+    target: Session,
+    rows: Sequence[TableRow] | None,
+    names: Collection[Name],
+    *,
+    seen: Schemas | None = None,
+) -> dict[Name, Evaluated]:
     """The tables of the journal (`rows`, by their recorded names) and others by name, both sides read once; of the
     source what was `seen` of it, where that is given.
 
@@ -79,9 +84,16 @@ def _copy_name(pipeline: Pipeline, name: Name) -> Name:
 
 
 def _evaluate(
-    pipeline: Pipeline, name: Name, now: Name | None, there: Schemas, here: Schemas, copy: Name, row: TableRow | None,
-    role: str, strange: Collection[Name],
-) -> Evaluated:  # fmt: skip
+    pipeline: Pipeline,
+    name: Name,
+    now: Name | None,
+    there: Schemas,
+    here: Schemas,
+    copy: Name,
+    row: TableRow | None,
+    role: str,
+    strange: Collection[Name],
+) -> Evaluated:
     source = there.tables.get(now) if now else None
     if source is not None and row is not None and source.oid != row.oid:
         source = None  # another table has its name since we asked
@@ -97,10 +109,16 @@ def _evaluate(
     skipped = _skipped(pipeline, source, row)
     altered = altered_columns(pipeline, name)
     found = compare_tables(
-        source, target, here.types,
-        removed=removed_columns(row, source), renamed=_renamed_columns(row, source), altered=altered,
-        keyed=row is None or row.state in INDEXED, names=(now or name, copy), role=role,
-    )  # fmt: skip
+        source,
+        target,
+        here.types,
+        removed=removed_columns(row, source),
+        renamed=_renamed_columns(row, source),
+        altered=altered,
+        keyed=row is None or row.state in INDEXED,
+        names=(now or name, copy),
+        role=role,
+    )
     found = [d for d in found if d.finding.column is None or d.finding.column not in altered]
     if target is not None and source is not None and row is not None and row.plan.split is not None:
         # The partition key is part of the copy's key (C23), by whose first columns rows are found again.
@@ -169,9 +187,14 @@ def _renamed(name: Name, now: Name, former: Name, copy: Name, *, taken: bool) ->
     if former[1] != copy[1]:
         fix.append(f"ALTER TABLE {sql_name(copy[0], former[1])} RENAME TO {sql_name(copy[1])};")
     return SchemaFinding(
-        "missing_on_target", "mismatch", what, source=sql_name(*now), target=sql_name(*former), fix=tuple(fix),
+        "missing_on_target",
+        "mismatch",
+        what,
+        source=sql_name(*now),
+        target=sql_name(*former),
+        fix=tuple(fix),
         reason="missing_table",
-    )  # fmt: skip
+    )
 
 
 def is_as_described(source: TableModel, table: tables.Table) -> bool:

@@ -109,9 +109,12 @@ class SchemaJournal:
                 self.conn.execute(_Q["open"], self._named(sorted(changed)))
                 self._count(
                     [(n, "mismatches", f.metric or f.kind, 1.0) for n in sorted(changed) for f in new[n]]
-                    + [(n, "tables_blocked", why, 1.0) for n in sorted(changed)
-                       for why in sorted(_reasons(now[n][1]) - _reasons(old[n]))]
-                )  # fmt: skip
+                    + [
+                        (n, "tables_blocked", why, 1.0)
+                        for n in sorted(changed)
+                        for why in sorted(_reasons(now[n][1]) - _reasons(old[n]))
+                    ]
+                )
         return changed
 
     def touch(self, names: Collection[Name]) -> None:

@@ -42,9 +42,13 @@ def _reverse(
 ) -> Reverse:
     made_for = {k: v for k, v in version.items() if k != "attnums"}
     row = TableRow(
-        plan=Plan.from_json(plan), version=version, fingerprint=fingerprint(made_for), state="indexed", planned=True,
+        plan=Plan.from_json(plan),
+        version=version,
+        fingerprint=fingerprint(made_for),
+        state="indexed",
+        planned=True,
         **columns,
-    )  # fmt: skip
+    )
     return Reverse(table_id, row, facts, foreign_keys, silenced)
 
 

@@ -30,9 +30,15 @@ class Checked:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "stage": NAME, "pipeline": self.pipeline, "run": 0, "state": "done", "tables": {}, "blocked": [],
-            "figures": {"tasks": self.executors}, "findings": [finding.to_json() for finding in self.findings],
-        }  # fmt: skip
+            "stage": NAME,
+            "pipeline": self.pipeline,
+            "run": 0,
+            "state": "done",
+            "tables": {},
+            "blocked": [],
+            "figures": {"tasks": self.executors},
+            "findings": [finding.to_json() for finding in self.findings],
+        }
 
 
 def run(job: Job) -> Checked:

@@ -22,9 +22,15 @@ _MADE = (
 )  # fmt: skip
 _NEVER_ALTERED = {"ACCESS METHOD", "CAST", "TRANSFORM"}
 ALL_CREATE_TAGS = (
-    *(f"CREATE {kind}" for kind in _MADE), *(f"ALTER {kind}" for kind in _MADE if kind not in _NEVER_ALTERED),
-    "ALTER DEFAULT PRIVILEGES", "ALTER ROUTINE", "COMMENT", "GRANT", "REVOKE", "SECURITY LABEL",
-)  # fmt: skip
+    *(f"CREATE {kind}" for kind in _MADE),
+    *(f"ALTER {kind}" for kind in _MADE if kind not in _NEVER_ALTERED),
+    "ALTER DEFAULT PRIVILEGES",
+    "ALTER ROUTINE",
+    "COMMENT",
+    "GRANT",
+    "REVOKE",
+    "SECURITY LABEL",
+)
 ALL_DROP_TAGS = (*(f"DROP {kind}" for kind in _MADE), "DROP OWNED", "DROP ROUTINE")
 
 # `ddl.tags: pgl_ddl_deploy`: the installed lists of pgl_ddl_deploy 2.1/2.2

@@ -174,8 +174,10 @@ def _moved(statement: str, names: set[Name]) -> str:
 
 
 _NAMES = {
-    "TypeName": ("names",), "FuncCall": ("funcname",), "CreateFunctionStmt": ("funcname",),
-}  # fmt: skip
+    "TypeName": ("names",),
+    "FuncCall": ("funcname",),
+    "CreateFunctionStmt": ("funcname",),
+}
 
 
 def _move(parts: Sequence[Node], names: set[Name]) -> None:

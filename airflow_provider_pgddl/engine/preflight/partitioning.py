@@ -34,9 +34,15 @@ def partition_findings(
 
 class _Check:
     def __init__(
-        self, conn: Session, table: Name, oid: int, rewrite: Rewrite, by: PartitionBy, quote: Callable[..., str],
+        self,
+        conn: Session,
+        table: Name,
+        oid: int,
+        rewrite: Rewrite,
+        by: PartitionBy,
+        quote: Callable[..., str],
         free: Callable[[str, str], str],
-    ):  # fmt: skip
+    ):
         self.conn, self.table, self.oid, self.by, self.quote, self.free = conn, table, oid, by, quote, free
         self.column = column_name(by.column)
         self.alter = f"ALTER TABLE {quote(*table)}"

@@ -87,9 +87,11 @@ def orders(facts: Facts) -> Iterator[Finding]:
         if first is None:
             continue  # told of the file's columns
         probe = sql.SQL(queries("ordered_chunks")["probe"]).format(
-            source=sql.Identifier(*table), first=sql.Identifier(first.name), type=sql.SQL(first.type),
+            source=sql.Identifier(*table),
+            first=sql.Identifier(first.name),
+            type=sql.SQL(first.type),
             columns=sql.SQL(", ").join(sql.Identifier("t", name) for name in names),
-        )  # fmt: skip
+        )
         try:
             with side.conn.transaction():
                 as_owner.execute(side.conn, facts.surveyed[described.oid].role, probe)

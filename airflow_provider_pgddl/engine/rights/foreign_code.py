@@ -310,8 +310,9 @@ def _code(
     there = {i: standing[name] for i, name in names.items() if name in standing}
     for i, found in there.items():
         if found.owners != [roles[i]] if roles[i] else found.strange:
-            raise OwnerChanged("its owner is another since the stage began", table=plans[i].qualified,
-                               todo="run the stage again")  # fmt: skip
+            raise OwnerChanged(
+                "its owner is another since the stage began", table=plans[i].qualified, todo="run the stage again"
+            )
     if not guarded:
         return set(), stops
     if side == "reader" and any(there[i].oid != plans[i].oid for i in guarded if i in there):

@@ -208,9 +208,13 @@ class _Reading:
             if self.latest is not None:
                 _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))
             composed = sql.SQL(_Q[query]).format(
-                hash=hash_, relation=relation, where=where(plan, self.within), key=sides.key(),
-                mask=sql.Literal(BUCKETS - 1), **parts,
-            )  # fmt: skip
+                hash=hash_,
+                relation=relation,
+                where=where(plan, self.within),
+                key=sides.key(),
+                mask=sql.Literal(BUCKETS - 1),
+                **parts,
+            )
             found.append(as_owner.fetch(conn, role, composed, types))
         return found
 

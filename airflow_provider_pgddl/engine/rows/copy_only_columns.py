@@ -267,9 +267,10 @@ def forget_truncated(target: Session, table: TableRow, truncated: Sequence[tuple
     if not truncated:
         return
     query = sql.SQL(_Q["forget_truncated"]).format(
-        kept=kept_table(table.id), seen=sql.Identifier(_SEEN),
+        kept=kept_table(table.id),
+        seen=sql.Identifier(_SEEN),
         there=sql.SQL("{} = t.leaf").format(sql.Identifier("k", _LEAF)) if plan.partitioned else sql.SQL("true"),
-    )  # fmt: skip
+    )
     target.execute(query, [oids, [xid for _, xid in truncated]])
 
 
@@ -283,10 +284,17 @@ def follow(target: Session, table: TableRow, moved: Moves) -> None:
     seen = sql.Identifier("k", _SEEN)
     target.execute(
         sql.SQL(_Q["find_ends"]).format(
-            ends=ends, moves=moved.moves, kept=kept, old=old, new=new, seen=seen, m_new=_keys("m", plan, "new_"),
-            departs=plan.key.same("m", "old_", "k", _KEY), goes_on=plan.key.same("n", "old_", "w", "new_"),
+            ends=ends,
+            moves=moved.moves,
+            kept=kept,
+            old=old,
+            new=new,
+            seen=seen,
+            m_new=_keys("m", plan, "new_"),
+            departs=plan.key.same("m", "old_", "k", _KEY),
+            goes_on=plan.key.same("n", "old_", "w", "new_"),
         )
-    )  # fmt: skip
+    )
     assignments = sql.SQL(", ").join(
         sql.SQL("{} = {}").format(sql.Identifier(f"{_KEY}{i}"), sql.Identifier("e", f"new_{i}"))
         for i in range(1, len(plan.key.columns) + 1)

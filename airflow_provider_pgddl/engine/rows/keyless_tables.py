@@ -108,9 +108,11 @@ def _refuse_rows_of_others(target: Session, table: TableRow) -> None:
     if as_owner.fetch(target, foreign_code.writer_of(target, table.plan), query, ["boolean"]) == [(True,)]:
         empty = sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(target)
         raise StageFailed(
-            "its copy has rows already, which are none of the source's", table=table.qualified,
-            todo="keep them elsewhere and empty it, then run stage swap again", sql=empty,
-        )  # fmt: skip
+            "its copy has rows already, which are none of the source's",
+            table=table.qualified,
+            todo="keep them elsewhere and empty it, then run stage swap again",
+            sql=empty,
+        )
 
 
 def analyze(conn: Session, table: sql.Identifier) -> str:

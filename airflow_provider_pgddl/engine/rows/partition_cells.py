@@ -112,9 +112,14 @@ def range_cells(conn: Session, plan: Plan, first: str | None, last: str | None, 
         # Not one that began and is over: now() stays what it is in this transaction.
         base = "timestamptz" if without_modifier(_type(plan)) == PERIOD_TYPES[2] else "timestamp"
         query = sql.SQL(_Q["periods_between"]).format(
-            first=given[0], last=given[1], now=sql.SQL("pg_catalog.now()::{}").format(sql.SQL(base)),
-            base=sql.SQL(base), ahead=sql.Literal(ahead), most=sql.Literal(MOST + 1), **_period(plan),
-        )  # fmt: skip
+            first=given[0],
+            last=given[1],
+            now=sql.SQL("pg_catalog.now()::{}").format(sql.SQL(base)),
+            base=sql.SQL(base),
+            ahead=sql.Literal(ahead),
+            most=sql.Literal(MOST + 1),
+            **_period(plan),
+        )
         cells = [_period_cell(*row) for row in conn.execute(query)]
     else:
         width = int(split.step)

@@ -53,9 +53,13 @@ def compare_part(part: Part) -> list[RangeResult]:
 
 
 def compare_ranges(
-    source: Session, copy: Session, todo: Sequence[tuple[Range, Sides]], seconds: float, compared: list[RangeResult],
+    source: Session,
+    copy: Session,
+    todo: Sequence[tuple[Range, Sides]],
+    seconds: float,
+    compared: list[RangeResult],
     apart: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Appends the ranges' results to `compared`, until `seconds` are over; at least one, unless it gives way: what was
     compared until then, under the locks that are given up, stands. As many neighbours as fit into the time are compared
     as one range: where rows do not lie in the key's order, each range reads nearly all of a table. What is still under

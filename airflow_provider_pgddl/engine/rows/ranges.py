@@ -71,9 +71,11 @@ def boundaries(source: Session, copy: Session, plan: Plan, size: Size, rows: int
     estimated = max(1, size.rows)
     percent = min(100.0, 100.0 * max(SAMPLED, SAMPLED_OF_A_RANGE * estimated / rows) / estimated)
     query = sql.SQL(_Q["boundaries"]).format(
-        **_names(plan, width), copy=plan.copy_only, percent=sql.Literal(percent),
+        **_names(plan, width),
+        copy=plan.copy_only,
+        percent=sql.Literal(percent),
         step=sql.Literal(max(1, round(rows * percent / 100))),
-    )  # fmt: skip
+    )
     cuts = as_owner.fetch_held(copy, plan, "writer", query, ["text"] * width)
     return _on_source(source, plan, Range(0), cuts)
 
@@ -98,9 +100,12 @@ def parts(source: Session, copy: Session, plan: Plan, within: Range) -> list[Ran
             keys, low = (_listed(side) for side in (_keys("s", width), _values(plan, within.low)))
             beyond = sql.SQL(" AND ({}) > ({})").format(keys, low)
         query = sql.SQL(_Q["parts"]).format(
-            **_names(plan, width), copy=plan.copy_only, where=where(plan, within), parts=sql.Literal(PARTS),
+            **_names(plan, width),
+            copy=plan.copy_only,
+            where=where(plan, within),
+            parts=sql.Literal(PARTS),
             beyond=beyond,
-        )  # fmt: skip
+        )
         found = as_owner.fetch_held(copy, plan, "writer", query, ["text"] * width)
         cuts = _on_source(source, plan, within, found)
     if not cuts:
@@ -171,9 +176,10 @@ def _names(plan: Plan, width: int) -> dict[str, sql.Composable]:
     columns = [sql.Identifier(c) for c in plan.key.columns[:width]]
     named = [sql.SQL("{} AS {}").format(c, sql.Identifier(f"k{n}")) for n, c in enumerate(columns, 1)]
     return {
-        "columns": _listed(columns), "named": _listed(named),
+        "columns": _listed(columns),
+        "named": _listed(named),
         "texts": _listed(sql.SQL("{}::text").format(k) for k in _keys("s", width)),
-    }  # fmt: skip
+    }
 
 
 def _on_source(source: Session, plan: Plan, within: Range, cuts: Sequence[Bound]) -> list[Bound]:
@@ -196,10 +202,13 @@ def _on_source(source: Session, plan: Plan, within: Range, cuts: Sequence[Bound]
         typed.append(sql.SQL("{} AS {}").format(value, sql.Identifier(column)))
     ordered = [sql.SQL("s.{}").format(sql.Identifier(c)) for c in plan.key.columns[:width]]
     query = sql.SQL(_Q["in_order"]).format(
-        where=where(plan, within), keys=_listed(sql.Identifier(f"k{n}") for n in range(1, width + 1)),
-        texts=_listed(sql.SQL("{}::text").format(c) for c in ordered), ordered=_listed(ordered), typed=_listed(typed),
+        where=where(plan, within),
+        keys=_listed(sql.Identifier(f"k{n}") for n in range(1, width + 1)),
+        texts=_listed(sql.SQL("{}::text").format(c) for c in ordered),
+        ordered=_listed(ordered),
+        typed=_listed(typed),
         arrays=_listed(sql.SQL("{}::text[]").format(list(values)) for values in zip(*distinct, strict=True)),
-    )  # fmt: skip
+    )
     return source.execute(query).fetchall()
 
 

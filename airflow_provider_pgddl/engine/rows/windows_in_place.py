@@ -152,7 +152,8 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
         for column, (_, _, number) in plan.reverse.proof.items()
     }
     rows = as_owner.fetch(
-        conn, role,
+        conn,
+        role,
         sql.SQL(_Q["unproven"]).format(
             keys=sql.SQL("pg_catalog.concat_ws(', ', {})").format(
                 sql.SQL(", ").join(sql.Identifier("k", f"k{i}") for i in range(1, len(plan.key.columns) + 1))
@@ -161,16 +162,21 @@ def _refuse_unproven(conn: Session, plan: Plan, taken: sql.Identifier, role: str
                 sql.SQL("CASE WHEN {} THEN {} END").format(condition, sql.Literal(column))
                 for column, condition in differ.items()
             ),
-            staging=taken, source=plan.source, of_source=plan.key.join("c", "k"),
+            staging=taken,
+            source=plan.source,
+            of_source=plan.key.join("c", "k"),
             expressions=sql.SQL(", ").join(
                 sql.SQL("CAST({} AS {}) AS {}").format(sql.SQL(made), sql.SQL(type_), sql.Identifier(column))
                 for column, (made, type_, _) in plan.reverse.proof.items()
             ),
-            copy=plan.copy_only, of_copy=plan.key.join("t", "k"),
-            differ=sql.SQL(" OR ").join(differ.values()), limit=sql.Literal(NAMED),
+            copy=plan.copy_only,
+            of_copy=plan.key.join("t", "k"),
+            differ=sql.SQL(" OR ").join(differ.values()),
+            limit=sql.Literal(NAMED),
         ),
-        ["text", "text[]"], taken,
-    )  # fmt: skip
+        ["text", "text[]"],
+        taken,
+    )
     if rows:
         raise Unproven([f"({key})" for key, _ in rows], sorted({c for _, columns in rows for c in columns}))
 

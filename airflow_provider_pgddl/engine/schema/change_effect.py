@@ -34,9 +34,15 @@ def was_rewritten(before: dict[str, list[Any]], now: dict[str, list[Any]], gone:
 
 
 def change_of(
-    version: dict[str, Any], physical: dict[str, list[Any]], key: tuple[str, ...], key_types: tuple[str, ...],
-    now: Table, *, lost_track: bool, born_empty: Collection[int],
-) -> Change:  # fmt: skip
+    version: dict[str, Any],
+    physical: dict[str, list[Any]],
+    key: tuple[str, ...],
+    key_types: tuple[str, ...],
+    now: Table,
+    *,
+    lost_track: bool,
+    born_empty: Collection[int],
+) -> Change:
     """What has become of a table since its version was recorded.
 
     `lost_track`: its log says that it does not know what changed. `born_empty` are partitions that were captured from

@@ -17,10 +17,18 @@ _NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precisio
 _MOMENTS = ("date", "timestamp without time zone", "timestamp with time zone")
 # Families between whose members Postgres casts where a value is assigned; to a string it always does.
 _ASSIGNED = (
-    _NUMBERS, _MOMENTS, (*_MOMENTS[1:], "time without time zone"), ("time without time zone", "time with time zone"),
-    ("timestamp with time zone", "time with time zone"), ("bit", "bit varying"), ("json", "jsonb"), ("inet", "cidr"),
-    ("macaddr", "macaddr8"), ("oid", "integer", "bigint"), ("money", "numeric", "integer", "bigint"),
-)  # fmt: skip
+    _NUMBERS,
+    _MOMENTS,
+    (*_MOMENTS[1:], "time without time zone"),
+    ("time without time zone", "time with time zone"),
+    ("timestamp with time zone", "time with time zone"),
+    ("bit", "bit varying"),
+    ("json", "jsonb"),
+    ("inet", "cidr"),
+    ("macaddr", "macaddr8"),
+    ("oid", "integer", "bigint"),
+    ("money", "numeric", "integer", "bigint"),
+)
 _EXPLICIT = (("boolean", "integer"), ("bit", "integer", "bigint"), ("jsonb", "boolean", *_NUMBERS))
 
 

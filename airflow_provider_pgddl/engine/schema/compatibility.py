@@ -33,10 +33,17 @@ _RELATIONS = {  # pg_class.relkind, and the word of its ALTER
 
 
 def compare_tables(
-    source: TableModel | None, target: TableModel | None, target_types: frozenset[str], *,
-    removed: Collection[str] = (), renamed: Mapping[str, str] = _NONE, altered: Collection[str] = (),
-    keyed: bool = True, names: tuple[Name, Name], role: str = "",
-) -> list[Difference]:  # fmt: skip
+    source: TableModel | None,
+    target: TableModel | None,
+    target_types: frozenset[str],
+    *,
+    removed: Collection[str] = (),
+    renamed: Mapping[str, str] = _NONE,
+    altered: Collection[str] = (),
+    keyed: bool = True,
+    names: tuple[Name, Name],
+    role: str = "",
+) -> list[Difference]:
     """All that differs, with the severity that it has where no policy says otherwise.
 
     `target_types` are the types that the target knows beside the system's own (`Schemas.types`). `removed` are columns
@@ -109,8 +116,10 @@ def _not_a_table(there: str, relkind: str, side: str, *fix: str) -> SchemaFindin
 
 def _privileges(source: TableModel, target: TableModel, names: tuple[Name, Name], role: str) -> Iterator[SchemaFinding]:
     who = sql_name(role) if role else "our_role"
-    sides = (("source", [r for r in source.missing if r in ("USAGE", "SELECT")], names[0]),
-             ("target", list(target.missing), names[1]))  # fmt: skip
+    sides = (
+        ("source", [r for r in source.missing if r in ("USAGE", "SELECT")], names[0]),
+        ("target", list(target.missing), names[1]),
+    )
     for side, missing, name in sides:
         grants = [f"GRANT USAGE ON SCHEMA {sql_name(name[0])} TO {who};"] if "USAGE" in missing else []
         rights = comma_joined(right for right in missing if right != "USAGE")

@@ -326,8 +326,10 @@ def diff(
 
 _SIGNS: Mapping[Severity, str] = {"mismatch": "❌", "warning": "⚠", "info": "✓"}
 _STATUS_WORDS: Mapping[VerdictStatus, str] = {
-    "compatible": "COMPATIBLE", "warning": "COMPATIBLE WITH WARNINGS", "mismatch": "INCOMPATIBLE"
-}  # fmt: skip
+    "compatible": "COMPATIBLE",
+    "warning": "COMPATIBLE WITH WARNINGS",
+    "mismatch": "INCOMPATIBLE",
+}
 
 
 def _reason(finding: SchemaFinding) -> str:
@@ -363,8 +365,10 @@ def _harmless(column: ColumnModel) -> str:
 
 
 def _beside(columns: Sequence[tuple[ColumnModel, str]]) -> list[str]:
-    shown = [(c.name, c.type.text + (f" DEFAULT {c.default}" if c.default and not c.generated else ""), fate)
-             for c, fate in columns]  # fmt: skip
+    shown = [
+        (c.name, c.type.text + (f" DEFAULT {c.default}" if c.default and not c.generated else ""), fate)
+        for c, fate in columns
+    ]
     names = max((cell_len(name) for name, _, _ in shown), default=0)
     types = max((cell_len(type_) for _, type_, _ in shown), default=0)
     return [f"  + {padded(name, names)}  {padded(type_, types)}  {fate}" for name, type_, fate in shown]

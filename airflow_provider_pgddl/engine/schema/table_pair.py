@@ -19,9 +19,15 @@ class Pair:
     `alter` how a statement begins that alters the target's."""
 
     def __init__(
-        self, source: TableModel, target: TableModel, target_types: frozenset[str], names: tuple[Name, Name],
-        renamed: Mapping[str, str], removed: Collection[str], altered: Collection[str],
-    ):  # fmt: skip
+        self,
+        source: TableModel,
+        target: TableModel,
+        target_types: frozenset[str],
+        names: tuple[Name, Name],
+        renamed: Mapping[str, str],
+        removed: Collection[str],
+        altered: Collection[str],
+    ):
         self.source, self.target, self.types, self.names = source, target, target_types, names
         self.removed, self.altered = removed, altered
         self.there, self.alter = plain_name(names[0]), f"ALTER TABLE {sql_name(*names[1])}"

@@ -213,9 +213,13 @@ def _whole(before: TableMeta | None, after: TableMeta | None) -> TableDiff:
             indexes_added=indexes,
         )
     return TableDiff(
-        meta["oid"], name_of(meta), None, columns_dropped=columns, constraints_dropped=constraints,
+        meta["oid"],
+        name_of(meta),
+        None,
+        columns_dropped=columns,
+        constraints_dropped=constraints,
         indexes_dropped=indexes,
-    )  # fmt: skip
+    )
 
 
 def _changed(before: T, after: T) -> Changed[T] | None:

@@ -80,8 +80,25 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
 
 def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
     columns: dict[int, list[Column]] = {}
-    for (relid, attnum, name, type_, type_oid, base, base_oid, typtype, builtin, _, elem_kind, elem_builtin,
-         not_null, default, generated, identity, collation) in conn.execute(_Q["columns"], args):  # fmt: skip
+    for (
+        relid,
+        attnum,
+        name,
+        type_,
+        type_oid,
+        base,
+        base_oid,
+        typtype,
+        builtin,
+        _,
+        elem_kind,
+        elem_builtin,
+        not_null,
+        default,
+        generated,
+        identity,
+        collation,
+    ) in conn.execute(_Q["columns"], args):
         binary = _binary_safe(base, base_oid, typtype, builtin, elem_kind, elem_builtin)
         columns.setdefault(relid, []).append(
             Column(

@@ -146,15 +146,22 @@ def _assemble(row: Any, oids: Collection[int], major: int) -> Schemas:
     return Schemas(
         {
             (r["nspname"], r["relname"]): TableModel(
-                r["oid"], r["nspname"], r["relname"], r["relkind"], tuple(of[r["oid"]].values()), found.get(r["oid"]),
-                tuple(limits[r["oid"]]), r["owner"], r["owned"],
+                r["oid"],
+                r["nspname"],
+                r["relname"],
+                r["relkind"],
+                tuple(of[r["oid"]].values()),
+                found.get(r["oid"]),
+                tuple(limits[r["oid"]]),
+                r["owner"],
+                r["owned"],
                 tuple(right for right in _RIGHTS if not _known(r["rights"][right])),
             )
             for r in relations
         },
         frozenset(k["name"] for k in known),
         major,
-    )  # fmt: skip
+    )
 
 
 _RIGHTS = ("USAGE", "SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -165,10 +172,16 @@ def _column(row: CatalogRow, types: Mapping[tuple[int, int], TypeModel], major: 
         _known(row["default_"])
     type_ = types.get((row["type_"], row["atttypmod"]))
     return ColumnModel(
-        row["attnum"], row["attname"], _known(type_), row["attnotnull"],
-        row["default_"] and for_parser(row["default_"], major), row["attgenerated"],
-        row["attidentity"], row["collation_"], row["deterministic"],
-    )  # fmt: skip
+        row["attnum"],
+        row["attname"],
+        _known(type_),
+        row["attnotnull"],
+        row["default_"] and for_parser(row["default_"], major),
+        row["attgenerated"],
+        row["attidentity"],
+        row["collation_"],
+        row["deterministic"],
+    )
 
 
 def _names(columns: Mapping[int, ColumnModel], numbers: Collection[int]) -> tuple[str, ...]:
@@ -191,10 +204,19 @@ def _types(rows: Collection[CatalogRow]) -> dict[tuple[int, int], TypeModel]:
         domain = row["typtype"] == "d"
         kind = "array" if row["typtype"] == "b" and part else _KINDS[row["typtype"]]
         return TypeModel(
-            row["name"], row["text_"], kind, row["typmod"], row["builtin"], None if domain else part,
-            part if domain else None, tuple(row["labels"]), tuple((n, t) for n, t in row["attributes"]),
-            tuple(row["checks"]), row["not_null"], row["extension"],
-        )  # fmt: skip
+            row["name"],
+            row["text_"],
+            kind,
+            row["typmod"],
+            row["builtin"],
+            None if domain else part,
+            part if domain else None,
+            tuple(row["labels"]),
+            tuple((n, t) for n, t in row["attributes"]),
+            tuple(row["checks"]),
+            row["not_null"],
+            row["extension"],
+        )
 
     for number in by_number:
         model(number)

@@ -43,9 +43,10 @@ def refuse_unready(context: Context) -> None:
 def refuse_blocked(context: Context) -> None:
     for name, findings in context.journal.blocked_tables.mismatches().items():
         raise PreflightRefused(
-            f"is blocked: {'; '.join(findings)}", table=name,
+            f"is blocked: {'; '.join(findings)}",
+            table=name,
             todo="resolve it (the schema gate says how), or `pgddl reset --tables` it and run again from setup",
-        )  # fmt: skip
+        )
 
 
 def not_compared(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:

@@ -23,15 +23,17 @@ def refusal_of_rows(context: Context, table: TableRow, way: Reverse, why: str) -
     todo = "the new table stays live, and nothing is lost. "
     if not named:
         return StageFailed(
-            f"cannot go back: {why}", table=table.qualified,
+            f"cannot go back: {why}",
+            table=table.qualified,
             todo=todo + "Undo what changed on it and run revert again, or go on with it (stage cleanup)",
-        )  # fmt: skip
+        )
     more = " (the first ones)" if len(named) >= NAMED else ""
     return StageFailed(
-        f"rows that the old table cannot hold{more}: " + "; ".join(named), table=table.qualified,
+        f"rows that the old table cannot hold{more}: " + "; ".join(named),
+        table=table.qualified,
         todo=todo + f"Change or delete these rows (by {', '.join(way.row.plan.key.columns)}) and run revert again, or "
         "go on with it (stage cleanup)",
-    )  # fmt: skip
+    )
 
 
 def refused_rows(context: Context, way: Reverse) -> list[str]:

@@ -259,8 +259,9 @@ def _pipeline(context: Context, tables: Sequence[TableRow]) -> Pipeline:
                     raise PreflightRefused(
                         f"the way back: column {column.name} is {was.type.text} on the source and {column.type.text} on"
                         " the target, so what comes back need not be what was there",
-                        table=table.qualified, todo="leave swap.way_back out, or give both sides the same type",
-                    )  # fmt: skip
+                        table=table.qualified,
+                        todo="leave swap.way_back out, or give both sides the same type",
+                    )
                 retyped.setdefault(_copy(table), {})[column.name] = was.type.text
     return way_back_of(context.pipeline, only, retyped)
 
@@ -336,17 +337,26 @@ def _adopt(back: Context) -> None:
         cursor.executemany(
             queries("journal")["insert_event"],
             [
-                [back.name, back.journal.run, number, step.event.phase,
-                 ids.get(step.event.table) if step.event.table else None, Jsonb(step.event.to_json()), step.statement,
-                 "skipped", step.note or THERE]
+                [
+                    back.name,
+                    back.journal.run,
+                    number,
+                    step.event.phase,
+                    ids.get(step.event.table) if step.event.table else None,
+                    Jsonb(step.event.to_json()),
+                    step.statement,
+                    "skipped",
+                    step.note or THERE,
+                ]
                 for number, step in enumerate(steps)
             ],
-        )  # fmt: skip
+        )
     take_copies(back, tables)
     for name, findings in back.journal.blocked_tables.mismatches().items():
         raise PreflightRefused(
-            f"the way back: {'; '.join(findings)}", table=name,
+            f"the way back: {'; '.join(findings)}",
+            table=name,
             todo="make both sides alike, or leave swap.way_back out",
-        )  # fmt: skip
+        )
     with back.fenced():
         back.journal.tables.set_state("indexed", [t.id for t in tables])
