@@ -39,6 +39,7 @@ WITHIN = {
     "swapping.in_place.add_foreign_key",
     "following.failover._go_back",
     "swapping.way_back.WayBack.start",
+    "swapping.way_back_across._forget_former_keys",
     "stages.revert._are_copies_again",
     "stages.revert._pass_over_ddl",
     "stages.revert._refuse_another",
