@@ -11,9 +11,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -23,6 +24,8 @@ from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, 
 
 # Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
 LAST_WORDS = 3.0
+# Whoever was told to stop, and still runs after this long, is ended as by kill -9, which every stage stands.
+STOPPED_WITHIN = 20.0
 
 
 class Stopped(Retry):
@@ -58,16 +61,29 @@ def main(stage: str, argv: Sequence[str], work: Callable[[Job], Result] | None =
         print(f"pgddl: {error}", file=sys.stderr)
         return error.exit_code
     try:
-        with _stoppable(), _watching(job.watch):
-            outcome = _run(job, work)
+        with _stoppable(partial(_leave, job)) as told, _watching(job.watch):
+            outcome = _run(job, work, told)
     except KeyboardInterrupt:
-        outcome = _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
-    if job.result_path is not None and Path(job.result_path).parent.is_dir():
-        write_private(Path(job.result_path), outcome.to_json())
+        outcome = _stopped(job)
+    _record(job, outcome)
     return outcome.exit_code
 
 
-def _run(job: Job, work: Callable[[Job], Result] | None) -> Outcome:
+def _stopped(job: Job) -> Outcome:
+    return _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
+
+
+def _leave(job: Job) -> NoReturn:
+    _record(job, _stopped(job))
+    os._exit(EXIT_RETRY)
+
+
+def _record(job: Job, outcome: Outcome) -> None:
+    if job.result_path is not None and Path(job.result_path).parent.is_dir():
+        write_private(Path(job.result_path), outcome.to_json())
+
+
+def _run(job: Job, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:
     from airflow_provider_pgddl.engine import stages
 
     began = time.monotonic()
@@ -76,15 +92,21 @@ def _run(job: Job, work: Callable[[Job], Result] | None) -> Outcome:
         content = result.to_json()
         _say(closing_line(content, time.monotonic() - began), sys.stdout)
         return Outcome(result.exit_code, content, None)
-    except PgddlError as error:
+    except Exception as error:  # noqa: BLE001 - every error of a stage is recorded
+        # Who was told to stop may come to any error on the way out.
+        return _stopped(job) if told.is_set() else _ended_by(job, error)
+
+
+def _ended_by(job: Job, error: Exception) -> Outcome:
+    if isinstance(error, PgddlError):
         return _failed(job, error)
-    except psycopg.Error as error:
+    if isinstance(error, psycopg.Error):
         return _failed(job, from_postgres(error, doing=f"running {job.stage} of {job.pipeline.pipeline}"))
-    except Exception as error:  # noqa: BLE001 - a bug: shown with its trace, and recorded like any other end
-        _say(redact(traceback.format_exc(), job))
-        what = redact(f"{type(error).__name__}: {error}", job)
-        details = {"error": "Bug", "what": what, "exit_code": EXIT_FAILED, "retryable": True}
-        return Outcome(EXIT_FAILED, None, {**details, "todo": "this is a defect of pgddl; the trace is in the log"})
+    # A bug: shown with its trace, and recorded like any other end.
+    _say(redact("".join(traceback.format_exception(error)), job))
+    what = redact(f"{type(error).__name__}: {error}", job)
+    details = {"error": "Bug", "what": what, "exit_code": EXIT_FAILED, "retryable": True}
+    return Outcome(EXIT_FAILED, None, {**details, "todo": "this is a defect of pgddl; the trace is in the log"})
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
@@ -147,21 +169,33 @@ def redact(text: str, job: Job) -> str:
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM, SIGHUP and SIGINT end the stage the way ^C does: psycopg cancels what the server is doing for it."""
+def _stoppable(leave: Callable[[], object] = lambda: os._exit(EXIT_RETRY)) -> Iterator[threading.Event]:
+    """SIGTERM, SIGHUP and SIGINT end the stage the way ^C does: psycopg cancels what the server is doing for it. Yields
+    what is set from then on.
+
+    An interrupt can be lost, in a finalizer or in a library that takes every exception; and what it cuts short may
+    leave another call waiting. So whoever is still here after STOPPED_WITHIN seconds has to `leave`."""
+    told, unraisable = threading.Event(), sys.unraisablehook
+    late = threading.Timer(STOPPED_WITHIN, leave)
+    late.daemon = True
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for again in signals:
             signal.signal(again, signal.SIG_IGN)
+        told.set()
+        late.start()
         _say(f"pgddl: stopping ({signal.Signals(number).name})")
+        sys.unraisablehook = lambda _: None  # nor for an interrupt that came up in a finalizer
         logging.disable()  # Py4J has a stack trace for the call that this cuts short
         raise KeyboardInterrupt
 
     signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     before = {one: signal.signal(one, stop) for one in signals}
     try:
-        yield
+        yield told
     finally:
+        late.cancel()
+        sys.unraisablehook = unraisable
         logging.disable(logging.NOTSET)
         for one, handler in before.items():
             signal.signal(one, handler)

@@ -48,6 +48,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Seconds after which a window gives its snapshot up where none of its parts has found a free core.
 BEGIN_WITHIN = 5.0
 
+CANCELLED_WITHIN = 2.0  # seconds
 JVM_ENDED = "Spark's JVM ended, or the cluster has ended the application"
 
 LOOK_EVERY = 0.5  # seconds between two looks at whether there are executors
@@ -79,8 +80,7 @@ def spread(
         with watch:
             ended = _distributed(context, parts).map(partial(attempt, work)).collect()
     except KeyboardInterrupt:
-        with suppress(Exception):  # the JVM may have been told to stop as well
-            context.cancelAllJobs()
+        _cancel(context)
         raise
     except Exception as error:
         if _stopped(error):
@@ -102,6 +102,19 @@ def spread(
             raise PreflightRefused(said[0], todo=said[1]) from None
         raise
     return results(ended, f"running {app}")
+
+
+def _cancel(context: SparkContext) -> None:
+    """All jobs, if the JVM takes that in time: it may have been told to stop as well. By another thread, with its own
+    connection to the JVM: that of this one may wait for the answer to the call that was cut short."""
+
+    def cancel() -> None:
+        with suppress(Exception):
+            context.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel, name="pgddl-cancel", daemon=True)
+    thread.start()
+    thread.join(CANCELLED_WITHIN)
 
 
 def _distributed(context: SparkContext, parts: Sequence[T]) -> RDD[T]:
