@@ -80,6 +80,12 @@ CONF = Option(
     },
 )  # fmt: skip
 
+ADMIN_SQL = Option(
+    ("--admin-sql",),
+    {"action": "store_true", "help": "print what an administrator runs once for a role that is no superuser"},
+)
+UNDO = Option(("--undo",), {"action": "store_true", "help": "with --admin-sql: what takes it away again"})
+
 
 POLICY = tuple(Option(names, settings) for names, settings in flags.OPTIONS)
 SCHEMA = (
@@ -187,6 +193,8 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             MASTER,
             CONF,
+            ADMIN_SQL,
+            UNDO,
             JSON,
         ),
         check,

@@ -23,9 +23,20 @@ if TYPE_CHECKING:
 def check(args: argparse.Namespace) -> int:
     """Preflight and the state of our migrations; changes nothing."""
     from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED, UsageError
 
     pipeline, source, target = opened(args)
+    if args.admin_sql:
+        from airflow_provider_pgddl.engine.commands.admin_sql import admin_sql
+
+        script = admin_sql(pipeline, source, target, undo=args.undo)
+        if args.json:
+            print_json({"sql": script})
+        else:
+            print(script, end="")
+        return EXIT_DONE
+    if args.undo:
+        raise UsageError("--undo is for --admin-sql", todo="pgddl check --admin-sql --undo")
     found = _plain(stages.check(pipeline, source, target))
     if getattr(args, "in_airflow", False):
         found["findings"] += _without_triggerer()

@@ -16,6 +16,7 @@ import yaml
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.commands.admin_sql import admin_sql
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight import preflight
@@ -328,6 +329,10 @@ def follow(finding: Finding, admins: dict[str, str], move: Lifecycle) -> None:
     for line in keys:
         move.content = merged(move.content, yaml.safe_load(line))
     statements = "\n".join(line for line in lines if line not in keys)
+    if statements.startswith("pgddl check -p FILE --admin-sql"):
+        script = admin_sql(load_pipeline(move.content), move.source, move.target)
+        statements = next(part for part in script.split("-- pgddl, the ") if part.startswith(f"{finding.where}:"))
+        statements = statements.partition("\n")[2]
     side = "source" if finding.where == "pipeline" else finding.where
     with psycopg.connect(admins[side], autocommit=True) as admin:
         admin.execute(statements.encode())

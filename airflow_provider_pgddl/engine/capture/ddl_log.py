@@ -19,6 +19,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.capture import granted
 from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_messages
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
@@ -84,15 +85,35 @@ def is_on(source: Session, pipeline: str) -> bool:
     return bool(row and row[0] != "off")
 
 
+def may_make_event_triggers(source: Session) -> bool:
+    """Tried, and rolled back: managed servers let roles make them that are no superusers."""
+    try:
+        with source.transaction(force_rollback=True):
+            source.execute(_Q["probe_function"])
+            source.execute(_Q["probe_trigger"])
+    except pg.InsufficientPrivilege:
+        return False
+    return True
+
+
+def are_there(source: Session) -> bool:
+    """Whether all event triggers are there, enabled, though none of ours: an administrator has made them."""
+    known = dict(source.execute(_Q["known_event_triggers"]).fetchall())
+    return all(known.get(name) in ("O", "A") for name in EVENT_TRIGGERS)
+
+
 def _create_event_triggers(source: Session) -> None:
     try:
-        for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
-            source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
-        source.execute(_Q["event_triggers"])
+        with source.transaction():
+            for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
+                source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
+            source.execute(_Q["event_triggers"])
     except pg.InsufficientPrivilege as error:
+        if granted.is_granted(source) and are_there(source):
+            return
         raise StageFailed(
             f"event triggers cannot be made: {error.diag.message_primary}",
-            todo="connect to the source as a superuser, or set capture.ddl: off",
+            todo="have an administrator run what `pgddl check --admin-sql` prints, or set capture.ddl: off",
         ) from None
 
 
@@ -159,7 +180,7 @@ def stop(source: Session, pipeline: str) -> None:
     with source.transaction():
         source.execute(_Q["lock_captures"])
         source.execute(_Q["set_transport"], {"pipeline": pipeline, "transport": "off"})
-        if not _row(source, "still_wanted")[0]:
+        if not _row(source, "still_wanted")[0] and not granted.is_granted(source):
             for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
                 source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
         source.execute(_Q["forget_passed"])

@@ -127,6 +127,8 @@ def phase_of(tree: ParseResult, section: DumpSection) -> Phase:
         return "finish"
     if kind == "AlterObjectDependsStmt" and object_type_words(node.object_type) == "TRIGGER":
         return "finish"  # behind its CREATE TRIGGER
+    if kind == "CommentStmt" and _is_of_every_database(node):
+        return "noise"
     if kind in _SECTION:
         return later
     if kind in FINISHING:
@@ -145,6 +147,12 @@ def phase_of(tree: ParseResult, section: DumpSection) -> Phase:
     if kind == "SelectStmt":
         return _call(node)
     raise StageFailed(f"a dump of a schema is not expected to hold a statement of this kind ({kind})")
+
+
+def _is_of_every_database(comment: Node) -> bool:
+    """Of schema public, as initdb makes it. pg_dump prints it where it quotes all names; its owner alone may set it."""
+    is_public = object_type_words(comment.objtype) == "SCHEMA" and unwrap(comment.object).sval == "public"
+    return bool(is_public and comment.comment == "standard public schema")
 
 
 def _phase_of_action(command: Node, later: Phase) -> Phase:

@@ -71,8 +71,11 @@ def apply(conn: Connection[Any], set_name: str) -> list[int]:
     StageFailed where an applied version is not the one that this package knows.
     """
     q = queries("migrations")
+    if not any(state(conn, set_name)[what] for what in ("pending", "changed")):
+        return []
     with conn.transaction():
         conn.execute(q["lock"])
+        _refuse_others(conn, set_name)
         conn.execute(q["bootstrap"])
         now = state(conn, set_name)
         if now["changed"]:
@@ -87,13 +90,29 @@ def apply(conn: Connection[Any], set_name: str) -> list[int]:
     return list(now["pending"])
 
 
+def _refuse_others(conn: Connection[Any], set_name: str) -> None:
+    """Only who made the schema brings its sets up to date."""
+    if not is_ours(conn):
+        raise StageFailed(
+            f"schema pgddl is an administrator's, and set {set_name!r} in it is older than this package",
+            todo="have what `pgddl check --admin-sql` prints run once more",
+        )
+
+
+def is_ours(conn: Connection[Any]) -> bool:
+    """Whether the sets are ours to change, or there are none yet."""
+    row = conn.execute(queries("migrations")["is_ours"]).fetchone()
+    return bool(row and row[0])
+
+
 def revert(conn: Connection[Any], set_name: str, *, to: int = 0) -> None:
-    """Takes a set down again to this version, and schema pgddl with it once nothing is left in it."""
+    """Takes a set down again to this version, and schema pgddl with it once nothing is left in it. What is an
+    administrator's stays."""
     q = queries("migrations")
     with conn.transaction():
         conn.execute(q["lock"])
         row = conn.execute(q["ledger_exists"]).fetchone()
-        if not (row and row[0]):
+        if not (row and row[0]) or not is_ours(conn):
             return
         for version, down in conn.execute(q["downs"], [set_name, to]).fetchall():
             conn.execute(down)

@@ -9,10 +9,11 @@ from typing import Any
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgddl.engine.capture import slot_log
+from airflow_provider_pgddl.engine.capture import ddl_log, granted, slot_log
 from airflow_provider_pgddl.engine.ddl.events import events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
+from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
@@ -34,11 +35,27 @@ def standby(facts: Facts) -> Iterator[Finding]:
 
 
 def event_triggers(facts: Facts) -> Iterator[Finding]:
-    """Only a superuser makes event triggers (C25)."""
-    if facts.pipeline.capture.ddl != "off" and not facts.source.server["superuser"]:
-        what = f"capture.ddl: {facts.pipeline.capture.ddl} needs event triggers, which only a superuser can make"
-        fix = f"ALTER ROLE {facts.source.role} SUPERUSER;  -- or set capture.ddl: off: DDL then stops its table"
-        yield Finding("error", "event_triggers", "source", None, what, fix)
+    """Postgres lets only a superuser make event triggers (C25), managed servers others as well: so it is tried. Those
+    that an administrator has made will do."""
+    side, capture = facts.source, facts.pipeline.capture
+    if capture.ddl == "off" or side.server["standby"] or ddl_log.may_make_event_triggers(side.conn):
+        return
+    sets = ["core", *(["injector"] if capture.identities else []), *(["journal"] if facts.target is None else [])]
+    made = granted.is_granted(side.conn) and ddl_log.are_there(side.conn)
+    role = side.server["role"]
+    if not made:
+        what = f"capture.ddl: {capture.ddl} needs event triggers, which role {role} may not make"
+    elif any(migrations.state(side.conn, name)["pending"] for name in sets):
+        what = "what an administrator has made in schema pgddl is older than this package"
+    elif capture.rows == "direct_trigger":
+        what = "capture.rows: direct_trigger needs event triggers of our own, and these are an administrator's"
+        fix = "capture: {rows: change_log}"
+        yield Finding("error", "event_triggers", "pipeline", None, what, fix)
+        return
+    else:
+        return
+    fix = f"pgddl check -p FILE --admin-sql  -- prints what a superuser runs once for {role}; or set capture.ddl: off"
+    yield Finding("error", "event_triggers", "source", None, what, fix)
 
 
 def slots(facts: Facts) -> Iterator[Finding]:
@@ -59,6 +76,12 @@ def slots(facts: Facts) -> Iterator[Finding]:
     if not server["replication"]:
         fix = f"ALTER ROLE {facts.source.role} REPLICATION;"
         yield Finding("error", "replication", "source", None, f"{asked} needs the right to replicate", fix)
+    if not server["can_create"]:
+        what = (
+            f"role {server['role']} may not create publications in database {server['database']}, which {asked} needs"
+        )
+        fix = f"GRANT CREATE ON DATABASE {facts.source.name(server['database'])} TO {facts.source.role};"
+        yield Finding("error", "rights", "source", None, what, fix)
     if capture.failover and facts.source.version < 170_000:
         what = f"capture.failover needs Postgres 17 or newer, the source is {facts.source.version // 10_000}"
         yield Finding("error", "failover", "pipeline", None, what, "capture: {failover: false}")

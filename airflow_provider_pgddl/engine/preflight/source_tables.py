@@ -42,6 +42,12 @@ def source_rights(facts: Facts) -> Iterator[Finding]:
     if side.server["superuser"]:
         return
     role = side.server["role"]
+    if not facts.pipeline.moves_rows:
+        if unreadable := [name for (name,) in side.rows("unreadable")]:
+            more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+            what = f"role {role} may not read {unreadable[0]}{more}, which pg_dump locks"
+            yield Finding("error", "rights", "source", None, what, f"GRANT pg_read_all_data TO {side.role};")
+        return
     for owner in sorted({relation.owner for relation in facts.relations if not relation.owned}):
         of_owner = [relation for relation in facts.relations if relation.owner == owner]
         others = f" and {len(of_owner) - 1} more" if len(of_owner) > 1 else ""

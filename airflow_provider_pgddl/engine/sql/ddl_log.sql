@@ -18,6 +18,19 @@ $$
 SELECT evtname, evtenabled::text FROM pg_catalog.pg_event_trigger
 WHERE evtname IN ('pgddl_00_hold', 'pgddl_0_client', 'pgddl_0_publications', 'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
 
+-- name: our_schema_exists
+SELECT pg_catalog.to_regnamespace('pgddl') IS NOT NULL
+
+-- name: set_is_granted
+SELECT NOT pg_catalog.pg_has_role(c.relowner, 'USAGE') FROM pg_catalog.pg_class c
+WHERE c.oid = pg_catalog.to_regclass('pgddl.captured')
+
+-- name: probe_function
+CREATE FUNCTION pg_temp.pgddl_probe() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'
+
+-- name: probe_trigger
+CREATE EVENT TRIGGER pgddl_probe ON ddl_command_end WHEN TAG IN ('SECURITY LABEL') EXECUTE FUNCTION pg_temp.pgddl_probe()
+
 -- name: english_context
 -- The frames of an error context are translated, and we read them; only a superuser may set this.
 ALTER FUNCTION pgddl.leave_publications() SET lc_messages = 'C';

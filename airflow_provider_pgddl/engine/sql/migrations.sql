@@ -4,6 +4,10 @@ SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('pgddl migra
 -- name: ledger_exists
 SELECT pg_catalog.to_regclass('pgddl.migrations') IS NOT NULL
 
+-- name: is_ours
+SELECT coalesce((SELECT pg_catalog.pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class
+                 WHERE oid = pg_catalog.to_regclass('pgddl.migrations')), true)
+
 -- name: bootstrap
 CREATE SCHEMA IF NOT EXISTS pgddl;
 COMMENT ON SCHEMA pgddl IS 'pgddl: state of airflow-provider-pgddl';

@@ -70,6 +70,17 @@ WHERE s.relkind = 'S' AND s.relpersistence <> 't' AND n.nspname !~ '^(pg_|pgddl(
   AND CASE WHEN s.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(s.oid, 'SELECT') END
 ORDER BY 1
 
+-- name: unreadable
+-- What a dump of the whole schema locks or reads, and our role may not.
+SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND c.relpersistence <> 't'
+  AND n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+  AND (NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+       OR CASE WHEN c.relkind = 'S' THEN NOT pg_catalog.has_sequence_privilege(c.oid, 'SELECT')
+               ELSE NOT pg_catalog.has_table_privilege(c.oid, 'SELECT') END)
+ORDER BY 1
+
 -- name: not_null_candidates
 -- What could become a key: the smallest unique index that only its nullable columns keep from being one.
 SELECT DISTINCT ON (i.indrelid) i.indrelid,
@@ -553,3 +564,28 @@ SELECT pg_catalog.has_database_privilege(%(role)s::name, pg_catalog.current_data
 
 -- name: absent_types
 SELECT t.name FROM unnest(%(types)s::text[]) t(name) WHERE pg_catalog.to_regtype(t.name) IS NULL
+
+-- name: given
+-- What our role has been given of what a pipeline uses, as the statement that takes it away, and a name in it.
+SELECT 'REVOKE {name} FROM {role};', o.rolname::text
+FROM pg_catalog.pg_auth_members m
+JOIN pg_catalog.pg_roles o ON o.oid = m.roleid JOIN pg_catalog.pg_roles r ON r.oid = m.member AND r.rolname = current_user
+WHERE o.rolname = ANY(%(owners)s::name[]) OR o.rolname IN ('pg_read_all_data', 'pg_read_all_stats', 'pg_signal_backend')
+UNION ALL
+SELECT 'REVOKE CREATE ON DATABASE {database} FROM {role};', ''
+FROM pg_catalog.pg_database d, pg_catalog.aclexplode(d.datacl) a
+WHERE d.datname = pg_catalog.current_database() AND a.grantee = current_user::pg_catalog.regrole AND a.privilege_type = 'CREATE'
+UNION ALL
+SELECT 'ALTER ROLE {role} NOREPLICATION;', '' FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolreplication AND NOT rolsuper
+UNION ALL
+SELECT 'ALTER ROLE {role} NOBYPASSRLS;', '' FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolbypassrls AND NOT rolsuper
+
+-- name: any_role_may
+-- Names with their schemas, quoted. To have Postgres look one up takes rights that ours may lack.
+SELECT coalesce(pg_catalog.bool_or(CASE %(kind)s
+    WHEN 'schema' THEN pg_catalog.has_schema_privilege(r.role::pg_catalog.regrole::oid, %(name)s::text::pg_catalog.regnamespace::oid, %(privilege)s)
+    WHEN 'sequence' THEN pg_catalog.has_sequence_privilege(r.role::pg_catalog.regrole::oid, c.oid, %(privilege)s)
+    ELSE pg_catalog.has_table_privilege(r.role::pg_catalog.regrole::oid, c.oid, %(privilege)s) END), false)
+FROM unnest(%(roles)s::text[]) AS r(role)
+LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)
+    ON pg_catalog.format('%%I.%%I', n.nspname, c.relname) = %(name)s::text
