@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_pgddl.connections import in_environment, secrets
+from airflow_provider_pgddl.connections import handed_out, in_environment, secrets
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, PgddlError, PreflightRefused, Retry, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.folder import job_folder
@@ -31,11 +31,11 @@ class Submission:
     """A Spark application of one pipeline as the shell submits it; refuses at once what Spark would not take."""
 
     def __init__(self, args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup):
-        self.pipeline = pipeline
+        self.pipeline, self._lookup = pipeline, lookup
         self.found = secrets(pipeline, lookup, os.environ)
         self._master = args.master or pipeline.spark.master or spark_settings.DEFAULT_MASTER
         self._local = spark_settings.is_local(self._master)
-        self._env = os.environ | spark.launch_env(os.environ, local=self._local) | in_environment(self.found)
+        self._env = os.environ | spark.launch_env(os.environ, local=self._local)
         if missing := spark.why_no_launch(self._env):
             raise missing
         self._given = spark_settings.resolved({**pipeline.spark.conf, **_conf(args)}, os.environ)
@@ -76,7 +76,13 @@ class Submission:
                 py_files=",".join(filter(None, carried)),
                 properties=folder / "spark.conf" if self._given else None,
             )
-            with subprocess.Popen(command, env=self._env, stdout=sys.stderr if quiet else None) as process:
+            host = spark_settings.reachable_host(self._master, self._around)
+            with (
+                handed_out(self.pipeline, self._lookup, os.environ, self.found, host) as given,
+                subprocess.Popen(
+                    command, env=self._env | in_environment(given), stdout=sys.stderr if quiet else None
+                ) as process,
+            ):
                 try:
                     process.wait()
                 except KeyboardInterrupt:

@@ -6,15 +6,18 @@ Not `PostgresHook.get_uri()`, which drops sslmode and every extra, nor `Connecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.job.file import SECRETS, End
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.server.credentials import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +34,9 @@ LIBPQ_EXTRAS = frozenset(
         "load_balance_hosts",
     )
 )  # fmt: skip
-# Extras with which PostgresHook makes a password itself; without it the login would fail for no visible reason.
-REFUSED_EXTRAS = ("iam", "azure_conn_id", "ssh_conn_id")
+# With which PostgresHook makes a password itself, that is good for a while.
+TOKEN_EXTRAS = ("iam", "azure_conn_id")
+REFUSED_EXTRAS = ("ssh_conn_id",)
 
 
 def conninfo_of(connection: Any) -> str:
@@ -44,36 +48,100 @@ def conninfo_of(connection: Any) -> str:
     for key in REFUSED_EXTRAS:
         if extra.get(key):
             raise UsageError(f"{where}: the extra {key} is not supported", todo="give it a login and a password")
+    login, password, port = connection.login, connection.password, connection.port
+    if has_token(connection):
+        login, password, port = _token(connection)
     parts = {
         "host": connection.host,
-        "port": connection.port,
+        "port": port,
         "dbname": connection.schema,
-        "user": connection.login,
-        "password": connection.password,
+        "user": login,
+        "password": password,
         **{key: value for key, value in extra.items() if key in LIBPQ_EXTRAS},
     }
     return make_conninfo("", **{key: value for key, value in parts.items() if value not in (None, "")})
 
 
+def has_token(connection: Any) -> bool:
+    """Whether the connection's password is one that the Postgres provider's hook asks a cloud for."""
+    return any(connection.extra_dejson.get(key) for key in TOKEN_EXTRAS)
+
+
+def _token(connection: Any) -> tuple[str, str, int]:
+    """Login, password and port by that hook."""
+    from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+    try:
+        return PostgresHook(connection=connection).get_iam_token(connection)  # type: ignore[no-any-return]
+    except Exception as error:  # noqa: BLE001 - the clouds' errors have no class in common
+        # Its text may repeat what was asked for.
+        raise Retry(
+            f"connection {connection.conn_id}: the Postgres provider's hook got no token ({type(error).__name__})",
+            todo="try it with PostgresHook by hand; the provider of the cloud has to be installed",
+        ) from None
+
+
+def refuse_commands(pipeline: Pipeline) -> None:
+    """UsageError for a dsn_command: an operator's pipeline is a template, whose author would choose what is run."""
+    for side, endpoint in (("source", pipeline.source), ("target", pipeline.target)):
+        if endpoint is not None and endpoint.dsn_command is not None:
+            raise UsageError(
+                f"{pipeline.where(side, 'dsn_command')}: a command is not run in an operator",
+                todo="use conn_id, whose extras iam and azure_conn_id do the same",
+            )
+
+
+@contextmanager
+def handed_out(
+    pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, str], found: Mapping[End, str], host: str
+) -> Iterator[dict[End, str]]:
+    """The connection strings for a run: where a credential changes, one with which every new session gets a fresh one
+    from this process, at `host`."""
+    ends: dict[End, Endpoint] = {"source": pipeline.source}
+    if pipeline.target is not None:
+        ends["target"] = pipeline.target
+    changing = {side: end for side, end in ends.items() if _changes(end, lookup)}
+    if not changing:
+        yield dict(found)
+        return
+    ask: dict[str, Callable[[], str]] = {}
+    for side, end in changing.items():
+        ask[side] = partial(_conninfo, pipeline, end, side, lookup, env)
+    broker = Broker(ask, known={side: found[side] for side in changing}, host=host)
+    try:
+        yield {**found, **{side: broker.reference(side) for side in changing}}
+    finally:
+        broker.close()
+
+
+def _changes(endpoint: Endpoint, lookup: Callable[[str], Any]) -> bool:
+    if endpoint.conn_id is None:
+        return endpoint.dsn_command is not None
+    connection = lookup(endpoint.conn_id)
+    return connection is not None and has_token(connection)
+
+
 def secrets(pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, str]) -> dict[End, str]:
     """The connection string of each side that the pipeline names: a dsn from `env`, a conn_id by `lookup`."""
-
-    def conninfo(endpoint: Endpoint, side: End) -> str:
-        if endpoint.conn_id is None:
-            return endpoint.resolve(env)
-        connection = lookup(endpoint.conn_id)
-        if connection is None:
-            raise UsageError(
-                f"{pipeline.where(side, 'conn_id')}: Airflow knows no connection {endpoint.conn_id}",
-                todo=f"airflow connections add {endpoint.conn_id} --conn-type postgres --conn-host ... "
-                f"or set AIRFLOW_CONN_{endpoint.conn_id.upper()}",
-            )
-        return conninfo_of(connection)
-
-    found: dict[End, str] = {"source": conninfo(pipeline.source, "source")}
+    found: dict[End, str] = {"source": _conninfo(pipeline, pipeline.source, "source", lookup, env)}
     if pipeline.target is not None:
-        found["target"] = conninfo(pipeline.target, "target")
+        found["target"] = _conninfo(pipeline, pipeline.target, "target", lookup, env)
     return found
+
+
+def _conninfo(
+    pipeline: Pipeline, endpoint: Endpoint, side: End, lookup: Callable[[str], Any], env: Mapping[str, str]
+) -> str:
+    if endpoint.conn_id is None:
+        return endpoint.resolve(env)
+    connection = lookup(endpoint.conn_id)
+    if connection is None:
+        raise UsageError(
+            f"{pipeline.where(side, 'conn_id')}: Airflow knows no connection {endpoint.conn_id}",
+            todo=f"airflow connections add {endpoint.conn_id} --conn-type postgres --conn-host ... "
+            f"or set AIRFLOW_CONN_{endpoint.conn_id.upper()}",
+        )
+    return conninfo_of(connection)
 
 
 def in_environment(found: Mapping[End, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pgddl.connections import in_environment, lookup_in_task, secrets
+from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
@@ -152,6 +152,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._hook = None
         try:
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
+            refuse_commands(pipeline)
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
             job, began = self._job(pipeline, found), time.monotonic()
@@ -166,9 +167,12 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             self._give_up(error)
         with job_folder() as folder:
             result_path = folder / "result.json"
-            job = replace(job, result_path=str(result_path), master=self._bare_hook().master)
-            self._prepare(job, folder, in_environment(found))
-            submit_error = self._submit(context)
+            master = self._bare_hook().master
+            job = replace(job, result_path=str(result_path), master=master)
+            host = spark_settings.reachable_host(master, self._around)
+            with handed_out(pipeline, lookup_in_task, os.environ, found, host) as given:
+                self._prepare(job, folder, in_environment(given))
+                submit_error = self._submit(context)
             outcome = jobs.read_outcome(result_path)
             if self._archive is not None:
                 self._archive.settle(ended=outcome is not None, well=submit_error is None)
@@ -177,7 +181,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             self._fail(outcome)
-        result = self._result(job, found["target" if "target" in found else "source"])
+        result = self._result(job, pipeline)
         if result["blocked"] and self.on_blocked != "go_on":
             context["ti"].xcom_push("return_value", result)
             left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
@@ -334,9 +338,12 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         kind = AirflowException if outcome.retryable else AirflowFailException
         raise kind(f"{self.stage}: {outcome.explain()}") from None
 
-    def _result(self, job: Job, target: str) -> dict[str, Any]:
+    def _result(self, job: Job, pipeline: Pipeline) -> dict[str, Any]:
         try:
-            with connect(target, purpose="result", pipeline=job.pipeline.pipeline) as conn:
+            found = secrets(pipeline, lookup_in_task, os.environ)  # a stage may have outlived what it began with
+            with connect(
+                found.get("target", found["source"]), purpose="result", pipeline=job.pipeline.pipeline
+            ) as conn:
                 recorded = stage_runs.stage_result(conn, job.id)
         except PgddlError as error:
             self._give_up(error)

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from airflow_provider_pgddl.connections import lookup_in_task, secrets
+from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -176,6 +176,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
 
     def _ends(self, context: Context) -> tuple[Pipeline, str, str]:
         pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
+        refuse_commands(pipeline)
         found = secrets(pipeline, lookup_in_task, os.environ)
         return pipeline, found["source"], found.get("target", found["source"])
 

@@ -70,7 +70,7 @@ def test_the_pipeline_files_load_and_use_only_what_is_built(text: str) -> None:
 def test_the_example_shows_every_key_that_works() -> None:
     shown = {key for text in blocks(PIPELINE_FILE, "yaml") for key in keys_of(yaml.safe_load(text))}
     works = {key for key in TABLE if key != "tables.existing"}  # refuse alone is built
-    assert works - shown == {"source.dsn", "target.dsn"}  # a file has one of the two
+    assert works - shown == {f"{side}.{key}" for side in ("source", "target") for key in ("dsn", "dsn_command")}
     assert shown <= TABLE.keys()
 
 
@@ -383,7 +383,8 @@ def without_key(key: str) -> Pipeline:
 
 def test_every_key_has_its_line_and_no_line_is_of_a_key_that_is_gone() -> None:
     assert TABLE.keys() == LEAVES.keys()
-    endpoints = {"pipeline", "source.conn_id", "source.dsn", "target.conn_id", "target.dsn"}
+    endpoints = {f"{side}.{key}" for side in ("source", "target") for key in ("conn_id", "dsn", "dsn_command")}
+    endpoints.add("pipeline")
     assert OTHER.keys() == LEAVES.keys() - endpoints
 
 

@@ -12,6 +12,7 @@ import stat
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.credentials import handed_out_here
 
 End = Literal["source", "target"]
 
@@ -90,6 +92,8 @@ class Job:
                 ) from None
         endpoint = self.pipeline.source if side == "source" else self.pipeline.target
         assert endpoint is not None
+        if endpoint.dsn_command is not None:
+            return handed_out_here(endpoint, partial(endpoint.resolve, os.environ))
         return endpoint.resolve(os.environ)
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,6 +100,14 @@ def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
 def is_local(master: str) -> bool:
     """Whether driver and workers share this machine and one JVM."""
     return master == "local" or master.startswith("local[")
+
+
+def reachable_host(master: str, given: Mapping[str, str]) -> str:
+    """The address of this machine at which workers can reach it; the driver is here, too."""
+    if is_local(master):
+        return "127.0.0.1"
+    own = given.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP")
+    return own or socket.gethostbyname(socket.gethostname())
 
 
 def is_on_this_machine(master: str) -> bool:

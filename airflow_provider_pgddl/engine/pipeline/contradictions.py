@@ -45,8 +45,9 @@ def _endpoints(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     for name, endpoint in (("source", pipeline.source), ("target", pipeline.target)):
         if endpoint is None:
             continue
-        if (endpoint.conn_id is None) == (endpoint.dsn is None):
-            yield (name,), "give either conn_id or dsn"
+        outside = endpoint.dsn is not None or endpoint.dsn_command is not None
+        if (endpoint.conn_id is None) == (not outside):
+            yield (name,), "give either conn_id or dsn (or dsn_command)"
     if pipeline.target is not None and pipeline.source == pipeline.target:
         yield ("target",), "is the source itself; leave target out to rewrite in place"
 

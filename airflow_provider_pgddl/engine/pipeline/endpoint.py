@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import AfterValidator, Field
 
-from airflow_provider_pgddl.engine.errors import UsageError
-from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.pipeline.fields import Section, Text
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+COMMAND_TIMEOUT = 60  # seconds
 _RENDERED = "${TEMPLATE}"
 _SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
@@ -92,6 +94,26 @@ def _conn_id(text: str) -> str:
     return text
 
 
+def _printed(command: Sequence[str], env: Mapping[str, str]) -> str:
+    """What a command prints, without white space around it. UsageError or Retry where it prints nothing or fails; what
+    it said is repeated nowhere, for that may be a secret."""
+    try:
+        done = subprocess.run(
+            command, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT, check=False
+        )
+    except FileNotFoundError:
+        raise UsageError(f"dsn_command: there is no program {command[0]}", todo="correct its path") from None
+    except OSError as error:
+        raise UsageError(f"dsn_command: {command[0]} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise Retry(f"dsn_command: {command[0]} took more than {COMMAND_TIMEOUT} s", todo="run it by hand") from None
+    printed = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode or not printed:
+        how = f"ended with exit code {done.returncode}" if done.returncode else "printed nothing"
+        raise Retry(f"dsn_command: {command[0]} {how}", todo="run it by hand: its output is not shown here")
+    return printed
+
+
 ConnId = Annotated[str, Field(strict=True), AfterValidator(_conn_id)]
 
 
@@ -99,14 +121,38 @@ class Endpoint(Section):
     """A database: an Airflow connection's id, or a dsn without a literal password."""
 
     conn_id: ConnId | None = None
-    """An Airflow connection. Either this or `dsn`."""
+    """An Airflow connection; its extras `iam` and `azure_conn_id` work. Either this or `dsn` or `dsn_command`."""
     dsn: Annotated[str, Field(strict=True), AfterValidator(_dsn)] | None = None
     """The server without Airflow: a conninfo string or a URI in which `${VAR}` stands for all of it, or for single
     values. Type: conninfo or URI.
     """
 
+    dsn_command: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """Outside Airflow, and refused in operators: a command, as a list of its words, that prints a conninfo or URI, or
+    the password for `dsn` where that stands beside it. It is run again for each new connection once ten minutes have
+    passed, or once its credential is refused. Type: list of text.
+    """
+
     def resolve(self, env: Mapping[str, str]) -> str:
-        """The dsn as a conninfo with its `${VAR}` taken from `env`. UsageError where it cannot be."""
+        """The dsn as a conninfo with its `${VAR}` taken from `env`, or what `dsn_command` prints now. UsageError where
+        it cannot be."""
+        if self.dsn_command is not None:
+            return self._with_printed(_printed(self.dsn_command, env), env)
+        return self._resolved(env)
+
+    def _with_printed(self, printed: str, env: Mapping[str, str]) -> str:
+        if self.dsn is not None:
+            return make_conninfo(self._resolved(env), password=printed)
+        try:
+            conninfo_to_dict(printed)
+        except psycopg.Error:
+            raise UsageError(
+                "dsn_command printed no Postgres conninfo or URI",
+                todo="let it print one, or give a dsn beside it for which it prints the password",
+            ) from None
+        return printed
+
+    def _resolved(self, env: Mapping[str, str]) -> str:
         if self.dsn is None:
             raise UsageError(
                 f"connection {self.conn_id} is known to Airflow only",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine.capture import ddl_log, granted, slot_log
 from airflow_provider_pgddl.engine.ddl.events import events_from_dump
@@ -18,7 +17,7 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server import catalog, credentials
 from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, sessions_of_a_worker
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
@@ -144,7 +143,7 @@ def dump(facts: Facts) -> Iterator[Finding]:
         there = catalog.table_names(side.conn)
         chosen = matches(pipeline, there, strict=False)
         choice = {"exclude": sorted({*there} - {*chosen.rows, *chosen.schema_only})}
-    dsn = make_conninfo(side.conn.info.dsn, password=side.conn.info.password or None)
+    dsn = credentials.dsn_of(side.conn)
     try:
         events_from_dump(dump_schema(dsn, side.version // 10_000, section=None, **choice), "")
     except StageFailed as error:

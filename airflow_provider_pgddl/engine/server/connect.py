@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.server import credentials
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 
 CONNECT_TIMEOUT = 10  # seconds
@@ -81,14 +82,17 @@ def application_name(pipeline: str, token: int, purpose: str) -> str:
 
 
 def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Session:
-    """A pinned autocommit session.
+    """A pinned autocommit session; its credential is as fresh as `credentials` says.
 
     Unreachable where no server answers, StageFailed where it refuses us.
     """
+    options = _options(application_name(pipeline, token, purpose))
     try:
-        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **options))
     except psycopg.Error as error:
-        raise _not_opened(error, dsn) from None
+        raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
+    credentials.remember(conn, dsn)
+    dsn = real
     try:
         _refuse_old(conn.info, dsn)
         if not conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid)).fetchall():
@@ -109,10 +113,13 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
 
     No pooler is looked for: one that takes such a connection gives it a session of the server's own.
     """
+    options = _options(application_name(pipeline, token, purpose)) | _REPLICATION
     try:
-        conn = psycopg.connect(dsn, **_options(application_name(pipeline, token, purpose)), **_REPLICATION)
+        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **options))
     except psycopg.Error as error:
-        raise _not_opened(error, dsn) from None
+        raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
+    credentials.remember(conn, dsn)
+    dsn = real
     try:
         _refuse_old(conn.info, dsn)
         conn.execute(_PIN, _pins(conn.info))

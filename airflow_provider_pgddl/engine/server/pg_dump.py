@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.errors import (
     from_postgres,
 )
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.server import credentials
 from airflow_provider_pgddl.engine.server.connect import connect, describe_dsn
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -118,6 +119,23 @@ def dump_schema(
     `lock_timeout` (seconds) is for ACCESS SHARE on each. pgddl's own schemas, publications, subscriptions and large
     objects are never in it. Retry where it may pass, StageFailed where not.
     """
+
+    def dump(now: str) -> str:
+        return _dump(
+            now, server_major, section=section, snapshot=snapshot, only=only, exclude=exclude,
+            lock_timeout=lock_timeout, application_name=application_name,
+        )  # fmt: skip
+
+    text, _ = credentials.opened(conninfo, dump)
+    if only and section == "post-data":
+        text += for_parser(_statistics(conninfo, snapshot, only), server_major)
+    return text
+
+
+def _dump(
+    conninfo: str, server_major: int, *, section: str | None, snapshot: str | None, only: Collection[Name] | None,
+    exclude: Collection[Name], lock_timeout: float, application_name: str | None,
+) -> str:  # fmt: skip
     parts = {key: str(value) for key, value in libpq.conninfo_to_dict(conninfo).items() if value is not None}
     if application_name:
         parts["application_name"] = application_name
@@ -150,10 +168,7 @@ def dump_schema(
         arguments.append("--strict-names")
     if snapshot:
         arguments.append(f"--snapshot={snapshot}")
-    text = _run(program, arguments, environment, conninfo, [password] if password else [])
-    if only and section == "post-data":
-        text += for_parser(_statistics(conninfo, snapshot, only), server_major)
-    return text
+    return _run(program, arguments, environment, conninfo, [password] if password else [])
 
 
 def pattern(name: Name) -> str:
