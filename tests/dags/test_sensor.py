@@ -429,7 +429,7 @@ def test_a_gate_that_opens_by_failing_is_refused_wherever_it_is_asked_for(option
 
 
 def test_what_to_do_about_a_mismatch_is_one_of_two_words() -> None:
-    with pytest.raises(ValueError, match="on_mismatch is wait or fail, not 'skip'"):
+    with pytest.raises(ValueError, match="on_mismatch is wait, fail or report, not 'skip'"):
         PgddlSchemaSensor(task_id="gate", pipeline=GATED, on_mismatch="skip")
 
 

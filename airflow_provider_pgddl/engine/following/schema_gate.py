@@ -147,9 +147,11 @@ def evaluate_and_record(
         verdict = recorded(found[name], *more)
         if verdict[0] == "mismatch":
             # What came after it was stopped may be captured DDL that no stage has read yet: no gate stops it for that.
-            old = _that_stand(known[name], verdict[1]) if drifts else verdict[1]
-            shown[name] = ShownVerdict(tuple(verdict[1]), _how_settled(found[name], old, there))
-            if shown[name].settled == UNREAD:
+            old = _that_stand(known[name], verdict[1]) if drifts else list(verdict[1])
+            how = _how_settled(found[name], old, there)
+            if how is not None or len(old) < len(verdict[1]):
+                shown[name] = ShownVerdict(tuple(verdict[1]), how)
+            if how == UNREAD:
                 continue
             verdict = ("mismatch", old, *verdict[2:])
         verdicts[name] = verdict
