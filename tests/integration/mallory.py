@@ -258,6 +258,15 @@ KINDS: tuple[Kind, ...] = (
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
+# What nobody but herself runs, whoever is trusted: writes of others fire none of it, a superuser passes it by, no
+# pipeline calls that cast, or Postgres itself changes to the owner where it runs. The names are no code at all.
+HERS_ALONE = {
+    "trigger_before", "trigger_after", "trigger_when", "trigger_statement", "trigger_truncate", "trigger_deferred",
+    "trigger_always", "policy", "policy_forced", "rule", "view", "materialized_view", "aggregate", "statistics",
+    "default", "default_of_domain", "multirange", "cast_of_enum", "cast_of_enum_implicit", "cast_of_key",
+    "cast_of_composite", "cast_of_row", "names",
+}  # fmt: skip
+
 
 # --- her code ---------------------------------------------------------------------------------------------------------
 
@@ -842,6 +851,17 @@ class Attempt:
             return
         stopped = {k.name for k in self.kinds for table in self.blocked if _about(k, table)}
         assert stopped <= {k.name for k in self.kinds if k.expected == "refused"}, self.blocked
+
+
+def gained_where_trusted(mallory: Mallory, move: Lifecycle, kinds: Sequence[Kind]) -> set[str]:
+    """By whose code she gains something on the way to a swap, in a pipeline that trusts her."""
+    for turn, stage in enumerate(("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"), 1):
+        mallory.writes(move.source, kinds, turn)
+        assert not move.run(stage).blocked
+        if stage == "snapshot" and move.source != move.target:
+            mallory.lets_in(move.target)
+    dsns = dict.fromkeys([move.source, move.target])
+    return {line.partition(":")[0] for line in mallory.escalations(*dsns)}
 
 
 Make = Callable[..., Lifecycle]

@@ -16,7 +16,17 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, KINDS, Attempt, Kind, Mallory, admitted, differing
+from tests.integration.mallory import (
+    BY_NAME,
+    HERS_ALONE,
+    KINDS,
+    Attempt,
+    Kind,
+    Mallory,
+    admitted,
+    differing,
+    gained_where_trusted,
+)
 
 Make = Callable[..., Lifecycle]
 
@@ -157,6 +167,16 @@ def test_a_reset_runs_no_code_of_hers(mallory: Mallory, on_both: tuple[str, str]
         stages.reset(load_pipeline(attempt.move.content), *on_both, tables)
         attempt.writes()
     attempt.stays()
+
+
+def test_all_code_of_a_role_that_is_trusted_runs_as_we_do(
+    mallory: Mallory, on_both: tuple[str, str], lifecycle: Make
+) -> None:
+    """Each kind is known to bite: were it not for the guards, the tests above would see it."""
+    mallory.makes(on_both[0], HERS)
+    move = migration(lifecycle, *on_both, HERS, trusted_roles=[mallory.name, mallory.bob])
+    gained = gained_where_trusted(mallory, move, HERS)
+    assert {kind.name for kind in HERS} - gained == HERS_ALONE
 
 
 def test_the_code_of_a_role_that_the_target_lacks_is_nobodys_there(
