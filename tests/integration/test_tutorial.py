@@ -24,6 +24,7 @@ MASKS = (
     (r"\bversions [\d, ]+", "versions <numbers>"),
     (r"\d+ applied, \d+ pending, \d+ changed", "<migrations>"),
     (r"\bcapture_shop_\d+", "capture_shop_<oid>"),
+    (r"\bline \d+ at RAISE", "line <number> at RAISE"),
     (r"\bDDL event \d+", "DDL event <number>"),
     (r"(longest wait|fenced|lag) [\d.,]+ (ms|seconds|bytes)|[\d.,]+ bytes now", r"\1 <number> \2"),
     (r"\b\d+(\.\d+)? ?(ms|µs|s|min)\b|\b\d+:\d\d\b", "<time>"),
