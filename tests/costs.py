@@ -16,13 +16,12 @@ OPTION = "--costs"
 
 
 def cpu_used() -> Counter[str]:
-    """Seconds of this process, of the Postgres servers below it, and of all others, with every process that has ended:
-    a server that a test stops moves to these."""
+    """Seconds of this process, and of all that it has started: servers, JVMs, Airflow, ended or not."""
     ended = os.times()
-    used = Counter(tests=time.process_time(), others=ended.children_user + ended.children_system)
+    used = Counter(tests=time.process_time(), started=ended.children_user + ended.children_system)
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended just now
-            used["servers" if process.name() == "postgres" else "others"] += sum(process.cpu_times()[:4])
+            used["started"] += sum(process.cpu_times()[:4])
     return used
 
 
@@ -55,7 +54,7 @@ class Costs:
             self._add(file, Counter(used))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section("seconds of CPU: all, of the tests, of servers, of others")
+        terminalreporter.section("seconds of CPU: all, of the tests, of what they start")
         whole: Counter[str] = Counter()
         for file, used in sorted(self._of.items(), key=lambda each: each[1].total()):
             terminalreporter.write_line(_line(used, file))
@@ -64,5 +63,5 @@ class Costs:
 
 
 def _line(used: Counter[str], what: str) -> str:
-    columns = (used.total(), used["tests"], used["servers"], used["others"])
+    columns = (used.total(), used["tests"], used["started"])
     return "".join(f"{seconds:9.1f}" for seconds in columns) + f"  {what}"
