@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests import combinations, costs
+from tests.failpoints import At
 
 if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
@@ -217,6 +218,23 @@ def lifecycle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lifecycle]:
     from tests.integration.lifecycle import Lifecycle
 
     return partial(Lifecycle, monkeypatch)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    item.stash[FAILED] = item.stash.get(FAILED, False) or call.excinfo is not None
+    return (yield)
+
+
+@pytest.fixture
+def at(request: pytest.FixtureRequest) -> Iterator[At]:
+    """``at("swap.before_lock", act)`` has ``act(n)`` happen at the nth pass of a failpoint; see `tests.failpoints`."""
+    failpoints = At()
+    yield failpoints
+    failpoints.end(check=not request.node.stash.get(FAILED, False))
 
 
 def database_name(conninfo: str) -> str:

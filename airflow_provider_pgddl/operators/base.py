@@ -19,6 +19,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
+from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
@@ -209,6 +210,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 todo=f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[2]' "
                 "(or the URL of your master), or give the operator another conn_id",
             )
+        if failpoints.VARIABLE in (self.env_vars or ()):
+            raise UsageError(f"{failpoints.VARIABLE} is for tests, and no DAG sets it", todo="take it out of env_vars")
         hook = self._bare_hook()
         if hook.in_cluster_mode:
             raise UsageError(

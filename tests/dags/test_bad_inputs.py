@@ -23,6 +23,8 @@ SAID = {
     "no_source_connection": "source.conn_id: Airflow knows no connection nowhere",
     "not_postgres": "connection spark_default is of type spark, not postgres",
     "cluster_mode": "deploy mode cluster is not supported yet",
+    "failpoints": "PGDDL_FAILPOINTS is for tests, and no DAG sets it",
+    "failpoints_of_workers": "no setting turns failpoints on",
     "no_file": "none.yaml: cannot read the pipeline file",
     "bad_file": "bad.yaml, line 5: tables.speed",
     "literal_password": "a literal password in the file is refused",

@@ -370,7 +370,7 @@ def dumped(target: Target, *statements: str) -> list[EventRow]:
 def in_one_transaction(
     conn: Session, pipeline: str, fence: Fence, events: Sequence[EventRow], _: Sequence[str]
 ) -> None:
-    with lease.fenced(conn, fence):
+    with lease.fenced(conn, fence, "a test's"):
         apply_together(conn, pipeline, events, ())
 
 

@@ -87,7 +87,7 @@ def test_two_runs_at_once_are_refused_and_tables_beside_each_other_are_not(
         a.take(), b.take()
         with connect(journal_dsn, purpose="test") as conn:
             for held, table in ((a, "shop.a"), (b, "shop.b")):
-                with leases.fenced(conn, held.fence_for(table)):
+                with leases.fenced(conn, held.fence_for(table), "a test's"):
                     pass
         with pytest.raises(LockHeld):
             Lease(journal_dsn, "shop", "backfill", ["shop.b", "shop.c"]).__enter__()
@@ -113,7 +113,7 @@ def test_an_older_token_cannot_commit_and_a_takeover_waits_for_a_commit_under_wa
             assert not taken.is_set()
         thread.join(10)
         assert taken.is_set()
-        with pytest.raises(Fenced), leases.fenced(zombie, old):
+        with pytest.raises(Fenced), leases.fenced(zombie, old, "a test's"):
             zombie.execute("INSERT INTO public.work VALUES (2)")
         assert zombie.execute("SELECT array_agg(n) FROM public.work").fetchone()[0] == [1]
 

@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.parse import start_of
 from airflow_provider_pgddl.engine.ddl.roles import gifts, without_missing_roles
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, from_postgres, remedy_for
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, EventStatus
 from airflow_provider_pgddl.engine.journal.ddl_history import WAS_THERE
@@ -79,7 +80,7 @@ def apply_captured(
     before = None
     if row.concurrently and not copies_only and row.status != "applying":
         before = _before(conn, own, row)  # looked at before it is said that we are at it: this is not our work
-    with lease.fenced(conn, fence):
+    with lease.fenced(conn, fence, "ddl.before_attempt_commit"):
         attempt = own.start_attempt(row.id)
     if attempt is None:
         return EventOutcome(own.row(row.id).status, "it is not to be applied any more")
@@ -203,6 +204,7 @@ class _Run:
                 notes += self._give_away(roles)
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
             lease.check(self.conn, self.fence)
+            failpoint("ddl.before_commit", self.conn)
 
     @contextmanager
     def _copies_open_to(self, client: Client) -> Iterator[None]:
@@ -267,6 +269,7 @@ class _Run:
             try:
                 with self.watch() as session:
                     client.take_session(session, self.pipeline.ddl.retry_for)
+                    failpoint("ddl.before_concurrently", session)
                     with self.blockers.watch(session):
                         session.execute(work.statement)
             except psycopg.Error as error:
@@ -277,7 +280,7 @@ class _Run:
                     self._put_off(f"{why}, and the next run has to clear away what it left", status="applying")
                 if not done:
                     raise
-        with lease.fenced(self.conn, self.fence):
+        with lease.fenced(self.conn, self.fence, "ddl.before_concurrently_commit"):
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=client.notes)
 
     def _repaired(self, work: Work, seconds: float) -> bool:
@@ -285,6 +288,7 @@ class _Run:
         with self.watch() as session:
             session.execute(_Q["assume"], [False, ["lock_timeout"], [f"{max(1, round(seconds * 1000))}ms"]])
             if concurrently.state_of(session, work) == "partial":
+                failpoint("ddl.before_repair", session)
                 with self.blockers.watch(session):
                     concurrently.repair(session, work)
             return concurrently.state_of(session, work) == "done"
@@ -292,7 +296,7 @@ class _Run:
     # --- the end of an attempt --------------------------------------------------------------------------------------
 
     def failed(self, message: str) -> EventOutcome:
-        with lease.fenced(self.conn, self.fence):
+        with lease.fenced(self.conn, self.fence, "ddl.before_failed_commit"):
             self.journal.finish_attempt(self.row.id, self.attempt, "failed", message)
         return EventOutcome("failed", message)
 
@@ -316,14 +320,14 @@ class _Run:
         return self.failed(f"{what}; {todo} then `pgddl ddl retry`")
 
     def _skipped(self, message: str) -> EventOutcome:
-        with lease.fenced(self.conn, self.fence):
+        with lease.fenced(self.conn, self.fence, "ddl.before_skipped_commit"):
             self.journal.finish_attempt(self.row.id, self.attempt, "skipped", message)
         return EventOutcome("skipped", message)
 
     def _put_off(self, why: str, status: EventStatus = "pending") -> NoReturn:
         blocked = str(self.blockers)
         message = f"{why}: {blocked}" if blocked else why
-        with lease.fenced(self.conn, self.fence):
+        with lease.fenced(self.conn, self.fence, "ddl.before_put_off_commit"):
             self.journal.put_off(self.row.id, self.attempt, message, status)
         table = next((".".join(name) for name in self.row.touches if all(name)), None)
         raise Retry(

@@ -9,6 +9,7 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
 from airflow_provider_pgddl.engine.errors import StageFailed, from_postgres, remedy_for
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -50,15 +51,16 @@ def apply_event(
                 refuse_locks_outside(conn, event.statement)
             journal.dump_events.set_status(event.id, "applied")
             lease.check(conn, fence)
+            failpoint("apply.before_statement_commit", conn)
     except pg.DuplicateSchema:
-        with lease.fenced(conn, fence):
+        with lease.fenced(conn, fence, "apply.before_skipped_commit"):
             journal.dump_events.set_status(event.id, "skipped", "the schema is there already")
     except psycopg.Error as error:
         remedy = remedy_for(error)
         if remedy is not None and remedy.retryable:
             raise
         failure = _cannot_apply(event, error)
-        with lease.fenced(conn, fence):
+        with lease.fenced(conn, fence, "apply.before_failed_commit"):
             journal.dump_events.set_failed(event.id, failure.what)
         raise failure from None
 
@@ -130,7 +132,7 @@ def apply_in_groups(
     for first in range(0, len(events), GROUP):
         group = events[first : first + GROUP]
         try:
-            with lease.fenced(conn, fence):
+            with lease.fenced(conn, fence, "apply.before_group_commit"):
                 left = journal.dump_events.lock([event.id for event in group])
                 for event in (e for e in group if e.id in left):
                     run_event(conn, event, trusted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dump_events import apply_events, apply_in_groups
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -41,6 +42,7 @@ def build(part: Build) -> int:
     apply = apply_in_groups if part.quick else apply_events
     with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
         applied = apply(conn, part.pipeline, part.fence, part.events, part.trusted, copies_only=part.copies_only)
+        failpoint("schema_sync.before_analyze", conn)
         if part.copies:
             conn.execute(sql.SQL("ANALYZE {}").format(sql.SQL(", ").join(part.copies)))
     return applied

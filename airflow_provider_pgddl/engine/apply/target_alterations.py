@@ -17,6 +17,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
 from airflow_provider_pgddl.engine.apply.captured_events import lock_timeout
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.model.names import Name
@@ -83,6 +84,7 @@ class Alterations:
                 todo=f"let {plan.owner}, or a member of that role, run this on the target",
                 sql="\n".join(plan.statements),
             )
+        failpoint("schema.before_alterations", self._target)
         for step in plan.steps:
             self._say(f"[INFO] {step.what}")
         strange = untrusted(self._target, [plan.owner], self._pipeline.trusted_roles)
@@ -115,6 +117,7 @@ class Alterations:
                     self._run(last, as_owner)
             if self._fence is not None:
                 lease.check(self._target, self._fence)
+            failpoint("schema.before_alterations_commit", self._target)
 
     def _run(self, statement: str, as_owner: str | None) -> None:
         """What it brings may be the owner's code as well: a default that the source's owner wrote."""

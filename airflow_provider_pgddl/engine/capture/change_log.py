@@ -12,6 +12,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
@@ -121,6 +122,7 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
         as_leaves = {oid: table, **(catalog.describe(source, parts) if parts else {})}
         for leaf in table.leaves:
             _create_function(source, pipeline, table, as_leaves[leaf.oid], log)
+        failpoint("capture.before_log_commit", source)
     return table, log
 
 
@@ -131,9 +133,12 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
     out. Retry where the table is no longer what the functions were made for.
     """
+    failpoint("capture.before_start_lock", source)
     with source.transaction():
         create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
-        return catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
+        captured = catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
+        failpoint("capture.before_triggers_commit", source)
+        return captured
 
 
 def create_triggers(source: Session, pipeline: str, now: Table) -> None:

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_m
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
@@ -72,10 +73,12 @@ def start(source: Session, pipeline: str, transport: Transport, *, failover: boo
             _refuse_gaps(source)
         else:
             _create_event_triggers(source)
+        failpoint("setup.before_event_triggers_commit", source)
     _speak_english(source)
     if _row(source, "identities_kept")[0]:
         # Each in a transaction of its own: an event trigger does not wait for it.
         for (oid,) in source.execute(_Q["unidentified"]).fetchall():
+            failpoint("setup.before_identity", source)
             source.execute(_Q["identify"], [oid])
 
 
@@ -139,6 +142,7 @@ def _start_slot(source: Session, pipeline: str, failover: bool) -> None:
     name = ddl_slot_name(pipeline)
     if not _row(source, "publication_exists", name)[0]:
         source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
+    failpoint("setup.before_ddl_slot", source)
     row = source.execute(_Q["transport"], [pipeline]).fetchone()
     if source.execute(_Q["slot"], [name]).fetchone() is None and not (row and row[0] == "wal"):
         try:
@@ -184,7 +188,9 @@ def stop(source: Session, pipeline: str) -> None:
             for name, _ in source.execute(_Q["known_event_triggers"]).fetchall():
                 source.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
         source.execute(_Q["forget_passed"])
+        failpoint("forget.before_event_triggers_commit", source)
     _drop_slot(source, ddl_slot_name(pipeline))
+    failpoint("forget.before_older_transactions")
     _wait_for_older_transactions(source)
 
 
@@ -193,6 +199,7 @@ def _drop_slot(source: Session, name: str) -> None:
         source.execute(_Q["drop_slot"], [name])
     except pg.ObjectInUse as error:
         raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+    failpoint("forget.before_ddl_publication", source)
     source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 
@@ -217,6 +224,7 @@ def _speak_english(source: Session) -> None:
     language, and are rebuilt."""
     with suppress(pg.InsufficientPrivilege), source.transaction():
         source.execute(_Q["english_context"])
+        failpoint("setup.before_language_commit", source)
 
 
 def read(source: Session, other: Session, pipeline: str, transport: Transport, position: str | None) -> Read:
@@ -322,11 +330,13 @@ def held(session: Session, *, everything: bool = False) -> Iterator[None]:
 
 def confirm(other: Session, pipeline: str, read: Read) -> None:
     """Once the journal has committed these events and the position: the source may forget them."""
+    failpoint("follow.before_confirm", other)
     if read.confirm_lsn is not None:
         other.execute(_Q["advance"], {"slot": ddl_slot_name(pipeline), "upto": read.confirm_lsn})
     with other.transaction():
         other.execute(_Q["confirm"], [read.position, pipeline])
         other.execute(_Q["forget_passed"])
+        failpoint("follow.before_confirm_commit", other)
 
 
 def confirmed(source: Session, pipeline: str) -> str | None:

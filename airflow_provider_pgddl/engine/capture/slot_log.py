@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -47,9 +48,12 @@ def start_slot(source: Session, target: Session, pipeline: str, failover: bool) 
     if not (row and row[0]):
         source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
     if received(target, pipeline) is None:
+        failpoint("setup.before_rows_slot", source)
         # A run that died has perhaps made one without noting it: no table was captured by it yet.
         _drop_slot(source, name)
-        target.execute(_Q["set_received"], [_create_slot(source, name, failover), pipeline])
+        start = _create_slot(source, name, failover)
+        failpoint("setup.before_rows_slot_noted", target)
+        target.execute(_Q["set_received"], [start, pipeline])
     refuse_lost(source, target, pipeline)
 
 
@@ -83,8 +87,9 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
     trust a snapshot that is older than the end of all transactions that are in progress now."""
     name = slot_name(pipeline)
     _drop_slot(source, name)
+    failpoint("slot.before_anew", source)
     start = _create_slot(source, name, failover)
-    with lease.fenced(target, fence):
+    with lease.fenced(target, fence, "slot.before_anew_commit"):
         for log, leaf in sorted({leaf.log: oid for oid, leaf in _captured(source, pipeline).items()}.items()):
             target.execute(sql.SQL(_Q["lost_track"]).format(log=log_table(log)), [leaf])
         target.execute(_Q["set_received"], [start, pipeline])
@@ -160,14 +165,16 @@ def begin_capture(
     for leaf_name, what, fix in unfit(source, prepared):
         raise PreflightRefused(what, table=leaf_name, sql=fix)
     log = log_name(pipeline, prepared.oid)
-    with lease.fenced(target, fence):
+    with lease.fenced(target, fence, "capture.before_slot_log_commit"):
         _create_log(target, prepared, log)
     with source.transaction():
         now = change_log.keep_writers_out(source, prepared, lock_timeout)
         as_leaves = catalog.describe(source, [leaf.oid for leaf in now.leaves])
         for leaf in now.leaves:
             _publish(source, pipeline, now, leaf, as_leaves[leaf.oid], log)
-        return catalog.describe(source, [prepared.oid], change_log.capture_names(pipeline))[prepared.oid], log
+        captured = catalog.describe(source, [prepared.oid], change_log.capture_names(pipeline))[prepared.oid]
+        failpoint("capture.before_published_commit", source)
+        return captured, log
 
 
 def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
@@ -222,7 +229,9 @@ def publish_statement(source: Session, pipeline: str, table: Table, leaf: Leaf) 
 
 def stop_slot(source: Session, pipeline: str) -> None:
     name = slot_name(pipeline)
+    failpoint("forget.before_rows_slot", source)
     _drop_slot(source, name)
+    failpoint("forget.before_rows_publication", source)
     source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 
@@ -260,11 +269,12 @@ def receive_into_logs(
             items = decode(rows.others(slot.messages(end)))
             over = False
             while not over:
-                with lease.fenced(target, fence):
+                with lease.fenced(target, fence, "slot.before_received_commit"):
                     over = _write_some(target, rows, items, slot)
                     reached = end if over or rows.border is None else rows.border
                     if target.execute(_Q["set_received_of"], [format_lsn(reached), pipeline, recorded]).rowcount == 0:
                         _refuse_other_timeline(_recorded_timeline(target, pipeline), recorded)
+                failpoint("slot.before_confirm")
                 slot.confirm(reached)
     finally:
         target.execute(_Q["unlock_receiving"], [name])

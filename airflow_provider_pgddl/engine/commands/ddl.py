@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.events import is_own_schema
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import require_same_config
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -122,6 +123,7 @@ def approve(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -
         approved = ddl.approve(list(dict.fromkeys(ids)) or None)
         for event_id in approved:
             ddl.add_notes(event_id, [f"approved by {who}"])
+        failpoint("ddl.before_approved_commit", ddl.conn)
         return _changed(ddl, approved)
 
 
@@ -140,6 +142,7 @@ def record_decision(
             end = ddl.resolve if status == "resolved" else ddl.skip
             end(event_id, f"{note} ({who})")
             _look_again(ddl, event_id)
+            failpoint("ddl.before_decided_commit", ddl.conn)
         captured_id = ddl.row(event_id).captured_id
         if captured_id.startswith(LOST):
             with connect(source_dsn, purpose="ddl", pipeline=pipeline.pipeline) as source:

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of,
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
 from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
     forget_capture,
@@ -135,6 +136,7 @@ def _reset_tables(
             journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
             forget_keys(journal.conn, table)
             journal.tables.forget(table)
+            failpoint("reset.before_table_commit", journal.conn)
         dropped.append(f"copy of {table.qualified}")
     return dropped
 
@@ -150,6 +152,7 @@ def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: 
         back = EventRow(0, None, event.to_json(), undone(event))
         with suppress(*_GONE), journal.conn.transaction():
             run_event(journal.conn, back, pipeline.trusted_roles)
+            failpoint("reset.before_finished_commit", journal.conn)
 
 
 def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[Applied]:
@@ -184,6 +187,7 @@ def _reset_all(
     if row.cut_over_at is None:
         if pipeline.in_place:
             for table in tables:
+                failpoint("reset.before_copy", journal.conn)
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 dropped.append(f"copy of {table.qualified}")
         else:
@@ -191,14 +195,18 @@ def _reset_all(
             applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:
+        failpoint("reset.before_keys", journal.conn)
         forget_keys(journal.conn, table)
     if pipeline.in_place:
         for schema in {s(t.schema) for t in tables for s in (copy_schema, old_schema)}:
             drop_schema_if_empty(journal.conn, schema)
     with journal.conn.transaction():
         others = journal.purge()
+        failpoint("reset.before_journal_commit", journal.conn)
+    failpoint("reset.before_forget", source)
     forget_capture(source, pipeline.pipeline)
     if others == 0:
+        failpoint("reset.before_journal_down", journal.conn)
         migrations.revert(journal.conn, "journal")
     return dropped
 
@@ -213,6 +221,7 @@ def _drop_capture(
     name, swap, dropped = pipeline.pipeline, pipeline.swap, []
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
+            failpoint("reset.before_capture", source)
             stop_capture_of(source, pipeline, oid)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence != "none":
@@ -234,6 +243,7 @@ def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
                 with journal.conn.transaction():
                     journal.conn.execute(statement)
                     journal.dump_events.set_status(event_id, "pending")
+                    failpoint("reset.before_undo_commit", journal.conn)
                 dropped.append(statement)
             except _NOT_YET as error:
                 kept.append((event_id, statement))

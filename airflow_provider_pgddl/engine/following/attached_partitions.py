@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.sql import queries
 def forget_attached(context: Context, table: TableRow, root: Table) -> None:
     """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
     stop_capture_of(context.source, context.pipeline, table.oid)
-    with context.fenced(table):
+    with context.fenced("settle.before_attached_commit", table):
         forget_keys(context.target, table)
         context.journal.tables.forget(table)
     context.say(f"{table.qualified}: was attached to {root.qualified}, and is read with it")
@@ -48,7 +48,7 @@ def leave_to_new_table(context: Context, table: TableRow, now: Table, root: Tabl
     name = (now.schema, now.name)
     plan = replace(table.plan, schema=now.schema, name=now.name, copy_schema=now.schema, copy_name=now.name)
     why = stopped(f"was attached to {root.qualified}, and is read with it once that is taken in")
-    with context.fenced(table):
+    with context.fenced("settle.before_later_part_commit", table):
         context.journal.schema.forget((table.schema, table.name))
         context.journal.tables.replan(replace(table, schema=now.schema, name=now.name, plan=plan))
         context.journal.schema.record_many({name: ("mismatch", [why], None, (None, None))})

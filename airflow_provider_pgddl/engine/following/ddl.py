@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.reconcile import reconcile
@@ -242,7 +243,7 @@ def record_shown(context: Context, shown: ShownDdl) -> None:
     """From here on the pipeline follows what the snapshot does not show."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     record(context, ddl, shown.read, shown=True)
-    with context.fenced():
+    with context.fenced("snapshot.before_versions_commit"):
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
@@ -273,14 +274,16 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
     taken at, so there is nothing left to do for it."""
     if read.events:
+        failpoint("follow.before_flush")
         flush(context.session_once("source", "ddl marker"), read.lsn)  # a commit that can still be lost is not followed
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
     tables = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
     rules = Rules.of(context.pipeline, tables, context.source.info.server_version // 10_000)
+    failpoint("follow.after_flush")
     decisions = decide(events, rules, versions)
-    with context.fenced():
+    with context.fenced("follow.before_events_commit"):
         for decided in decisions:
             past = shown and decided.verdict != "skip"
             decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
@@ -381,6 +384,7 @@ def _apply(context: Context) -> int:
         done = row.status in ("unhandled", "awaiting_approval") or row.id in context.tried
         if not done:
             context.tried.add(row.id)
+            failpoint("ddl.before_event", context.target)
             with in_reach(context, row.statements):
                 outcome = apply_captured(
                     context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -75,6 +76,7 @@ def take_back(context: Context, tables: Sequence[TableRow]) -> None:
                 _keep_writers_out(context, conn, table)
                 direct_function.write_to_log(conn, context.name, table.oid)
                 lease.check(conn, context.fence(table))
+                failpoint("direct.before_take_back_commit", conn)
 
         with_tries(context.pipeline.swap, f"taking {table.qualified} back from its direct trigger", attempt)
 
@@ -123,8 +125,10 @@ def _hand_over(context: Context, table: TableRow) -> None:
             drain(conn, table, most)
             direct_function.write_to_copy(conn, context.name, table)
             lease.check(conn, context.fence(table))
+            failpoint("direct.before_hand_over_commit", conn)
 
     with_tries(context.pipeline.swap, f"handing {table.qualified} over to its direct trigger", attempt)
+    failpoint("direct.after_hand_over")
 
 
 def _keep_writers_out(context: Context, conn: Session, table: TableRow) -> None:

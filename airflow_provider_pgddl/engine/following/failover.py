@@ -27,7 +27,7 @@ def note_lost_windows(context: Context) -> None:
     if acknowledged is not None and acknowledged > row.window_no:
         by_slot = context.pipeline.capture.ddl == "wal"  # a queue tells by itself
         also = "; so may DDL be that it had followed: compare both schemas" if by_slot else ""
-        with context.fenced():
+        with context.fenced("failover.before_lost_windows_commit"):
             context.journal.require_verify(
                 f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
                 f"it was failed over to an older state, and what it had since is lost{also}"
@@ -43,13 +43,13 @@ def meet(context: Context) -> None:
         return
     changed = f"timeline {recorded.source_timeline} → {now.timeline}"
     if context.in_place:  # the rows that were read, and what was made of them, went or stayed together
-        with context.fenced():
+        with context.fenced("failover.before_in_place_commit"):
             context.journal.set_timeline(now.timeline)
         return
     switch = timeline.left_at(context.source_dsn, context.name, recorded.source_timeline, now.timeline)
     with ddl_lock(context):
         ddl = _ddl_that_never_was(context, switch)
-        with context.fenced():
+        with context.fenced("failover.before_timeline_commit"):
             row = context.journal.lock()
             if row.source_timeline == now.timeline:
                 return  # another run was first

@@ -53,7 +53,7 @@ def finish_all(context: Context, *, first: bool = True) -> list[Blocked]:
         except StageFailed as error:
             context.say(f"not brought: {error}")
             return [{"table": error.table or "", "reason": "; ".join(filter(None, (error.what, error.todo)))}]
-        with context.fenced():
+        with context.fenced("finish.before_noted_commit"):
             journal.finishes.set_events(run_no, digest, [event.to_json() for event in wanted])
     return _fill_views(context) if first else []
 
@@ -116,7 +116,7 @@ def _apply(context: Context, found: MissingAndGone) -> None:
         *((undone(e), e) for e in sorted(found.gone, key=lambda e: -order[group_of(e) or "told"])),
         *((to_run(e), e) for e in sorted(found.missing, key=lambda e: order[group_of(e) or "told"])),
     ]
-    with context.fenced():
+    with context.fenced("finish.before_definitions_commit"):
         limit_lock_wait(target, context.pipeline.swap.lock_timeout)
         for statement, event in steps:
             try:
@@ -185,12 +185,12 @@ def _fill_views(context: Context) -> list[Blocked]:
             context.say(f"not done: {statement}: {why}")
         else:
             context.say(statement)
-    with context.fenced():
+    with context.fenced("finish.before_refreshed_commit"):
         journal.finishes.set_refreshed(run_no, upto)
     return blocked
 
 
 def _refresh(context: Context, statement: str) -> None:
-    with context.fenced():
+    with context.fenced("finish.before_refresh_commit"):
         limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
         alter(context.target, statement, context.pipeline.trusted_roles)

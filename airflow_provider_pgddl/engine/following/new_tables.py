@@ -8,6 +8,7 @@ from dataclasses import replace
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import attached
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import look_at, note_made, read_again, start_over
@@ -66,16 +67,18 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
         if late is None:
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)
+            failpoint("late.before_capture", context.source)
             table, log = capture(context, oid)
             # It may have another name by now; its copy gets that once the statement has been followed.
             plan = replace(first_plan(context.pipeline, table), copy_schema=name[0], copy_name=name[1])
-            with context.fenced():
+            with context.fenced("late.before_table_commit"):
                 context.journal.tables.add(run_no, table, log, plan)
             late = next(t for t in context.journal.tables.of(run_no) if t.oid == oid)
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
+        failpoint("late.before_taken_in")
         _take_in(context, late, then, within)
     stopped = {name: [KEYLESS] for name in keyless} | _left_behind(context, names)
-    with context.fenced():
+    with context.fenced("late.before_statuses_commit"):
         context.journal.blocked_tables.set_statuses_of_others(context.journal.run, stopped)
 
 
@@ -116,7 +119,7 @@ def _leave_for_the_swap(context: Context, late: TableRow, then: Table) -> None:
     for _, look in look_at(context, [replace(late, state="indexed")], {late.oid: now}):
         strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late) else []
         if look.verdict.mismatches or strange:
-            with context.fenced(late):
+            with context.fenced("late.before_keyless_stop_commit", late):
                 context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated, *strange)})
         else:
             note_made(context, late, look)
@@ -132,7 +135,7 @@ def _take_in(context: Context, late: TableRow, then: Table, within: Sequence[Tab
     for _, look in looks:
         strange = [stopped(NOT_OURS)] if _holds_rows_of_others(context, late, within) else []
         if look.verdict.mismatches or strange:
-            with context.fenced(late):
+            with context.fenced("late.before_stop_commit", late):
                 context.journal.schema.record_many({(late.schema, late.name): recorded(look.evaluated, *strange)})
         elif indexed:
             read_again(context, late, look, within=within)

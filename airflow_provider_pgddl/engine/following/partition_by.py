@@ -64,7 +64,7 @@ def make_partitions(context: Context, tables: Sequence[TableRow]) -> None:
             continue
         by = _asked(context, table)
         cells = _first_cells(context.source, table, by)  # before the copy is locked: this may read the whole table
-        with context.fenced(table):
+        with context.fenced("snapshot.before_partitions_commit", table):
             made = partition_cells.make(context.target, table.plan, cells)
         context.say(f"{table.qualified}: {len(made)} partitions, {made[0]} to {made[-1]}" if made else
                     f"{table.qualified}: its partitions are made as rows come")  # fmt: skip
@@ -122,7 +122,7 @@ def prepare(context: Context, tables: Sequence[TableRow]) -> None:
                 cells = partition_cells.range_cells(context.target, plan, lowest or used, used or lowest, by.ahead)
             except StageFailed as error:
                 context.say(f"{table.qualified}: no more partitions are made in advance: {error.what}")
-        with context.fenced(table):
+        with context.fenced("swap.before_partitions_commit", table):
             made = [name for cell in cells for name in _make_beside_default(context, table, cell)]
             partition_cells.dress(context.target, plan)
             _move_partitions(context.target, table, (plan.copy_schema, plan.copy_name))

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.added_columns import added_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import (
     attached,
     comes_later,
@@ -105,7 +106,7 @@ def reconcile(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, 
         if verdict is not None:
             verdicts[table.schema, table.name] = verdict
     if verdicts:
-        with context.fenced():
+        with context.fenced("settle.before_verdicts_commit"):
             context.journal.schema.record_many(verdicts)
 
 
@@ -116,7 +117,7 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
     made = [replace(t, state="created") for t in tables if t.oid in seen]
     looks = {table.id: look for table, look in look_at(context, made, seen)}
     for first in range(0, len(made), GROUP):
-        with context.fenced():
+        with context.fenced("snapshot.before_copies_commit"):
             verdicts: dict[Name, Recorded] = {}
             for table in made[first : first + GROUP]:
                 look = looks.get(table.id)
@@ -161,7 +162,7 @@ def reconcile_built(context: Context, tables: Sequence[TableRow]) -> None:
     looks = {table.id: look for table, look in look_at(context, built, seen)}
     for first in range(0, len(built), GROUP):
         group = built[first : first + GROUP]
-        with context.fenced():
+        with context.fenced("schema_sync.before_indexed_commit"):
             context.journal.tables.set_state("indexed", [t.id for t in group])
             found = [(table, looks[table.id]) for table in group if table.id in looks]
             context.journal.schema.record_many({(t.schema, t.name): recorded(look.evaluated) for t, look in found})
@@ -248,7 +249,7 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         _replan(context, table, look, Change("plan", "what is copied of it changed"))
         return None
     if (table.plan, table.copy_physical) != (look.fresh.plan, look.fresh.copy_physical):
-        with context.fenced(table):
+        with context.fenced("settle.before_copy_commit", table):
             context.journal.tables.set_copy(look.fresh)
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
@@ -257,7 +258,7 @@ def _reconcile_keyless(context: Context, table: TableRow, look: Look, *, again: 
     """Its copy holds no row before the swap, so whatever became of either side asks for a new plan at most."""
     known = (table.plan, table.version, table.physical, table.copy_physical)
     if known != (look.fresh.plan, look.fresh.version, look.fresh.physical, look.fresh.copy_physical):
-        with context.fenced(table):
+        with context.fenced("settle.before_keyless_commit", table):
             _record(context.target, context.name, table, look, table.state)
         return None
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
@@ -297,7 +298,7 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
         context.block({table.id: ["was dropped on the source, and its copy is still there"]})
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
-    with context.fenced(table):
+    with context.fenced("settle.before_dropped_commit", table):
         forget_keys(context.target, table)
         context.journal.tables.forget(table)
     context.say(f"{table.qualified}: was dropped on the source, and so was its copy")
@@ -342,6 +343,7 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     so no window reads it, and a run that dies here does all of it again."""
     context.receive()  # what is of its old key belongs to its old log
     stop_capture_of(context.source, context.pipeline, table.oid)
+    failpoint("settle.before_capture_again", context.source)
     now, _ = capture(context, table.oid)
     return now
 
@@ -351,8 +353,9 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
     fresh = look.fresh
     context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
     take_back(context, [was])
+    failpoint("settle.before_plan")
     if was.state == "captured" or change.what == "plan":
-        with context.fenced(was):
+        with context.fenced("settle.before_plan_commit", was):
             _record(context.target, context.name, was, look, was.state)
     elif was.state != "indexed":
         start_over(context, was, look)
@@ -380,7 +383,7 @@ def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state:
 
 def note_made(context: Context, was: TableRow, look: Look) -> None:
     """A copy that came late, complete, for a table without a key."""
-    with context.fenced(was):
+    with context.fenced("settle.before_late_copy_commit", was):
         _record(context.target, context.name, was, look, "indexed")
 
 
@@ -388,7 +391,7 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
     """Without indexes it is read by blocks, as from the start."""
 
     def attempt() -> None:
-        with context.fenced(was):
+        with context.fenced("settle.before_emptied_commit", was):
             copy_only_columns.rekey(context.target, was, look.fresh)
             empty_again(context.target, look.fresh)
             context.journal.tables.unplan(was.id)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
@@ -97,7 +98,7 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
         for table, of_table in zip(tables, cuts, strict=True)
         for number, (low, high) in enumerate(pairwise([None, *of_table, None]))
     ]
-    with context.fenced():
+    with context.fenced("verify.before_ranges_commit"):
         context.journal.verification.add(context.job.id, ranges)
 
 
@@ -158,6 +159,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
                     compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
 
         # A window is over all tables, as foreign keys of the target may tie them together.
+        failpoint("verify.before_window")
         over = tables if context.in_place else followed_tables(context)
         before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
         window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
@@ -168,7 +170,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
         if mend:
             too_long |= {r for r, rows, differ in compared if r not in uncut and _is_worth_cutting(rows, differ)}
         compared = [found for found in compared if found[0] not in too_long]
-        with context.fenced():
+        with context.fenced("verify.before_compared_commit"):
             journal.verification.set_done(
                 (number, rows, differ) for number, rows, differ in compared if differ is not None
             )
@@ -232,7 +234,7 @@ def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableR
         if len(shorter) == 1:
             uncut.add(r.id)
             continue
-        with context.fenced():
+        with context.fenced("verify.before_cut_commit"):
             context.journal.verification.cut(r.id, [(part.low, part.high) for part in shorter])
     return uncut
 

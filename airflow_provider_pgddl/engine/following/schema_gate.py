@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import psycopg
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, LOST_KEY, Evaluated, evaluate, recorded
 from airflow_provider_pgddl.engine.job.context import Context
@@ -111,13 +112,18 @@ def _forget_newcomers(source: Session, journal: Journal, mine: Collection[Name],
         else:  # left behind on the target
             stands = name in there and catalog.oid_of(journal.conn, *name) is not None
         if not stands:
-            with _recording(journal.conn, fence):
+            with _recording(journal.conn, fence, "gate.before_forgotten_commit"):
                 journal.schema.forget(name)
 
 
-def _recording(conn: Session, fence: Fence | None) -> AbstractContextManager[object]:
+@contextmanager
+def _recording(conn: Session, fence: Fence | None, before_commit: str) -> Iterator[None]:
     """A verdict is about both catalogs now, whoever looks: without a run there is nothing to be fenced."""
-    return lease.fenced(conn, fence) if fence else conn.transaction()
+    with conn.transaction():
+        yield
+        if fence is not None:
+            lease.check(conn, fence)
+        failpoint(before_commit, conn)
 
 
 def evaluate_and_record(
@@ -155,7 +161,7 @@ def evaluate_and_record(
                 continue
             verdict = ("mismatch", old, *verdict[2:])
         verdicts[name] = verdict
-    with _recording(journal.conn, fence):
+    with _recording(journal.conn, fence, "gate.before_verdicts_commit"):
         changed = journal.schema.record_many(verdicts)
         journal.schema.touch([n for n in verdicts if n not in changed])
         journal.schema.validated(_result(verdicts.values()), time.monotonic() - started)

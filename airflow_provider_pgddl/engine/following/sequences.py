@@ -88,7 +88,7 @@ def keep_ahead(context: Context) -> None:
         wanted = {here[name].oid: ahead(here[name], now[name], stand[name]) for name in now}
         moved = {oid: position for oid, position in wanted.items() if position is not None}
         if moved:
-            with context.fenced():
+            with context.fenced("sequences.before_ahead_commit"):
                 _set(context.target, moved)
 
     patiently(context, attempt)
@@ -123,7 +123,7 @@ def _of(context: Context, names: Collection[Name]) -> dict[Name, Sequence]:
 def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, Position]) -> None:
     within = {one.oid: to[n] for n, one in sequences.items() if n in to and one.low <= to[n].last <= one.high}
     if within:
-        with context.fenced():
+        with context.fenced("sequences.before_reach_commit"):
             _set(context.target, within)
 
 

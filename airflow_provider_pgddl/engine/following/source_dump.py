@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.ddl.partitioned_copy import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import (
     came_since,
     captures_ddl,
@@ -154,6 +155,7 @@ def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | N
     only = _with_parts(context.source, tables) if tables is not None else None
     exclude = tables_left_out(context, context.source) if only is None else []
     major = context.source.info.server_version // 10_000
+    failpoint("snapshot.before_pg_dump", context.source)
     try:
         pre, post = (
             dump_schema(context.source_dsn, major, section=section, snapshot=snapshot, only=only, exclude=exclude)
@@ -165,6 +167,7 @@ def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | N
         if snapshot is None:
             raise
         raise _ChangedMeanwhile(error.what) from None
+    failpoint("snapshot.after_pg_dump", context.source)
     return events_from_dump(pre, post)
 
 

@@ -10,6 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context
@@ -29,7 +30,7 @@ def note_keyless(context: Context, table: Table) -> TableRow:
     """Takes a table without a key in, as one that is copied whole at the swap: nothing of it is captured."""
     run, log = context.journal.run, change_log.log_name(context.name, table.oid)
     plan = first_plan(context.pipeline, table)
-    with context.fenced():
+    with context.fenced("capture.before_keyless_commit"):
         context.journal.tables.add(run, table, log, plan)
     context.say(f"{table.qualified}: {AT_SWAP}")
     return next(t for t in context.journal.tables.of(run) if t.oid == table.oid)
@@ -102,11 +103,13 @@ def stop_capture_of(
     called in the same transaction."""
 
     def attempt() -> None:
+        failpoint("capture.before_stop_lock", source)
         with writers_wait(), source.transaction():
             limit_lock_wait(source, pipeline.swap.lock_timeout)
             change_log.stop(source, pipeline.pipeline, oid, only_if_empty=only_if_empty)
             if then is not None:
                 then()
+            failpoint("capture.before_stop_commit", source)
 
     with_tries(pipeline.swap, "dropping the capture triggers", attempt)
 
@@ -151,6 +154,7 @@ def _stop_slot_capture_of(context: Context, oid: int, tables: Sequence[TableRow]
             if any(count_changes(context.logs, tables).values()):
                 raise change_log.LateChanges(oid)
             change_log.stop(context.source, context.name, oid)
+            failpoint("cleanup.before_unpublished_commit", context.source)
 
     with_tries(context.pipeline.swap, "taking a table out of the publication", attempt)
 
@@ -168,6 +172,7 @@ def release_leaf(context: Context, leaf: int) -> None:
         with writers_wait(), context.source.transaction():
             limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
             change_log.release(context.source, context.name, leaf)
+            failpoint("capture.before_release_commit", context.source)
 
     with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt)
 
@@ -175,6 +180,7 @@ def release_leaf(context: Context, leaf: int) -> None:
 def drop_schema_if_empty(conn: Session, schema: str) -> None:
     row = conn.execute(_Q["schema_objects"], [schema]).fetchone()
     if row and row[0] == 0:
+        failpoint("forget.before_schema", conn)
         conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(schema)))
 
 
@@ -186,6 +192,9 @@ def forget_capture(source: Session, pipeline: str) -> None:
     slot_log.stop_slot(source, pipeline)
     with source.transaction():
         left, fenced = change_log.forget_pipeline(source, pipeline)
+        failpoint("forget.before_name_commit", source)
     if left == 0:
+        failpoint("forget.before_core_down", source)
         migrations.revert(source, "core", to=change_log.FENCE_VERSION if fenced else 0)
+        failpoint("forget.before_injector_down", source)
         migrations.revert(source, "injector")

@@ -54,7 +54,7 @@ def replace_pending(
     if before == now:
         return 0
     first = context.journal.dump_events.next_seq(run_no)
-    with context.fenced(), context.target.cursor() as cursor:
+    with context.fenced("waiting.before_statements_commit"), context.target.cursor() as cursor:
         for row in waiting:
             context.journal.dump_events.set_status(row.id, "skipped", REPLACED)
         cursor.executemany(
@@ -84,7 +84,7 @@ def _unless_there(context: Context, step: DumpStep, built: Collection[str]) -> D
         return step
     same = step.event.statement in built or there == definition_on_server(context.source, "index", index)
     if not same and not _of_constraint(context.target, name):
-        with context.fenced():
+        with context.fenced("waiting.before_drop_commit"):
             context.target.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(*name)))
         return step
     return replace(step, status="skipped", note="the copy has it already")

@@ -194,9 +194,10 @@ class Context:
         return Border(Control(self.target, self.name), self.lease.token, throttle, self.say)
 
     @contextmanager
-    def fenced(self, table: TableRow | None = None) -> Iterator[None]:
-        """A transaction on the target that commits only while this run's token is valid."""
-        with lease.fenced(self.target, self.fence(table)):
+    def fenced(self, before_commit: str, table: TableRow | None = None) -> Iterator[None]:
+        """A transaction on the target that commits only while this run's token is valid; `before_commit` is the name of
+        the failpoint right before that."""
+        with lease.fenced(self.target, self.fence(table), before_commit):
             yield
 
     def fence(self, table: TableRow | None = None) -> Fence:
@@ -204,8 +205,8 @@ class Context:
 
     def check_fence(self) -> None:
         """For work on the source across databases, where the journal cannot be in the same transaction."""
-        with lease.fenced(self.target, self.lease.fence):
-            pass
+        with self.target.transaction():
+            lease.check(self.target, self.lease.fence)
 
     def row(self) -> PipelineRow:
         return self.journal.row()
@@ -269,7 +270,7 @@ class Context:
         """Records why tables cannot go on; their log rows and chunks stay as they are, so nothing is lost by it."""
         by_id = {t.id: t for t in self.journal.tables.of(self.journal.run)}
         found = {i: [verdict.stopped(finding) for finding in findings] for i, findings in stopped.items()}
-        with self.fenced():
+        with self.fenced("settle.before_block_commit"):
             self.journal.schema.record_many(
                 {(by_id[i].schema, by_id[i].name): ("mismatch", f, None, (None, None)) for i, f in found.items()}
             )

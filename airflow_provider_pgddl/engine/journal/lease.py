@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from airflow_provider_pgddl.engine.errors import Fenced, LockHeld
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.server.connect import Session, application_name, connect
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -45,11 +46,13 @@ def check(conn: Session, fence: Fence) -> None:
 
 
 @contextmanager
-def fenced(conn: Session, fence: Fence) -> Iterator[None]:
-    """A transaction on the journal's database that commits only while the token is valid."""
+def fenced(conn: Session, fence: Fence, before_commit: str) -> Iterator[None]:
+    """A transaction on the journal's database that commits only while the token is valid; `before_commit` is the name
+    of the failpoint right before that."""
     with conn.transaction():
         yield
         check(conn, fence)
+        failpoint(before_commit, conn)
 
 
 class Lease:
@@ -92,6 +95,7 @@ class Lease:
 
     def take(self) -> int:
         """A new token: from here on nothing that an older one started can commit. Needs the journal to exist."""
+        failpoint("stage.before_token", self.conn)
         args = {"pipeline": self.pipeline, "holder": self._holder, "scopes": list(self.tables or ())}
         row = self.conn.execute(_Q["take_all" if self.tables is None else "take_tables"], args).fetchone()
         assert row is not None

@@ -16,6 +16,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.sql import queries
 
 SETS = ("core", "injector", "journal")
@@ -87,6 +88,7 @@ def apply(conn: Connection[Any], set_name: str) -> list[int]:
             if m.version in now["pending"]:
                 conn.execute(m.up)
                 conn.execute(q["record"], [m.set_name, m.version, m.name, m.checksum, m.down])
+        failpoint("migrations.before_up_commit", conn)
     return list(now["pending"])
 
 
@@ -121,3 +123,4 @@ def revert(conn: Connection[Any], set_name: str, *, to: int = 0) -> None:
         if left and left[0] == 0:
             conn.execute(q["drop_ledger"])
             conn.execute(q["drop_schema_if_empty"])
+        failpoint("migrations.before_down_commit", conn)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
+from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.parallel import executors
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
@@ -75,6 +76,7 @@ def spread(
     for as long as `settings` say. NotNeeded where it is not `needed` any more before there is one.
     """
     context = _context(app, workers, settings)
+    context.environment[failpoints.VARIABLE] = os.environ.get(failpoints.VARIABLE, "")  # to workers, wherever they are
     watch = _Watch(context, begin_within, settings, needed)
     try:
         with watch:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.pipeline.endpoint import VARIABLE
 
@@ -75,6 +76,8 @@ def write(file: Path, conf: Conf, behind: Path | None = None) -> None:
 
 def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
     """UsageError for a master or settings with which a stage would not run, or would show its passwords."""
+    if any(failpoints.VARIABLE in key for key in conf):
+        raise UsageError(f"{failpoints.VARIABLE} is for tests, and no setting turns failpoints on", todo="take it out")
     if master.startswith("sc://") or conf.get("spark.remote") or conf.get("spark.api.mode") == "connect":
         raise UsageError(
             f"{master if master.startswith('sc://') else 'spark.remote'} is Spark Connect, which has no RDDs to spread "

@@ -19,6 +19,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -243,6 +244,7 @@ class _Worker:
             rows_of = _rows_of(table, leaf, first, end, *place)
             others = () if self._work.in_place else (self._target,)
             began = time.monotonic()
+            failpoint("backfill.before_chunk", self._target)
             try:
                 with Watch(self._source, self._watcher, *others, limit=LONGEST if end - first > 1 else None) as watch:
                     rows, size, snapshot = self._copy(table, leaf_oid, leaf, filenode, rows_of)
@@ -259,6 +261,7 @@ class _Worker:
             self._target.execute(_Q["chunk_done"], [rows, snapshot, chunk_id])
             count_partial(self._target, self._work.pipeline, table.plan, rows)
             lease.check(self._target, table.fence)
+            failpoint("backfill.before_chunk_commit", self._target)
         if end > first:
             self._pace[leaf_oid] = (time.monotonic() - began) / (end - first)
         self._chunks += 1
@@ -288,7 +291,7 @@ class _Worker:
             count_refusal(self._target, self._work.pipeline, table.plan, error)
             return
         try:
-            with lease.fenced(self._target, table.fence):
+            with lease.fenced(self._target, table.fence, "backfill.before_split_commit"):
                 partition_cells.make(self._target, table.plan, cells)
         except StageFailed as failed:
             self._stopped[table.id] = [failed.what]

@@ -124,7 +124,10 @@ def fill_tables(
         if limit <= 0:
             break
         try:
-            with source.transaction(), lease.fenced(target, fence) if fence else target.transaction():
+            with (
+                source.transaction(),
+                lease.fenced(target, fence, "replay.before_fill_commit") if fence else target.transaction(),
+            ):
                 if fence and hold_copies(target, {table_id: plan}):
                     refused[table_id] = [COPY_ALTERED]
                     continue

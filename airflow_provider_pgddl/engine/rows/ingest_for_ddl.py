@@ -8,6 +8,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -75,6 +76,7 @@ def clear_whole(replica: Replica, tables: Sequence[TableRow]) -> None:
             if _keepable(replica.target, [table]):
                 _empty(replica, table)
             lease.check(replica.target, replica.fence)
+            failpoint("ddl.before_whole_room_commit", replica.target)
 
 
 def _emptied_where_captured_anew(replica: Replica, tables: Sequence[TableRow]) -> list[TableRow]:
@@ -109,6 +111,7 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
                     delete_from_copy(replica.target, table, staging, behind=table.id in behind)
                     replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)
+        failpoint("ddl.before_block_room_commit", replica.target)
 
 
 def _clear_across(replica: Replica, tables: Sequence[TableRow], take: int | None) -> int:
@@ -139,6 +142,7 @@ def _clear_across(replica: Replica, tables: Sequence[TableRow], take: int | None
         done.pending = done.keys + done.left
         done.number = note_window(journal, replica, done, acknowledged, False)
         lease.check(target, replica.fence)
+        failpoint("ddl.before_room_commit", target)
     if not logs.on_target:
         logs.forget(changed)
     change_log.acknowledge(source, replica.pipeline, done.number)

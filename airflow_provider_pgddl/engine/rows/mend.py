@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.errors import GaveWay, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
@@ -63,6 +64,7 @@ def take_out(
         record()
         if not replica.in_place:
             lease.check(target, replica.fence)
+            failpoint("verify.before_mend_commit", target)
     return keys
 
 

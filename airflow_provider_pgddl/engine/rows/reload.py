@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
@@ -76,6 +77,7 @@ def reload(
                     logs.forget([table])
                 flush(replica.watcher, insert_lsn(replica.source))
                 lease.check(replica.target, replica.fence)
+                failpoint("settle.before_reload_commit", replica.target)
         if not leaves and not logs.on_target:
             logs.forget([table])
     return keys

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -96,6 +97,7 @@ class Replica:
 
 def logs_of(replica: Replica) -> Logs:
     """As the snapshot of the source's transaction shows them."""
+    failpoint("replay.after_snapshot", replica.source)
     if replica.receive is None:
         return Logs(replica.source)
     shown = catalog.current_snapshot(replica.source)
@@ -125,6 +127,7 @@ def window(
     started = time.monotonic()
     with watched(replica, effort):
         lock_tables(replica, tables, effort.wait)
+        failpoint("replay.after_lock", replica.source)
         if replica.in_place:
             done = _in_place(replica, tables, fill, take, whole)
             if inside:
@@ -149,6 +152,7 @@ def watched(replica: Replica, effort: Effort) -> Iterator[None]:
             watch.check()
             if replica.in_place:
                 lease.check(replica.source, replica.fence)
+            failpoint("replay.before_source_commit", replica.source)
     finally:
         note_waits(watch.waited())
 
@@ -162,6 +166,7 @@ def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0)
         # by drift, and of one that has just been dropped drift says so.
         rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
         live = [(replace(plans[oid], schema=schema, name=name).source, plans[oid]) for oid, schema, name, _, _ in rows]
+        failpoint("replay.before_lock", replica.source)
         try:
             foreign_code.lock(replica.source, live, "reader", wait, fenced=replica.fenced)
         except Busy as busy:
@@ -255,9 +260,12 @@ def _across(
         done.pending = sum(waiting.values()) + waits + done.left
         if logs.on_target:
             logs.forget(changed)
+        failpoint("replay.before_flush", replica.watcher)
         flush(replica.watcher, lsn)
         done.number = note_window(journal, replica, done, acknowledged, whole)
         lease.check(target, replica.fence)
+        failpoint("replay.before_target_commit", target)
+    failpoint("replay.before_acknowledge", source)
     if not logs.on_target:
         logs.forget(changed)
     change_log.acknowledge(source, replica.pipeline, done.number)

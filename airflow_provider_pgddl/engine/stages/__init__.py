@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.commands.control import cancel, pause, resume
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import gate, shown_already
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
@@ -70,7 +71,7 @@ def run(job: Job) -> StageResult:
         number = journal.run
         if job.dry_run:
             return stage.run(context)  # type: ignore[no-any-return]
-        with context.fenced():
+        with context.fenced("stage.before_start_commit"):
             journal.stage_runs.start(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
@@ -78,8 +79,9 @@ def run(job: Job) -> StageResult:
             result: StageResult = stage.run(context)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
-        with context.fenced():
+        with context.fenced("stage.before_result_commit"):
             journal.stage_runs.finish(job.id, number, job.stage, result.to_json())
+    failpoint("stage.after_result_commit")
     return result
 
 
@@ -94,6 +96,7 @@ def _finished(job: Job, held: Lease) -> StageResult | None:
         with held.conn.transaction():  # whoever began this stage looks for its result there
             journal.stage_runs.start(job.id, over.run, job.stage, 0)
             journal.stage_runs.finish(job.id, over.run, job.stage, over.to_json())
+            failpoint("stage.before_nothing_to_do_commit", held.conn)
     return over
 
 

@@ -90,7 +90,7 @@ def _require_snapshot(context: Context) -> None:
 def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     """Chunks of every table that has none yet, in one transaction with the note that they are laid out; as many tables
     as GROUP in each. One that is put in another order is sampled for that, and so locked: it has its own."""
-    with context.fenced():
+    with context.fenced("backfill.before_look_commit"):
         healthy, stopped = stopped_by_drift(context.source, context.journal, tables)
     stop(context, stopped)
     ids = {t.id for t in healthy}
@@ -101,7 +101,7 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
     groups = [[t] for t in fresh if t.plan.order]
     groups += [unordered[first : first + GROUP] for first in range(0, len(unordered), GROUP)]
     for group in groups:
-        with context.fenced():
+        with context.fenced("backfill.before_chunks_commit"):
             described = catalog.describe(context.source, [t.oid for t in group], context.trigger_names)
             for table in group:
                 now = described.get(table.oid)
@@ -238,7 +238,7 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
         context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
 
         def attempt(table: TableRow = table) -> None:
-            with context.fenced(table):
+            with context.fenced("backfill.before_restart_commit", table):
                 empty_again(context.target, table)
                 context.journal.tables.unplan(table.id)
 
@@ -249,7 +249,7 @@ def _mark_finished(context: Context) -> list[TableRow]:
     tables = [t for t in context.healthy(context.tables(), "created") if t.planned]
     left = context.journal.chunks.left([t.id for t in tables])
     done = [t for t in tables if t.id not in left or left[t.id].chunks == 0]
-    with context.fenced():
+    with context.fenced("backfill.before_finished_commit"):
         altered = hold_copies(context.target, {t.id: t.plan for t in done if t.plan.columns.kept})
         done = [t for t in done if t.id not in altered]
         for table in done:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_old_table,
     drop_schema_if_empty,
@@ -56,15 +57,19 @@ def run(context: Context) -> StageResult:
     if change_log.captured_roots(context.source, context.name):  # else a swap with a way back has seen to it
         context.receive()
         refuse_late_changes(context.source, context.logs, context.name, tables)
+    failpoint("cleanup.before_way_back")
     _give_up_way_back(context)
+    failpoint("cleanup.before_capture")
     stop_capture(context, tables)
+    failpoint("cleanup.after_capture")
     if context.in_place:
         _drop_old(context, tables)
-    with context.fenced():
+    with context.fenced("cleanup.before_finished_commit"):
         for table in tables:
             forget_keys(context.target, table)
         context.journal.tables.set_state("cleaned", [t.id for t in tables])
         context.journal.set_finished()
+    failpoint("cleanup.before_forget", context.source)
     forget_capture(context.source, context.name)
     fenced = context.pipeline.swap.fence == "read_only" or any(t.keyless for t in tables)
     if not context.in_place and fenced:
@@ -89,7 +94,7 @@ def _let_go(context: Context) -> StageResult:
     for oid in change_log.captured_roots(context.source, context.name):
         context.check_fence()
         stop_capture_of(context.source, context.pipeline, oid)
-    with context.fenced():
+    with context.fenced("cleanup.before_let_go_commit"):
         for table in tables:
             forget_keys(context.target, table)
         context.journal.tables.set_state("cleaned", [t.id for t in tables])
@@ -101,7 +106,7 @@ def _let_go(context: Context) -> StageResult:
 
 def _give_up_way_back(context: Context) -> None:
     """From here on nothing can be reverted; the log that the new tables have for that goes with their capture."""
-    with context.fenced():
+    with context.fenced("cleanup.before_way_back_commit"):
         for way in context.journal.ways_back.of(context.journal.run):
             drop_pending(context.target, way.row)
             copy_only_columns.drop_kept(context.target, way.row)
@@ -120,7 +125,7 @@ def _finish_ddl_only(context: Context) -> StageResult:
         raise PreflightRefused(
             f"is blocked: {'; '.join(findings)}", table=name, todo="`pgddl ddl list` says what waits; then run it again"
         )
-    with context.fenced():
+    with context.fenced("cleanup.before_ddl_only_commit"):
         context.journal.set_finished()
     forget_capture(context.source, context.name)
     return context.result("done")
@@ -129,7 +134,7 @@ def _finish_ddl_only(context: Context) -> StageResult:
 def _drop_old(context: Context, tables: Sequence[TableRow]) -> None:
     """What was replaced, and the schemas that held it and the copies once they are empty."""
     for table in tables:
-        with context.fenced(table):
+        with context.fenced("cleanup.before_old_table_commit", table):
             drop_old_table(context, table)  # where its capture was gone before
     for schema in {s(t.schema) for t in tables for s in (old_schema, copy_schema)}:
         drop_schema_if_empty(context.target, schema)

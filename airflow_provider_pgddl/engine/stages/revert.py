@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.apply.dependents import Carried
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
 from airflow_provider_pgddl.engine.following.table_capture import refuse_late_changes
@@ -173,7 +174,7 @@ def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
     for table, way in backs:
         silenced = way.silenced
         old = sql.Identifier(old_schema(table.schema), table.name)
-        with context.fenced():
+        with context.fenced("revert.before_silenced_commit"):
             create_pending(conn, way.row)
             copy_only_columns.fit(conn, way.row)
             if silenced is None:
@@ -214,7 +215,7 @@ def _go_back(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures."""
     conn, watch = context.session("source", "revert"), blockers_signalled(context)
     for schema in sorted({copy_schema(t.schema) for t, _ in backs}):
-        with context.fenced():
+        with context.fenced("revert.before_schemas_commit"):
             context.source.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
 
     def attempt() -> dict[str, Any]:
@@ -246,6 +247,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
     with writers_wait(later=True) as from_here, conn.transaction():
         lock_unseen(conn, [(old_schema(t.schema), t.name) for t in tables], context.pipeline.swap.lock_timeout)
         from_here()
+        failpoint("revert.before_lock", conn)
         with watch(conn):
             carried.lock_views(conn)
             lock_all(conn, sorted(wanted), "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
@@ -281,6 +283,8 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
         journal.set_reverted()
         _pass_over_ddl(context, conn)
         lease.check(conn, context.fence())
+        failpoint("revert.before_commit", conn)
+    failpoint("revert.after_commit", conn)
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys)}
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
@@ -55,9 +56,12 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         journal_name = change_log.journal_name(catalog.server(target))
         change_log.refuse_other_journal(source, name, journal_name)
         migrations.apply(target, "journal")
+        failpoint("setup.before_core", source)
         migrations.apply(source, "core")
         if pipeline.capture.identities:
+            failpoint("setup.before_injector", source)
             migrations.apply(source, "injector")
+        failpoint("setup.before_name", source)
         change_log.register_pipeline(source, name, journal_name)
     held.take()
     context = Context(replace(job, pipeline=pipeline), held, stack)
@@ -92,6 +96,7 @@ def run(context: Context) -> StageResult:
     started = _start_capture(context)
     if context.journal.stage_runs.done(context.journal.run, "snapshot"):
         follow_ddl(context, look=True)
+    failpoint("setup.before_older_transactions")
     wait_for_older_transactions(context)
     tables = context.tables()
     state = "done" if started or not context.journal.stage_runs.done(context.journal.run, "setup") else "nothing_to_do"
@@ -103,7 +108,7 @@ def _record_pipeline(context: Context) -> None:
     pipeline, journal = context.pipeline, context.journal
     job, config = "rewrite" if pipeline.in_place else "migrate", pipeline.to_json()
     row = journal.find()
-    with context.fenced():
+    with context.fenced("setup.before_pipeline_commit"):
         if row is None:
             journal.record(job, config, catalog.server(context.source))
         elif row.finished_at is not None:
@@ -148,7 +153,7 @@ def _start_capture(context: Context) -> int:
         if oid in half_made:
             stop_capture_of(context.source, context.pipeline, oid)
         table, log = capture(context, oid)
-        with context.fenced():
+        with context.fenced("setup.before_table_commit"):
             journal.tables.add(run, table, log, first_plan(context.pipeline, table))
         started += 1
         key = ", ".join(table.key.columns) if table.key else ""

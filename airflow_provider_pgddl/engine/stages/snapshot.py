@@ -80,7 +80,7 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     ids |= {(t.schema, t.name): t.id for t in context.tables()}
     run_no = context.journal.run
     first = context.journal.dump_events.next_seq(run_no)
-    with context.fenced(), context.target.cursor() as cursor:
+    with context.fenced("snapshot.before_statements_commit"), context.target.cursor() as cursor:
         context.journal.dump_events.replace_skipped(run_no, [t.id for t in late or ()])
         cursor.executemany(
             queries("journal")["insert_event"],

@@ -22,7 +22,7 @@ def run(context: Context) -> StageResult:
     tables = followed_tables(context)
     verdicts = _verdicts(context, tables)
     if {t.id for t in tables} == {t.id for t in context.journal.tables.of(context.journal.run) if not t.keyless}:
-        with context.fenced():
+        with context.fenced("verify.before_over_commit"):
             context.journal.require_verify(None)
     figures = {"mended": mended} if context.job.mend else {}
     return context.result("done", verdicts, rows=sum(v["rows"] for v in verdicts.values()), differ=0,

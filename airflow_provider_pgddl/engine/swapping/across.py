@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
 )
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
@@ -76,6 +77,7 @@ def run(context: Context) -> dict[str, Any]:
 def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | None) -> dict[str, Any]:
     with guard.trying():
         guard.refuse_changed()
+        failpoint("cut_over.after_schema_look")
         catch_up(context)
         refuse_unready(context)
         tables = context.tables()
@@ -83,7 +85,9 @@ def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | Non
         if way_back is not None:
             way_back.prepare(tables)
         started = time.monotonic()
+        failpoint("cut_over.before_fence", context.source)
         with _fence(context, tables) as held:
+            failpoint("cut_over.behind_fence", context.source)
             windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise NotYet("a table came or went just now")
@@ -95,7 +99,9 @@ def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | Non
                 raise NotYet("the source's schema changed just now")
             if way_back is not None and not way_back.is_ready():
                 raise NotYet("the target's schema changed just now")
+            failpoint("cut_over.before_target", context.target)
             figures = _make_ready(context, tables, held, way_back)
+            failpoint("cut_over.after_commit", context.target)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
@@ -106,7 +112,7 @@ def _make_ready(
     """`held` keeps writers from the tables without a key."""
     run_no = context.journal.run
     keyless = [t for t in tables if t.keyless]
-    with rehearsed(context, context.target, context.fenced()):
+    with rehearsed(context, context.target, context.fenced("cut_over.before_commit")):
         way_back_across.lower_fence_there(context)
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
         sequences = set_exactly(context)
@@ -214,6 +220,7 @@ def _held(context: Context, tables: Sequence[TableRow], mode: LiteralString) -> 
 def _certainly_not_cut_over(context: Context) -> bool:
     """Asked anew: a commit whose answer was lost may have happened, or may still be under way; then it holds the row
     that is waited for here. While nobody can tell, the fence stays up."""
+    failpoint("cut_over.before_look")
     try:
         with context.brief_session("target", "look") as look, look.transaction():
             limit_lock_wait(look, COMMIT_WAIT)
@@ -235,6 +242,7 @@ def lower_fences(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]
             lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
             for schema, table in fenced:
                 change_log.lower_fence(source, name, schema, table)
+            failpoint("cut_over.before_fence_down_commit", source)
 
     with_tries(pipeline.swap, "lowering the fence", attempt)
 
@@ -242,6 +250,7 @@ def lower_fences(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]
 def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
     """All tables in one transaction: no application sees some of them closed and others open."""
     relations = fenced_relations(context.source, tables)
+    failpoint("cut_over.before_fence_lock", context.source)
     with writers_wait(), context.source.transaction():
         lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
         passing = what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
@@ -249,6 +258,7 @@ def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
         for schema, name in relations:
             change_log.raise_fence(context.source, context.name, schema, name)
         context.check_fence()
+        failpoint("cut_over.before_fence_commit", context.source)
 
 
 def fenced_relations(source: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:

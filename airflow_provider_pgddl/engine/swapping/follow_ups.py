@@ -41,7 +41,7 @@ def follow_up(context: Context) -> FollowedUp:
         statement = waiting.statement
 
         def attempt(statement: str = statement, failed: str | None = waiting.failed) -> str | None:
-            with context.fenced():
+            with context.fenced("swap.before_follow_up_commit"):
                 limit_lock_wait(context.target, context.pipeline.swap.lock_timeout)
                 try:
                     with context.target.transaction():

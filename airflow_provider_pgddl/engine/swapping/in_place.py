@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import dropped_columns, retyped_columns
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import partition_by
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
@@ -118,6 +119,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
 
     def try_once() -> dict[str, Any]:
         guard.refuse_changed()
+        failpoint("swap.after_schema_look")
         catch_up(context)
         refuse_unready(context)
         way_back.prepare(context.tables())
@@ -130,7 +132,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
 
 def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
     for schema in sorted({old_schema(t.schema) for t in tables}):
-        with context.fenced():
+        with context.fenced("swap.before_old_schemas_commit"):
             context.target.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
             context.target.execute(
                 sql.SQL("COMMENT ON SCHEMA {} IS {}").format(
@@ -181,9 +183,11 @@ def _exchange(
         lock_unseen(conn, unseen, context.pipeline.swap.lock_timeout)
         from_here()
         with watch(conn):
+            failpoint("swap.before_lock", conn)
             carried.lock_views(conn)
             lock_all(conn, wanted, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
         locked = time.monotonic()
+        failpoint("swap.after_lock", conn)
         refuse_changed()
         drained = drain_all(context, conn, [t for t in tables if not t.keyless])
         copied = copy_all(conn, conn, keyless) if keyless else {}
@@ -211,6 +215,8 @@ def _exchange(
         journal.tables.set_state("swapped", [t.id for t in tables])
         journal.set_cut_over()
         lease.check(conn, context.fence())
+        failpoint("swap.before_commit", conn)
+    failpoint("swap.after_commit", conn)
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "drained": drained, "foreign_keys": len(keys),
             **copied}  # fmt: skip
 

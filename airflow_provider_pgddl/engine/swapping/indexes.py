@@ -40,7 +40,7 @@ def carry_indexes(
     for built in dict.fromkeys(_built(e) for e in [*gone, *added] if e.kind in ("index", "statistics")):
         copy = built and definition_on_server(context.target, built[0], _on_copy(context, built))
         if built and copy and (built not in now or copy != definition_on_server(context.source, *built[:2])):
-            with context.fenced():
+            with context.fenced("swap.before_index_drop_commit"):
                 name = sql.Identifier(*_on_copy(context, built))
                 context.target.execute(sql.SQL("DROP {} {}").format(sql.SQL(built[0].upper()), name))
     missing = {
@@ -66,7 +66,7 @@ def carry_marks(context: Context, added: Sequence[DdlEvent], gone: Sequence[DdlE
         copy = (copy_schema(table[0]), table[1]) if context.in_place else table
         there = _marks(context.target, copy)
         for wanted in _marks(context.source, table) - there if there else ():
-            with context.fenced():
+            with context.fenced("swap.before_mark_commit"):
                 statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*copy), sql.SQL(wanted))
                 alter(context.target, statement.as_string(), context.pipeline.trusted_roles)
 
@@ -105,7 +105,7 @@ def _rename_all(context: Context, wanted: Mapping[Name, str]) -> None:
     if not renames:
         return
     rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
-    with context.fenced():
+    with context.fenced("swap.before_names_commit"):
         for number, (schema, old) in enumerate(renames):
             between = sql.Identifier(_BETWEEN.format(number))
             context.target.execute(rename.format(sql.Identifier(schema, old), between))
@@ -126,7 +126,7 @@ def _rename(context: Context, was: Built, candidates: Sequence[Name]) -> None:
         there = definition_on_server(context.target, "index", _on_copy(context, ("index", name, name[0])))
         if there is None and definition_on_server(context.source, "index", name) == copy:
             rename = sql.SQL("ALTER INDEX {} RENAME TO {}")
-            with context.fenced():
+            with context.fenced("swap.before_rename_commit"):
                 old = sql.Identifier(*_on_copy(context, was))
                 context.target.execute(rename.format(old, sql.Identifier(name[1])))
             return

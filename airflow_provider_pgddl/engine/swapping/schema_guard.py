@@ -117,7 +117,7 @@ class SchemaGuard:
         """What a window would stop a table for is said in a window's words, and recorded like by one."""
         context = self._context
         tables = context.healthy(context.tables())
-        with context.fenced():
+        with context.fenced("swap.before_drift_commit"):
             _, stopped = stopped_by_drift(context.source, context.journal, tables)
         context.block(stopped)
         for table in tables:

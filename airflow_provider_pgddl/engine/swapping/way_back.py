@@ -12,6 +12,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -55,6 +56,7 @@ class WayBack:
                 with context.source.transaction():
                     limit_lock_wait(context.source, context.pipeline.swap.lock_timeout)
                     change_log.stop(context.source, context.name, copy.oid)
+                    failpoint("swap.before_way_back_stop_commit", context.source)
             prepared, _ = change_log.prepare(context.source, context.name, copy.oid)
             self._copies[table.id] = prepared
             self._plans[table.id] = _plan(context.source, table, old, prepared)

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine import preflight
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import take_copies
@@ -81,13 +82,13 @@ class WayBackAcross:
         change_log.register_pipeline(context.target, self.name, journal_name)
         with _held(context, pipeline) as held:
             births = Births(context.source, self.name)
-            with lease.fenced(context.source, held.fence):
+            with lease.fenced(context.source, held.fence, "way_back.before_unborn_commit"):
                 _forget_former_keys(context, births)
                 self._run = births.make_unborn(pipeline.to_json(), catalog.server(context.target), context.name)
             with _opened(context, pipeline, held) as back:
                 _capture(back, names)
                 _adopt(back)
-                with back.fenced():
+                with back.fenced("way_back.before_prepared_commit"):
                     births_there = Births(back.target, self.name)
                     births_there.stages_done(self._run, DONE, held.token, context.name)
                 self._digest = schema_digest(back, back.source)
@@ -147,6 +148,7 @@ def unmake(name: str, old: Session, old_dsn: str, new: Session) -> None:
             for table in journal.tables.of(row.run):
                 forget_keys(old, table)
             Births(old, name).unmake(row.run)
+            failpoint("way_back.before_unmade_commit", old)
         if Births(old, name).find() is None:
             forget_capture(new, name)
 
@@ -192,7 +194,7 @@ def begin(context: Context) -> None:
             f"the swap of pipeline {found.of!r} has not ended its capture yet",
             todo=f"run stage swap of {found.of} again, which does what is left",
         )
-    with context.fenced():
+    with context.fenced("way_back.before_birth_commit"):
         births.be_born(birth)
     context.say(f"born complete by the cut-over of {found.of}: nothing has to be copied")
 
@@ -215,7 +217,7 @@ def end_way_there(context: Context) -> None:
     if of is None or found is None or not found.cut_over or found.finished:
         return
     pipeline = load_pipeline(Journal(context.source, of).row().config)
-    with _held(context, pipeline) as held, lease.fenced(context.source, held.fence):
+    with _held(context, pipeline) as held, lease.fenced(context.source, held.fence, "way_back.before_gone_back_commit"):
         for table in Journal(context.source, of).tables.of(found.run):
             forget_keys(context.source, table)
         Births(context.source, of).end_gone_back()
@@ -323,7 +325,7 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
             note_keyless(back, described[oid])
             continue
         table, log = capture(back, oid)
-        with back.fenced():
+        with back.fenced("way_back.before_table_commit"):
             back.journal.tables.add(back.journal.run, table, log, first_plan(back.pipeline, table))
     wait_for_older_transactions(back)
 
@@ -333,7 +335,7 @@ def _adopt(back: Context) -> None:
     steps = list(steps_across(back, dump_unchanged(back, None)))
     tables = back.tables()
     ids = {(t.schema, t.name): t.id for t in tables}
-    with back.fenced(), back.target.cursor() as cursor:
+    with back.fenced("way_back.before_statements_commit"), back.target.cursor() as cursor:
         cursor.executemany(
             queries("journal")["insert_event"],
             [
@@ -358,5 +360,5 @@ def _adopt(back: Context) -> None:
             table=name,
             todo="make both sides alike, or leave swap.way_back out",
         )
-    with back.fenced():
+    with back.fenced("way_back.before_indexed_commit"):
         back.journal.tables.set_state("indexed", [t.id for t in tables])

@@ -11,6 +11,10 @@ with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}
     PgddlSetupOperator(task_id="no_source_connection", pipeline=NOBODY | {"source": {"conn_id": "nowhere"}})
     PgddlSetupOperator(task_id="not_postgres", pipeline=NOBODY | {"source": {"conn_id": "spark_default"}})
     PgddlSetupOperator(task_id="cluster_mode", pipeline=NOBODY, deploy_mode="cluster")
+    PgddlSetupOperator(task_id="failpoints", pipeline=NOBODY, env_vars={"PGDDL_FAILPOINTS": "/tmp"})
+    PgddlSetupOperator(
+        task_id="failpoints_of_workers", pipeline=NOBODY, conf={"spark.executorEnv.PGDDL_FAILPOINTS": "/tmp"}
+    )
     PgddlSetupOperator(task_id="no_file", pipeline="none.yaml")
     PgddlSetupOperator(task_id="bad_file", pipeline="bad.yaml")
     PgddlSetupOperator(task_id="literal_password", pipeline="literal_password.yaml")
