@@ -706,9 +706,10 @@ def test_a_build_waits_for_old_transactions_up_to_an_end(target: Target) -> None
 KILLED = """
 import sys
 from airflow_provider_pgddl.engine.server.connect import connect
-from airflow_provider_pgddl.engine.apply.dump_events import apply_captured
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
-from airflow_provider_pgddl.engine.journal.pipelines import EventRow, Journal
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 dsn, event = sys.argv[1], int(sys.argv[2])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow_provider_pgddl.engine.parallel.settings import Settings
-
+from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.parallel.spark import spread
 from tests.spark import work
 
