@@ -69,10 +69,17 @@ def has_token(connection: Any) -> bool:
 
 def _token(connection: Any) -> tuple[str, str, int]:
     """Login, password and port by that hook."""
+    from airflow.exceptions import AirflowOptionalProviderFeatureException
     from airflow.providers.postgres.hooks.postgres import PostgresHook
 
     try:
         return PostgresHook(connection=connection).get_iam_token(connection)  # type: ignore[no-any-return]
+    except AirflowOptionalProviderFeatureException:
+        raise UsageError(
+            f"connection {connection.conn_id}: its extra asks for a cloud's token, and that provider is missing",
+            todo="pip install apache-airflow-providers-amazon (for iam), apache-airflow-providers-microsoft-azure (for "
+            "azure_conn_id)",
+        ) from None
     except Exception as error:  # noqa: BLE001 - the clouds' errors have no class in common
         # Its text may repeat what was asked for.
         raise Retry(

@@ -205,6 +205,7 @@ CASES: dict[str, list[Case]] = {
 BY_A_PERSON = {
     "version": "another server",
     "standby": "another server",
+    "executors": "what a cluster's workers have installed, reach and go by: tests/spark/test_cluster_executors.py",
     "pooler": "another way to the server",
     "pg_dump": "something is installed on this machine",
     "dump": "a statement that is not understood, or rights that pg_dump lacks: told by what pg_dump says",

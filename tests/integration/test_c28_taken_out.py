@@ -15,14 +15,14 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
-from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
+from airflow_provider_pgddl.engine.rights import alter_as_owner, as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.server.giving_way import lock_briefly
 from tests.conftest import Database
 from tests.integration.sessions import do
-from tests.integration.test_c28_wall import as_owner
+from tests.integration.test_c28_wall import as_owner as run_as_owner
 
 Attempt = Callable[[str, Session], bool | None]
 Out = Callable[[pytest.MonkeyPatch, Session], None]
@@ -86,7 +86,7 @@ def plan(conn: Session, schema: str = "m", name: str = "t", copy: str = "") -> P
 def if_not_kept_out(dsn: str, *statements: str) -> None:
     """By the owner, if no lock of ours is in the way."""
     with suppress(psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
-        as_owner(dsn, "SET statement_timeout = '300ms'", *statements)
+        run_as_owner(dsn, "SET statement_timeout = '300ms'", *statements)
 
 
 def read(conn: Session, known: Plan, role: str) -> None:
@@ -106,7 +106,7 @@ def read_while(*statements: str, name: str = "t", before: tuple[str, ...] = ()) 
     """What the owner brings between our look and our reading."""
 
     def attempt(dsn: str, conn: Session) -> None:
-        as_owner(dsn, *before)
+        run_as_owner(dsn, *before)
         known = plan(conn, name=name)
         with conn.transaction():
             foreign_code.lock(conn, [(known.source, known)], "reader")
@@ -151,7 +151,7 @@ def no_partitions(patch: pytest.MonkeyPatch, _: Session) -> None:
 
 def moved_schema(dsn: str, conn: Session) -> Plan:
     conn.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO c28_owner").format(sql.Identifier(conn.info.dbname)))
-    as_owner(dsn, "CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY)")
+    run_as_owner(dsn, "CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY)")
     return plan(conn, "s")
 
 
@@ -174,7 +174,7 @@ def another_table_is_read(dsn: str, conn: Session) -> None:
     known = moved_schema(dsn, conn)
     with conn.transaction():
         foreign_code.lock(conn, [(known.source, known)], "reader")
-        as_owner(dsn, *ANOTHER)
+        run_as_owner(dsn, *ANOTHER)
         role = foreign_code.reader_of(conn, known)
         if_not_kept_out(dsn, LATE)
         read(conn, known, role)
@@ -184,7 +184,7 @@ def another_table_is_written(dsn: str, conn: Session) -> None:
     known = moved_schema(dsn, conn)
     with conn.transaction():
         foreign_code.lock(conn, [(known.copy, known)], "writer")
-        as_owner(dsn, *ANOTHER)
+        run_as_owner(dsn, *ANOTHER)
         behind, stops = foreign_code.code_of_copies(conn, {1: known})
         assert (behind, stops) == (set(), {})
         if_not_kept_out(dsn, LATE)
@@ -234,11 +234,11 @@ def writing(*made: str, statement: str = "INSERT INTO pgddl_copy_m.t VALUES (1, 
     """To a copy that is hers."""
 
     def attempt(dsn: str, conn: Session) -> None:
-        as_owner(
+        run_as_owner(
             dsn, "CREATE TABLE pgddl_copy_m.t (id int PRIMARY KEY, a int)", "INSERT INTO pgddl_copy_m.t VALUES (7)"
         )
         known = plan(conn, copy="pgddl_copy_m")
-        as_owner(dsn, *made)
+        run_as_owner(dsn, *made)
         with conn.transaction():
             written(conn, known, statement)
 
@@ -263,7 +263,7 @@ def empty(query: str, columns: str) -> Out:
 
 def another_owner(dsn: str, conn: Session) -> None:
     """It was ours when the stage began."""
-    as_owner(dsn, INDEX)
+    run_as_owner(dsn, INDEX)
     known = replace(plan(conn), keepers=Keepers())
     with conn.transaction():
         foreign_code.lock(conn, [(known.source, known)], "reader")
@@ -272,7 +272,7 @@ def another_owner(dsn: str, conn: Session) -> None:
 
 
 def of_a_third(dsn: str, conn: Session) -> None:
-    as_owner(dsn, "ALTER TABLE m.t ADD CHECK (n.f(a) IS NOT NULL)")
+    run_as_owner(dsn, "ALTER TABLE m.t ADD CHECK (n.f(a) IS NOT NULL)")
     with conn.transaction():
         written(conn, plan(conn), "INSERT INTO m.t VALUES (99, 1)")
 
@@ -282,13 +282,13 @@ CALLS = """ALTER TABLE m.t ADD CHECK (pg_catalog.ts_rewrite('a', $$
 
 
 def calling_the_server(dsn: str, conn: Session) -> None:
-    as_owner(dsn, CALLS)
+    run_as_owner(dsn, CALLS)
     with conn.transaction():
         written(conn, plan(conn), "INSERT INTO m.t VALUES (99, 1)")
 
 
 def a_cast_comes(dsn: str, conn: Session) -> None:
-    as_owner(
+    run_as_owner(
         dsn,
         "CREATE TYPE m.mood AS ENUM ('v')",
         "CREATE TABLE m.e (id int PRIMARY KEY, v m.mood)",
@@ -300,12 +300,12 @@ def a_cast_comes(dsn: str, conn: Session) -> None:
     with conn.transaction():
         foreign_code.lock(conn, [(known.source, known)], "reader")
         role = foreign_code.reader_of(conn, known)
-        as_owner(dsn, "CREATE CAST (m.mood AS text) WITH FUNCTION m.told(m.mood)")
+        run_as_owner(dsn, "CREATE CAST (m.mood AS text) WITH FUNCTION m.told(m.mood)")
         as_owner.fetch(conn, role, sql.SQL("SELECT CAST(v AS text) FROM m.e"), ["text"])
 
 
 def checks_of_partitions(dsn: str, conn: Session) -> None:
-    as_owner(
+    run_as_owner(
         dsn,
         "CREATE TABLE m.p (id int PRIMARY KEY, CHECK (id > 0 OR m.f(1) > 0)) PARTITION BY RANGE (id)",
         "CREATE TABLE m.p1 PARTITION OF m.p FOR VALUES FROM (0) TO (9)",
@@ -341,7 +341,7 @@ def a_lock_timeout(dsn: str, conn: Session) -> bool:
 
 
 def prepared(dsn: str, conn: Session) -> None:
-    as_owner(
+    run_as_owner(
         dsn,
         """CREATE FUNCTION m.prepares() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
         DEALLOCATE ALL;
@@ -392,7 +392,7 @@ def past_triggers(dsn: str, conn: Session) -> bool:
 
 def altered(statement: str, *made: str, then: str = "") -> Attempt:
     def attempt(dsn: str, conn: Session) -> None:
-        as_owner(dsn, *made)
+        run_as_owner(dsn, *made)
         do(dsn, "CREATE TABLE public.ours (id int PRIMARY KEY)", "INSERT INTO public.ours VALUES (1)")
         with conn.transaction():
             alter(conn, statement, [])
@@ -449,7 +449,7 @@ def more_is_made(dsn: str, conn: Session) -> bool:
 
 
 def given_by_default(dsn: str, conn: Session) -> bool:
-    as_owner(dsn, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO c28_other")
+    run_as_owner(dsn, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO c28_other")
     with conn.transaction():
         alter(conn, "CREATE TABLE fresh.t (id int, g int GENERATED ALWAYS AS (id + m.f(1)) STORED)", [])
     row = conn.execute("SELECT has_table_privilege('c28_other', 'fresh.t', 'SELECT')").fetchone()
