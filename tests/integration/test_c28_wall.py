@@ -25,8 +25,10 @@ from tests.integration.sessions import Underway, do, one, wait_for, waits
 
 ROLES = """
 DO $$ BEGIN
-    IF to_regrole('c28_owner') IS NULL THEN
-        CREATE ROLE c28_owner; CREATE ROLE c28_other; CREATE ROLE c28_pipeline LOGIN PASSWORD '%s' IN ROLE c28_owner;
+    IF to_regrole('c28_owner') IS NULL THEN CREATE ROLE c28_owner; END IF; -- other files have some of them
+    IF to_regrole('c28_other') IS NULL THEN CREATE ROLE c28_other; END IF;
+    IF to_regrole('c28_pipeline') IS NULL THEN
+        CREATE ROLE c28_pipeline LOGIN PASSWORD '%s' IN ROLE c28_owner;
     END IF;
 END $$;
 CREATE SCHEMA m AUTHORIZATION c28_owner;
