@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
 
@@ -663,20 +663,13 @@ def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, tab
     equal(pipeline)
 
 
-def test_a_table_is_renamed_right_before_it_is_locked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_renamed_right_before_it_is_locked(make: Make, at: At) -> None:
     pipeline = make()
     pipeline.run_all(until="replay")
     execute(pipeline.source, "INSERT INTO public.orders VALUES (1000, 'before')")
-    lock, renamed = foreign_code.lock, list[str]()
-
-    def late(*args: Any) -> None:
-        if not renamed:
-            renamed.append("orders")
-            execute(pipeline.source, "ALTER TABLE public.orders RENAME TO orders_then")
-        lock(*args)
-
-    monkeypatch.setattr(foreign_code, "lock", late)
-    assert not pipeline.run("replay").blocked
+    rename = "ALTER TABLE public.orders RENAME TO orders_then"
+    with at("replay.before_lock", once(lambda: execute(pipeline.source, rename))):
+        assert not pipeline.run("replay").blocked
     all_through(pipeline, after="schema_sync")
 
 
