@@ -129,6 +129,8 @@ def _reset_tables(
         raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
     standing = [] if pipeline.in_place else _standing_on(journal, row.run, tables)
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
+    if pipeline.follow.finish:
+        journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
     _take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:

@@ -40,6 +40,10 @@ class Finishes(JournalSection):
         rows = [[self.pipeline, run, number, Jsonb(event)] for number, event in enumerate(events)]
         self._write_many("insert_finished", rows)
 
+    def look_again(self, run: int) -> None:
+        """The next replay compares both sides, though the source's schema is what it was."""
+        self._write("forget_finish_digest", [self.pipeline, run])
+
     def refreshed_since(self, run: int) -> tuple[int, set[Name]]:
         """(last captured event, materialized views that were refreshed since the last time)"""
         found = self._row(_Refreshed, "refreshed_since", {"pipeline": self.pipeline, "run": run})

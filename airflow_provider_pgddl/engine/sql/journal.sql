@@ -401,6 +401,9 @@ SELECT digest, seq FROM pgddl.finishes WHERE pipeline = %s AND run = %s
 INSERT INTO pgddl.finishes (pipeline, run, digest, seq) VALUES (%s, %s, %s, -1)
 ON CONFLICT (pipeline, run) DO UPDATE SET digest = EXCLUDED.digest
 
+-- name: forget_finish_digest
+UPDATE pgddl.finishes SET digest = '' WHERE pipeline = %s AND run = %s
+
 -- name: finished_events
 SELECT event FROM pgddl.finished WHERE pipeline = %s AND run = %s ORDER BY number
 
