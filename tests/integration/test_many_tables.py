@@ -209,9 +209,9 @@ def test_a_claim_passes_over_no_chunk_that_is_done(source_dsn: str, target_dsn: 
     execute(target_dsn, MANY_CHUNKS)
     execute(target_dsn, "ANALYZE pgddl.chunks")
     with psycopg.connect(target_dsn) as conn:
-        ids = [table for (table,) in conn.execute("SELECT id FROM pgddl.tables")]
+        (tables,) = [f"{{[{table},{table}]}}" for (table,) in conn.execute("SELECT id FROM pgddl.tables")]
         claim = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queries("journal")["claim_chunk"]
         for _ in range(2):  # the first one marks what the update has left in the index
-            ((plan,),) = conn.execute(claim.encode(), ["{" + ",".join(map(str, ids)) + "}", []]).fetchall()
+            ((plan,),) = conn.execute(claim.encode(), [tables, []]).fetchall()
     assert plan[0]["Plan"]["Actual Rows"] == 1
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 100
