@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any, Self
 
 import psycopg
 import pytest
@@ -114,9 +115,14 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_tables(
 ) -> None:
     def queries_for(tables: int, findings: list[SchemaFinding]) -> int:
         sent: list[object] = []
-        execute = journal.conn.execute
+
+        class Counted(psycopg.Cursor[Any]):
+            def execute(self, *args: Any, **options: Any) -> Self:
+                sent.append(args)
+                return super().execute(*args, **options)
+
         with monkeypatch.context() as patched:
-            patched.setattr(journal.conn, "execute", lambda *args: sent.append(args) or execute(*args))
+            patched.setattr(journal.conn, "cursor_factory", Counted)
             journal.record_many({("public", f"t{n}"): ("mismatch", findings, None, ("a", "b")) for n in range(tables)})
         return len(sent)
 

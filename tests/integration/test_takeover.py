@@ -13,7 +13,8 @@ from airflow_provider_pgddl.demo import compare
 from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.job import takeover
 from airflow_provider_pgddl.engine.parallel import spark
-from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.failpoints import At
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 
 # Each of the large ones is beyond what schema_sync takes for small.
 TABLES = """
@@ -78,13 +79,15 @@ def test_what_is_soon_done_is_done_without_spark(move: Lifecycle, monkeypatch: p
 
 
 @pytest.mark.usefixtures("at_once")
-def test_spark_goes_on_from_where_the_threads_end(move: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_goes_on_from_where_the_threads_end(move: Lifecycle, monkeypatch: pytest.MonkeyPatch, at: At) -> None:
     played = Played(monkeypatch, lambda _: time.sleep(0.1))
     move.run("backfill")
     assert played.begun == ["backfill"] and played.parts == {"copy_chunks": 2}
     assert move.journal(ALL_DONE) == [(0, 30_000)]
     execute(move.source, "UPDATE public.t1 SET n = n - 10000; DELETE FROM public.t2 WHERE id % 2 = 0")
-    move.run("schema_sync")
+    # The threads' first indexes are not done before it begins, however fast they are.
+    with at("schema_sync.before_analyze", lambda _: wait_until(lambda: "schema_sync" in played.begun)):
+        move.run("schema_sync")
     execute(move.source, "UPDATE public.t3 SET n = n - 10000")
     move.run_all(after="schema_sync")
     assert {"backfill", "schema_sync", "replay"} <= {*played.begun}
