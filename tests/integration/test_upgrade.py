@@ -26,7 +26,9 @@ Make = Callable[..., Lifecycle]
 UNDER_LOCK = 9  # of core: replaces what version 5 takes tables out of publications with
 CLIENT_SETTINGS = 10  # of core: replaces what versions 2 and 9 leave in settings for each other
 HOLD = 11  # of core: DDL can be kept from starting while a dump is taken
-SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD]
+WAY_BACK = 13  # of core: what comes back passes a fence
+GRANTED = 14  # of core: a pipeline's role need not own it
+SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED]
 CHANGED = {
     UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
     CLIENT_SETTINGS: {
@@ -34,6 +36,8 @@ CHANGED = {
         "outer_context", "emit_command", "follow_log", "follow_publications",
     },
     HOLD: {"hold"},
+    WAY_BACK: {"fence", "pass_fences", "return_passes"},
+    GRANTED: {"follow_capture", "record_exception"},
 }  # fmt: skip
 KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 
