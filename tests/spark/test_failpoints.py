@@ -29,8 +29,9 @@ def test_a_worker_and_a_driver_die_between_two_commits(
 ) -> None:
     execute(source_dsn, ITEMS)
     move = lifecycle(
-        source_dsn, target_dsn, tables={"include": ["public.items"]}, backfill={"chunk_bytes": "64kB", "workers": 2}
-    )
+        source_dsn, target_dsn, tables={"include": ["public.items"]}, backfill={"chunk_bytes": "64kB", "workers": 2},
+        spark={"begin": "at_once"},
+    )  # fmt: skip
     (tmp_path / "pipeline.yaml").write_text(json.dumps(move.content))
 
     def run(stage: str, failpoint: str) -> subprocess.CompletedProcess[str]:
