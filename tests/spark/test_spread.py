@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -152,6 +153,7 @@ class _Interrupted:
     """A SparkContext that is stopped while it waits, and meets a broken connection on its way out, as PySpark does."""
 
     master = "local[1]"
+    environment: ClassVar[dict[str, str]] = {}
 
     def map(self, _: object) -> _Interrupted:
         return self
