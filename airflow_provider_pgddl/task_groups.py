@@ -42,24 +42,14 @@ def lifecycle(
     The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
-        behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
-        chain(
-            PgddlSetupOperator(task_id="setup", again=again, **before),
-            PgddlSnapshotOperator(task_id="snapshot", **before),
-            PgddlBackfillOperator(task_id="backfill", **before),
-            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
-            PgddlReplayOperator(task_id="replay", **before),
-            _gate(pipeline, gate),
-            # Commits that a failover lost block all tables until they are compared, which is what comes next.
-            PgddlReplayOperator(task_id="catch_up", **before),
-            verify := PgddlVerifyOperator(task_id="verify", **behind),
-            PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
-            # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
-            cleanup := PgddlCleanupOperator(
-                task_id="cleanup", trigger_rule="none_failed_min_one_success", **{**behind, "on_blocked": "skip"}
-            ),
+        verify, swap = _until_swap(pipeline, gate, again, spark)
+        # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
+        cleanup = PgddlCleanupOperator(
+            task_id="cleanup",
+            trigger_rule="none_failed_min_one_success",
+            **{"pipeline": pipeline, "on_blocked": "skip", **spark},
         )
+        swap >> cleanup
         verify >> cleanup
     return group
 
@@ -111,19 +101,7 @@ def reversible(
     that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
     by that pipeline's verify and swap (`go_back`)."""
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
-        behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
-        chain(
-            PgddlSetupOperator(task_id="setup", again=again, **before),
-            PgddlSnapshotOperator(task_id="snapshot", **before),
-            PgddlBackfillOperator(task_id="backfill", **before),
-            PgddlSchemaSyncOperator(task_id="schema_sync", **before),
-            PgddlReplayOperator(task_id="replay", **before),
-            _gate(pipeline, gate),
-            PgddlReplayOperator(task_id="catch_up", **behind),
-            PgddlVerifyOperator(task_id="verify", **behind),
-            PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
-        )
+        _until_swap(pipeline, gate, again, spark)
     return group
 
 
@@ -143,6 +121,30 @@ def go_back(
             PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
         )
     return group
+
+
+def _until_swap(
+    pipeline: str | os.PathLike[str] | Mapping[str, Any],
+    gate: Mapping[str, Any] | None,
+    again: bool | str,
+    spark: Mapping[str, Any],
+) -> tuple[PgddlVerifyOperator, PgddlSwapOperator]:
+    """setup … swap, in the group that is open; returns the last two."""
+    before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
+    behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
+    chain(
+        PgddlSetupOperator(task_id="setup", again=again, **before),
+        PgddlSnapshotOperator(task_id="snapshot", **before),
+        PgddlBackfillOperator(task_id="backfill", **before),
+        PgddlSchemaSyncOperator(task_id="schema_sync", **before),
+        PgddlReplayOperator(task_id="replay", **before),
+        _gate(pipeline, gate),
+        # Commits that a failover lost block all tables until they are compared, which is what comes next.
+        PgddlReplayOperator(task_id="catch_up", **before),
+        verify := PgddlVerifyOperator(task_id="verify", **behind),
+        swap := PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
+    )
+    return verify, swap
 
 
 def _gate(

@@ -320,7 +320,9 @@ def _capture(back: Context, tables: Sequence[Name]) -> None:
         slot_log.start_slot(back.source, back.target, back.name, failover)
     oids = catalog.oids_of(back.source, tables)
     described = catalog.describe(back.source, oids.values())
-    for oid in oids.values():
+    for (schema, name), oid in oids.items():
+        if oid not in described:
+            raise Retry("was dropped just now", table=f"{schema}.{name}", todo="run stage swap again")
         if described[oid].key is None:
             note_keyless(back, described[oid])
             continue
