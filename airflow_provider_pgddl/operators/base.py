@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import psutil
 import psycopg
@@ -22,7 +22,7 @@ from airflow_provider_pgddl.connections import handed_out, in_environment, looku
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
-from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
+from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Watched
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.launch import driver
@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, c
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.retrying import fail, give_up, policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,9 +50,13 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
     _submit_sp: subprocess.Popen[str] | None
     _env: dict[str, Any] | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.private_env: dict[str, str] = {}
-        super().__init__(*args, **kwargs)
+    private_env: dict[str, str]
+
+    @classmethod
+    def of(cls, hook: SparkSubmitHook) -> PrivateEnvHook:
+        """The same hook, which nobody else has yet, with an environment of its own."""
+        hook.__class__, hook.private_env = cls, {}
+        return cast("PrivateEnvHook", hook)
 
     @property
     def master(self) -> str:
@@ -92,7 +97,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     Everything else is SparkSubmitOperator's. The result is a small dict: stage, pipeline, run, state (`done` or
     `nothing_to_do`), tables (how many), figures, and blocked: the tables that this stage had to leave out, each with
-    the reason. A failure that a retry may cure raises AirflowException, a final one AirflowFailException.
+    the reason. A failure that a retry may cure raises AirflowException, a final one AirflowFailException. From Airflow
+    3.3 on the first retry of what passes within seconds, such as somebody's lock, comes after five of them, and every
+    other after `retry_delay`; the task's log and record say why. A `retry_policy` of your own wins.
     """
 
     stage: ClassVar[str]
@@ -119,6 +126,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         retry_delay: timedelta | float = timedelta(seconds=15),
         retry_exponential_backoff: float = 2.0,
         max_retry_delay: timedelta | float = timedelta(minutes=10),
+        retry_policy: Any = None,
         **kwargs: Any,
     ) -> None:
         refuse_literal_secrets(pipeline)  # before Airflow keeps it
@@ -133,6 +141,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
             max_retry_delay=max_retry_delay,
+            **policy(retry_policy),
             **kwargs,
         )
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
@@ -163,9 +172,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                 )
                 return small(quiet.to_json())
         except psycopg.Error as error:
-            self._give_up(from_postgres(error, doing="looking at the journal"))
+            give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
-            self._give_up(error)
+            give_up(error)
         with job_folder() as folder:
             result_path = folder / "result.json"
             master = self._bare_hook().master
@@ -181,7 +190,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             # Killed, or it never came to run: what spark-submit said last is all there is.
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
-            self._fail(outcome)
+            fail(f"{self.stage}: {outcome.explain()}", outcome.cause, retryable=outcome.retryable)
         result = self._result(job, pipeline)
         if result["blocked"] and self.on_blocked != "go_on":
             context["ti"].xcom_push("return_value", result)
@@ -242,38 +251,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._private_env = dict(private)
 
     def _bare_hook(self) -> PrivateEnvHook:
-        return PrivateEnvHook(
-            conf=self.conf,
-            conn_id=self._conn_id,
-            files=self.files,
-            py_files=self.py_files,
-            archives=self._archives,
-            driver_class_path=self.driver_class_path,
-            jars=self.jars,
-            java_class=self._java_class,
-            packages=self.packages,
-            exclude_packages=self.exclude_packages,
-            repositories=self._repositories,
-            total_executor_cores=self._total_executor_cores,
-            executor_cores=self._executor_cores,
-            executor_memory=self._executor_memory,
-            driver_memory=self._driver_memory,
-            keytab=self.keytab,
-            principal=self.principal,
-            proxy_user=self.proxy_user,
-            name=self.name,
-            num_executors=self._num_executors,
-            status_poll_interval=self._status_poll_interval,
-            application_args=self.application_args,
-            env_vars=self.env_vars,
-            verbose=self._verbose,
-            spark_binary=self._spark_binary,
-            properties_file=self.properties_file,
-            yarn_queue=self._yarn_queue,
-            deploy_mode=self._deploy_mode,
-            use_krb5ccache=self._use_krb5ccache,
-            post_submit_commands=self.post_submit_commands,
-        )
+        """The Spark provider's, with whatever options this version of it knows."""
+        return PrivateEnvHook.of(super()._get_hook())
 
     def _launch_env(self, hook: PrivateEnvHook) -> dict[str, str]:
         """What spark-submit is started with, but for the secrets."""
@@ -287,13 +266,15 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         hook._py_files = ",".join(filter(None, [own, spark.carried(hook.master, self._folder)])) or None
         env = self._launch_env(hook) | self._private_env
         hook.private_env = {key: value for key, value in env.items() if os.environ.get(key) != value}
-        told = self.properties_file is not None or any("JavaOptions" in key for key in self._given)
+        # With what the Spark provider has put in since, such as the lineage of a parent.
+        given = {**{key: str(value) for key, value in hook._conf.items()}, **self._given}
+        told = self.properties_file is not None or any("JavaOptions" in key for key in given)
         self._archive = class_archive(env, self._folder, hook.binary, told=told) if local else None
-        if self._given:  # in a file that only we can read: a command line shows in `ps`
-            spark_settings.write(self._folder / "spark.conf", self._given, self._behind)
+        if given:  # in a file that only we can read: a command line shows in `ps`
+            spark_settings.write(self._folder / "spark.conf", given, self._behind)
             hook._properties_file = str(self._folder / "spark.conf")
         base = spark.base_conf(hook.master, env, self._archive)
-        hook._conf = {key: value for key, value in base.items() if key not in self._around}
+        hook._conf = {key: value for key, value in base.items() if key not in {**self._around, **given}}
         return hook
 
     def _submit(self, context: Context) -> AirflowException | None:
@@ -332,15 +313,6 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         for process in [*alive, jvm]:
             _signal(process.kill)
 
-    def _give_up(self, error: PgddlError) -> NoReturn:
-        # `from None`: the message says it all, and a chained trace may show values.
-        kind = AirflowException if error.retryable else AirflowFailException
-        raise kind(str(error)) from None
-
-    def _fail(self, outcome: Outcome) -> NoReturn:
-        kind = AirflowException if outcome.retryable else AirflowFailException
-        raise kind(f"{self.stage}: {outcome.explain()}") from None
-
     def _result(self, job: Job, pipeline: Pipeline) -> dict[str, Any]:
         try:
             found = secrets(pipeline, lookup_in_task, os.environ)  # a stage may have outlived what it began with
@@ -349,7 +321,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             ) as conn:
                 recorded = stage_runs.stage_result(conn, job.id)
         except PgddlError as error:
-            self._give_up(error)
+            give_up(error)
         if recorded is None:
             raise AirflowException(f"{self.stage} ended well, but the journal has no result of job {job.id}")
         for entry in recorded.get("blocked", ()):

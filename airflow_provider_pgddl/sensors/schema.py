@@ -28,6 +28,7 @@ from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.notifications import Notify, announce
+from airflow_provider_pgddl.retrying import give_up, policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,10 +73,11 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         notify: Notify | None = None,
         retries: int = 3,
+        retry_policy: Any = None,
         **kwargs: Any,
     ) -> None:
         refuse_literal_secrets(pipeline)  # before Airflow keeps it
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(retries=retries, **policy(retry_policy), **kwargs)
         for option, effect in _REFUSED.items():
             if getattr(self, option):  # also where it came from default_args
                 raise ValueError(f"PgddlSchemaSensor refuses {option}: it {effect}")
@@ -237,9 +239,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (PgddlError, psycopg.Error) as error:
-        failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas")
-        kind = AirflowException if failure.retryable else AirflowFailException
-        raise kind(str(failure)) from None
+        give_up(error if isinstance(error, PgddlError) else from_postgres(error, doing="looking at the schemas"))
 
 
 def _first(report: TableReport) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,7 @@ def said(airflow: Airflow, pg16: Cluster) -> str:
 @pytest.mark.parametrize("task", SAID)
 def test_it_says_what_is_wrong(said: str, airflow: Airflow, task: str) -> None:
     assert airflow.states("bad_inputs")[task] == "failed"
-    assert re.search(rf"Airflow(Fail)?Exception: .*{re.escape(SAID[task])}", said), said
+    assert re.search(rf"(AirflowFailException|WorthRetrying): .*{re.escape(SAID[task])}", said), said
 
 
 def test_nothing_is_submitted_before_all_of_that_is_right(said: str) -> None:
@@ -59,6 +61,10 @@ def test_only_what_a_retry_may_cure_is_tried_again(said: str, airflow: Airflow) 
     tries = airflow.tries("bad_inputs")
     assert tries.pop("unreachable") == 2
     assert set(tries.values()) == {1}
+    with closing(sqlite3.connect(f"file:{airflow.home / 'airflow.db'}?mode=ro", uri=True)) as database:
+        reasons = "SELECT task_id, retry_reason FROM task_instance_history WHERE retry_reason IS NOT NULL"
+        ((task, reason),) = database.execute(reasons).fetchall()
+    assert task == "unreachable" and reason.startswith("Unreachable: "), reason
 
 
 def test_no_secret_is_printed(said: str) -> None:

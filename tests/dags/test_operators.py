@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import DAG, Connection
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG, Connection, ExceptionRetryPolicy, RetryAction, RetryDecision
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import conninfo_of
-from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
+from airflow_provider_pgddl.engine.errors import (
+    GaveWay,
+    LockHeld,
+    PgddlError,
+    PipelineFileError,
+    PreflightRefused,
+    Unreachable,
+    UsageError,
+)
 from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
-from airflow_provider_pgddl.operators.base import PgddlOperator, small
+from airflow_provider_pgddl.operators.base import PgddlOperator, PrivateEnvHook, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
     PgddlBackfillOperator,
@@ -24,6 +36,7 @@ from airflow_provider_pgddl.operators.stages import (
     PgddlSetupOperator,
     PgddlVerifyOperator,
 )
+from airflow_provider_pgddl.retrying import give_up
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.task_groups import follow, lifecycle
 from tests.conftest import REPOSITORY
@@ -94,6 +107,56 @@ def test_a_stage_is_tried_again_unless_the_dag_says_otherwise() -> None:
         less = PgddlBackfillOperator(task_id="backfill", pipeline=SHOP)
     assert (task.retries, task.retry_exponential_backoff) == (3, 2.0)
     assert less.retries == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "soon"), [(LockHeld, True), (GaveWay, True), (Unreachable, False), (PreflightRefused, None)]
+)
+def test_what_passes_soon_is_tried_again_soon(cause: type[PgddlError], soon: bool | None) -> None:
+    """Once, and then after the task's own pauses; what retrying does not cure Airflow does not ask about."""
+    with DAG("d"):
+        task, gate = PgddlBackfillOperator(task_id="b", pipeline=SHOP), PgddlSchemaSensor(task_id="g", pipeline=SHOP)
+    with pytest.raises(AirflowException) as caught:
+        give_up(cause("it is as it is", table="shop.orders", todo="wait"))
+    assert isinstance(caught.value, AirflowFailException) is (soon is None)
+    if soon is None:
+        return
+    assert gate.retry_policy is not None
+    tried = {
+        (tries, most): task.retry_policy.evaluate(caught.value, tries, most, {"task": task})
+        for tries, most in ((1, 3), (2, 3), (5, 7))  # the last: cleared after four tries
+    }
+    first = timedelta(seconds=5) if soon else None
+    assert [decision.retry_delay for decision in tried.values()] == [first, None, first]
+    assert {decision.action for decision in tried.values()} == {RetryAction.RETRY}
+    assert {decision.reason for decision in tried.values()} == {f"{cause.__name__}: shop.orders: it is as it is"}
+    other = task.retry_policy.evaluate(AirflowException("spark-submit ended"), 1, 3, {"task": task})
+    assert other == RetryDecision.default()
+
+
+def test_a_retry_policy_of_ones_own_wins() -> None:
+    own = ExceptionRetryPolicy(rules=[])
+    assert PgddlBackfillOperator(task_id="b", pipeline=SHOP, retry_policy=own).retry_policy is own
+    with DAG("d", default_args={"retry_policy": own}):
+        assert PgddlBackfillOperator(task_id="b", pipeline=SHOP).retry_policy is own
+        assert PgddlSchemaSensor(task_id="g", pipeline=SHOP).retry_policy is own
+
+
+def test_no_option_of_the_spark_provider_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the installed version of it takes reaches the hook."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_TEST", '{"conn_type": "spark", "host": "spark://m:7077"}')
+    known = set(inspect.signature(SparkSubmitOperator).parameters) - {"kwargs", "reconnect_on_retry", "durable", "conf"}
+    options: dict[str, Any] = {name: f"told {name}" for name in known if not name.startswith("openlineage")}
+    options |= {"conn_id": "spark_test", "conf": {"spark.a": "b"}, "deploy_mode": "client", "env_vars": {"A": "b"}}
+    options |= {"application_args": ["one"], "use_krb5ccache": False, "post_submit_commands": ["true"]}
+    theirs = SparkSubmitOperator(task_id="t", **options)._get_hook()
+    task = PgddlBackfillOperator(task_id="b", pipeline=SHOP, **options)
+    ours = task._bare_hook()
+    assert type(ours) is PrivateEnvHook
+    assert {**vars(ours), "private_env": None} == {**vars(theirs), "private_env": None}
+    assert {"told track_driver_via_k8s_api", "told yarn_track_via_rm_api", "told yarn_rm_auth"} <= {
+        value for value in vars(ours).values() if isinstance(value, str)
+    }
 
 
 def test_what_can_be_rendered_holds_no_connection_string() -> None:

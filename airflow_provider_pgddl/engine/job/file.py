@@ -242,6 +242,11 @@ class Outcome:
         """Whether starting the same job again may help."""
         return bool(self.error and self.error.get("retryable"))
 
+    @property
+    def cause(self) -> str:
+        """The name of the error's class; "" where there was none."""
+        return str((self.error or {}).get("error", ""))
+
     def explain(self) -> str:
         """The error the way its class prints it."""
         if not self.error:
