@@ -40,6 +40,11 @@ def fail(message: str, cause: str, *, retryable: bool) -> NoReturn:
     raise AirflowFailException(message) from None
 
 
+def is_first_try(try_number: int, max_tries: int, retries: int) -> bool:
+    """Since the task was last cleared."""
+    return try_number == max_tries - retries + 1
+
+
 def policy(given: Any) -> Mapping[str, Any]:
     """The argument `retry_policy` of an operator: the one that it was given, or ours; none before Airflow 3.3."""
     if RetryPolicy is None:
@@ -57,6 +62,6 @@ if RetryPolicy is not None:
                 return RetryDecision.default()
             why = str(exception).partition("\n")[0]
             retries = context["task"].retries if context else max_tries
-            is_first = try_number == max_tries - retries + 1  # since the task was cleared
-            delay = SOON if is_first and exception.cause in PASSES_SOON else None
+            first = is_first_try(try_number, max_tries, retries)
+            delay = SOON if first and exception.cause in PASSES_SOON else None
             return RetryDecision.retry(delay, f"{exception.cause}: {why}")

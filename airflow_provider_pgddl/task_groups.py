@@ -81,10 +81,11 @@ def follow(
             schema_sync := PgddlSchemaSyncOperator(task_id="schema_sync", **before),
         )
         if gate_first:
-            chain(schema_sync, _gate(pipeline, gate), PgddlReplayOperator(task_id="replay", pipeline=pipeline, **spark))
+            live = PgddlReplayOperator(task_id="replay", pipeline=pipeline, target_is_live=True, **spark)
+            chain(schema_sync, _gate(pipeline, gate), live)
         else:
             reports = _gate(pipeline, {"on_mismatch": "report", **(gate or {})})
-            chain(schema_sync, PgddlReplayOperator(task_id="replay", **before), reports)
+            chain(schema_sync, PgddlReplayOperator(task_id="replay", target_is_live=True, **before), reports)
     return group
 
 

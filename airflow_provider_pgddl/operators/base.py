@@ -18,6 +18,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_provider_pgddl import assets
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
@@ -25,13 +26,14 @@ from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Watched
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
-from airflow_provider_pgddl.engine.server.connect import connect
-from airflow_provider_pgddl.retrying import fail, give_up, policy
+from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,8 +105,10 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     """
 
     stage: ClassVar[str]
+    changes_live_tables: bool = False
     left: ClassVar[str] = "{stage} went on without {tables}, which is blocked"
     name: str
+    outlets: list[Any]
     _conn_id: str
     _hook: PrivateEnvHook | None
 
@@ -149,12 +153,21 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         if on_blocked not in ("skip", "fail", "go_on"):
             raise ValueError(f"on_blocked is skip, fail or go_on, not {on_blocked!r}")
         self.on_blocked = on_blocked
+        if self.changes_live_tables and (name := self._pipeline_name()):
+            self.outlets = [*self.outlets, assets.alias(name)]
         self._private_env: dict[str, str] = {}
         self._folder = Path()
         self._given: dict[str, str] = {}
         self._behind: Path | None = None
         self._around: Mapping[str, str] = {}
         self._archive: ClassArchive | None = None
+
+    def _pipeline_name(self) -> str | None:
+        """While the DAG is parsed; None where it cannot be told yet: a run says what is wrong."""
+        try:
+            return load_pipeline(self.pipeline, base=Path(self.dag.folder) if self.has_dag() else None).pipeline
+        except PgddlError:
+            return None
 
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
@@ -191,7 +204,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             fail(f"{self.stage}: {outcome.explain()}", outcome.cause, retryable=outcome.retryable)
-        result = self._result(job, pipeline)
+        result = self._result(job, pipeline, context)
         if result["blocked"] and self.on_blocked != "go_on":
             context["ti"].xcom_push("return_value", result)
             left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
@@ -313,13 +326,14 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         for process in [*alive, jvm]:
             _signal(process.kill)
 
-    def _result(self, job: Job, pipeline: Pipeline) -> dict[str, Any]:
+    def _result(self, job: Job, pipeline: Pipeline, context: Context) -> dict[str, Any]:
         try:
             found = secrets(pipeline, lookup_in_task, os.environ)  # a stage may have outlived what it began with
-            with connect(
-                found.get("target", found["source"]), purpose="result", pipeline=job.pipeline.pipeline
-            ) as conn:
+            target, name = found.get("target", found["source"]), job.pipeline.pipeline
+            with connect(target, purpose="result", pipeline=name) as conn:
                 recorded = stage_runs.stage_result(conn, job.id)
+                if recorded is not None and self.changes_live_tables:
+                    self._tell_assets(conn, job, recorded, target, context)
         except PgddlError as error:
             give_up(error)
         if recorded is None:
@@ -327,6 +341,16 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         for entry in recorded.get("blocked", ()):
             self.log.warning("blocked: %s: %s", entry["table"], entry["reason"])
         return small(recorded)
+
+    def _tell_assets(self, conn: Session, job: Job, recorded: Mapping[str, Any], target: str, context: Context) -> None:
+        """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody."""
+        journal, run, ti = Journal(conn, job.pipeline.pipeline), recorded["run"], context["ti"]
+        names = {table.qualified: (table.schema, table.name) for table in journal.tables.of(run)}
+        changed = journal.stage_runs.untold(run, self.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
+        if changed is None or not is_first_try(ti.try_number, ti.max_tries, self.retries):
+            changed = {table: {} for table in names}
+        found = {names[table]: figures for table, figures in changed.items() if table in names}
+        assets.tell(context, journal.pipeline, target, found, run=run, stage=self.stage)
 
 
 def small(result: Mapping[str, Any]) -> dict[str, Any]:

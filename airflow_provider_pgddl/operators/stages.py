@@ -56,9 +56,17 @@ class PgddlSchemaSyncOperator(PgddlOperator):
 
 
 class PgddlReplayOperator(PgddlOperator):
-    """Replays changes in windows until the lag is small."""
+    """Replays changes in windows until the lag is small.
+
+    :param target_is_live: others read the target while it follows, so each table that a replay has changed is an event
+        of its asset `postgres://host:port/database/schema/table`, with `keys`, how many have changed, and `window`
+    """
 
     stage = "replay"
+
+    def __init__(self, *, target_is_live: bool = False, **kwargs: Any) -> None:
+        self.changes_live_tables = target_is_live
+        super().__init__(**kwargs)
 
 
 class PgddlVerifyOperator(PgddlOperator):
@@ -79,9 +87,11 @@ class PgddlVerifyOperator(PgddlOperator):
 
 
 class PgddlSwapOperator(PgddlOperator):
-    """Puts the copy in the live table's place, or cuts over to the other cluster."""
+    """Puts the copy in the live table's place, or cuts over to the other cluster. Each table is then an event of its
+    asset `postgres://host:port/database/schema/table`."""
 
     stage = "swap"
+    changes_live_tables = True
     left = "{stage} left {tables} to you"
 
 

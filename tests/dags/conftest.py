@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,13 @@ class Airflow:
         """What the tasks of the newest run returned."""
         rows = self._newest("SELECT task_id, value FROM xcom WHERE key = 'return_value'", dag_id)
         return {task_id: json.loads(value) for task_id, value in rows}
+
+    def asset_events(self, dag_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Asset, task and extra of each event that the DAG's tasks have told of."""
+        query = "SELECT a.uri, e.source_task_id, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id"
+        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True)) as database:
+            rows = database.execute(f"{query} WHERE e.source_dag_id = ? ORDER BY e.id", [dag_id]).fetchall()
+        return [(uri, task, json.loads(extra)) for uri, task, extra in rows]
 
     def _newest(self, query: str, dag_id: str) -> list[tuple[str, Any]]:
         clause = " AND " if "WHERE" in query else " WHERE "

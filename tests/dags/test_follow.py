@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo import compare, shop
 from airflow_provider_pgddl.demo.clusters import Cluster
@@ -31,6 +32,13 @@ FOLLOW = ["setup", "snapshot", "backfill", "schema_sync", "replay", "gate"]
 NEW = """
 CREATE TABLE shop.vouchers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, code text UNIQUE);
 INSERT INTO shop.vouchers (code) SELECT 'voucher ' || n FROM generate_series(1, 300) n;
+"""
+CONSUMER = """
+from airflow.sdk import DAG, Asset
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+with DAG("consumer", schedule=[Asset("{asset}")]):
+    EmptyOperator(task_id="consume")
 """
 
 
@@ -71,6 +79,9 @@ class Scheduled:
         logs = [(folder / f"run_id={run_id}").rglob("*.log") for (run_id,) in runs]
         return [sum(log.read_text().count("Spark-Submit cmd") for log in of_run) for of_run in logs]
 
+    def states_of(self, dag_id: str) -> list[str]:
+        return [state for (state,) in self._rows(f"SELECT state FROM dag_run WHERE dag_id = '{dag_id}'")]
+
     def done(self) -> int:
         return sum(state == "success" for _, state, _ in self.runs())
 
@@ -82,7 +93,7 @@ class Scheduled:
 
 
 @contextmanager
-def standalone(airflow: Airflow, home: Path, **env: str) -> Iterator[Scheduled]:
+def standalone(airflow: Airflow, home: Path, dags: Path, **env: str) -> Iterator[Scheduled]:
     shutil.copy(airflow.home / "airflow.db", home / "airflow.db")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -103,7 +114,7 @@ def standalone(airflow: Airflow, home: Path, **env: str) -> Iterator[Scheduled]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(AIRFLOW), "standalone"],
-            env=Airflow(home).environment(EXAMPLES, **settings, **env),
+            env=Airflow(home).environment(dags, **settings, **env),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -124,7 +135,12 @@ def test_each_run_brings_the_shop_up_to_date(airflow: Airflow, shop_databases: t
         "AIRFLOW_CONN_SHOP_PG16": postgres_connection(source),
         "AIRFLOW_CONN_SHOP_PG18": postgres_connection(target),
     }
-    with standalone(airflow, tmp_path, **connections) as scheduled:
+    to = conninfo_to_dict(target)
+    dags = tmp_path / "dags"
+    shutil.copytree(EXAMPLES, dags)
+    asset = f"postgres://{to['host']}:{to['port']}/{to['dbname']}/shop/vouchers"
+    (dags / "consumer.py").write_text(CONSUMER.format(asset=asset))
+    with standalone(airflow, tmp_path, dags, **connections) as scheduled:
         with Writers([source], rate=30) as writers:
             scheduled.wait_for(lambda: scheduled.done() >= 1)
             with psycopg.connect(source) as conn:
@@ -138,6 +154,9 @@ def test_each_run_brings_the_shop_up_to_date(airflow: Airflow, shop_databases: t
         known = len(scheduled.runs())
         scheduled.wait_for(lambda: scheduled.done() > known)
         runs, submitted = scheduled.runs(), scheduled.submitted()
+        scheduled.wait_for(lambda: scheduled.states_of("consumer") == ["success"])
+    told = [extra for uri, _, extra in Airflow(tmp_path).asset_events("follow_shop") if uri == asset]
+    assert [(extra["pipeline"], extra["stage"]) for extra in told] == [("follow_shop", "replay")], "it came once"
     assert submitted[0] >= 5 and submitted[known] == 1, submitted
     finished = [run for run in runs if run[1] == "success"]
     assert len(finished) >= 3

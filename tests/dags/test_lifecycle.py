@@ -91,6 +91,18 @@ def test_the_results_are_small_and_complete(migrated: Move) -> None:
     assert migrated.xcoms["migrate.backfill"]["tables"] > 5
 
 
+def test_the_swap_is_an_event_of_each_table(migrated: Move, airflow: Airflow, shop_databases: tuple[str, str]) -> None:
+    to = psycopg.conninfo.conninfo_to_dict(shop_databases[1])
+    events = airflow.asset_events("migrate_shop")
+    assert {uri for uri, _, _ in events} >= {
+        f"postgres://{to['host']}:{to['port']}/{to['dbname']}/shop/{table}" for table in ("orders", "customers")
+    }
+    assert {task for _, task, _ in events} == {"migrate.swap"}
+    assert all(extra == {"pipeline": "migrate_shop", "run": 1, "stage": "swap", "state": extra["state"]}
+               for _, _, extra in events)  # fmt: skip
+    assert len(events) == migrated.xcoms["migrate.swap"]["tables"]
+
+
 def test_no_secret_is_printed(migrated: Move, shop_databases: tuple[str, str]) -> None:
     for conninfo in shop_databases:
         password = str(psycopg.conninfo.conninfo_to_dict(conninfo)["password"])

@@ -13,7 +13,9 @@ import pytest
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.journal import stage_runs
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway
 
@@ -57,6 +59,43 @@ def test_the_first_run_copies_and_a_quiet_one_has_nothing_to_do(shop: Lifecycle)
     execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id = 3; DELETE FROM shop.savings WHERE id = 4")
     assert one_run(shop) == dict.fromkeys(BEFORE_THE_GATE, "nothing_to_do") | {"replay": "done"}
     assert differences(shop.source, shop.target) == []
+
+
+def test_a_replay_says_which_tables_it_has_changed(shop: Lifecycle) -> None:
+    """And the next one for those before it of which nobody was told."""
+
+    def untold(*, blocked_are_told: bool = False) -> dict[str, int | None] | None:
+        with connect(shop.target, purpose="look", pipeline=shop.name) as conn:
+            journal = Journal(conn, shop.name)
+            (job,) = conn.execute("SELECT job_id FROM pgddl.stage_runs ORDER BY started_at DESC LIMIT 1").fetchone()
+            found = journal.stage_runs.untold(journal.run, "replay", job, blocked_are_told=blocked_are_told)
+            return None if found is None else {table: told.get("keys") for table, told in found.items()}
+
+    one_run(shop)
+    assert untold() == {"shop.checking": None, "shop.savings": None}, "the backfill has brought them"
+    execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id IN (3, 4)")
+    one_run(shop)
+    assert untold() == {"shop.checking": 2}
+    (window,) = {t["window"] for t in shop.results["replay"].tables.values() if "window" in t}
+    assert window in [n for (n,) in shop.journal("SELECT window_no FROM pgddl.windows WHERE keys = 2")]
+    execute(shop.source, "TRUNCATE shop.savings; CREATE TABLE shop.new (id int PRIMARY KEY)")
+    one_run(shop)
+    assert untold() == {"shop.savings": 0, "shop.new": None}
+    one_run(shop)
+    assert untold() == {}
+    execute(shop.source, "DELETE FROM shop.checking WHERE id = 3")
+    one_run(shop)
+    execute(
+        shop.target,
+        """UPDATE pgddl.stage_runs SET result = jsonb_set(result, '{blocked}', '[{"table": "t"}]')
+        WHERE result -> 'tables' -> 'shop.checking' ->> 'keys' = '1'""",
+    )
+    execute(shop.source, "INSERT INTO shop.new VALUES (1)")
+    one_run(shop)
+    assert untold() == {"shop.checking": 1, "shop.new": 1}
+    assert untold(blocked_are_told=True) == {"shop.new": 1}
+    execute(shop.target, "UPDATE pgddl.stage_runs SET result = NULL WHERE result -> 'blocked' <> '[]'")
+    assert untold() is None, "one that was killed has told nobody"
 
 
 # As many runs of one stage as some days of @continuous leave.

@@ -374,3 +374,10 @@ def _row(session: Session, name: str, *args: object) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = session.execute(_Q[name], args or None).fetchone()
     assert row is not None
     return row
+
+
+def type_altered(source: Session, pipeline: str, position: str) -> bool:
+    """Whether the snapshot shows an ALTER TYPE that has not been followed: a label of another name would be taken for
+    what it was before. Only the queue can tell."""
+    row = source.execute(_Q["type_altered"], {"pipeline": pipeline, "position": position}).fetchone()
+    return bool(row and row[0])

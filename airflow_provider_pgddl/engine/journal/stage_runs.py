@@ -41,6 +41,22 @@ def stage_result(conn: Session, job_id: str) -> dict[str, Any] | None:
 
 
 class StageRuns(JournalSection):
+    def untold(self, run: int, stage: str, job_id: str, *, blocked_are_told: bool) -> dict[str, dict[str, Any]] | None:
+        """`schema.table` → what the results say of it, for the tables that a job has changed, those that came right
+        before it, and those changed by jobs whose end nobody was told of: they were killed, or, unless
+        `blocked_are_told`, had left tables out. None: any may have changed."""
+        found, mine, known = dict[str, dict[str, Any]](), dict[str, dict[str, Any]](), set[str]()
+        for job, result in self.conn.execute(self._Q["results"], [self.pipeline, run, stage]).fetchall():
+            if result is None:
+                return None
+            if job == job_id:
+                mine = result["tables"]
+            elif blocked_are_told or not result["blocked"]:
+                known = set(result["tables"])
+                break
+            found = {n: t for n, t in result["tables"].items() if stage != "replay" or "keys" in t} | found
+        return {n: t for n, t in mine.items() if n not in known} | found
+
     def start(self, job_id: str, run: int, stage: str, token: int) -> None:
         self._write("start_stage", [job_id, self.pipeline, run, stage, token])
 

@@ -9,6 +9,7 @@ copy has less in it than before, and a table is filled once all of its log has b
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from datetime import datetime
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
@@ -63,7 +64,8 @@ class Window:
     `lsn` is where the source's WAL was at its snapshot.
     `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
     are done. `left` counts log rows that its snapshot shows and that it has not taken, as far as it has looked; they
-    are what is `pending` of their tables, whose keys are not counted before they can be filled: that may take long."""
+    are what is `pending` of their tables, whose keys are not counted before they can be filled: that may take long.
+    `changed`: of each table whose rows it has touched, by id, how many of `keys` are of it."""
 
     taken_at: datetime
     lsn: str
@@ -75,6 +77,7 @@ class Window:
     left: int = 0
     seconds: float = 0.0
     stopped: dict[int, list[str]] = field(default_factory=dict)
+    changed: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ def _across(
     inside: Callable[[Window], None] | None,
     whole: bool,
 ) -> Window:
-    source, target = replica.source, replica.target
+    source, target, _ = to = replica.source, replica.target, replica.pipeline
     journal = Journal(target, replica.pipeline)
     row = source.execute(_Q["take_snapshot"]).fetchone()
     assert row is not None
@@ -219,7 +222,8 @@ def _across(
     logs = logs_of(replica).at_most(tables, take)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
-        if _type_altered(replica):
+        position = DdlJournal(target, replica.pipeline, replica.run).position()
+        if position and ddl_log.type_altered(source, replica.pipeline, position):
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
@@ -238,17 +242,16 @@ def _across(
             done.left = sum(left.values())
             leave_pending(target, healthy, {i: staged.pop(i) for i in left if i in staged})
             if fill > 0 and tied.tied and not tied.tied & (done.stopped.keys() | left.keys()):
-                together = [t for t in healthy if t.id in tied.tied]
-                rows, refused = fill_together(source, target, replica.pipeline, together)
+                rows, refused = fill_together(*to, [t for t in healthy if t.id in tied.tied])
+                done.changed.update(dict.fromkeys(tied.tied if rows else (), 0))
                 done.rows += rows
                 done.stopped |= refused
             waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped and t.id not in left])
             apart = {i: keys for i, keys in waiting.items() if i not in tied.tied}
             if fill > 0 and sum(apart.values()) + sum(staged.values()) <= fill:
                 shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
-                rows, refused = fill_tables(
-                    source, target, replica.pipeline, shares, fill, staged=staged, behind=behind
-                )
+                rows, refused = fill_tables(*to, shares, fill, staged=staged, behind=behind)
+                done.changed.update({table_id: 0 for table_id, _ in shares})
                 done.rows += rows
                 done.stopped |= refused
                 waiting = {table_id: keys for table_id, keys in waiting.items() if table_id not in apart}
@@ -273,6 +276,7 @@ def _across(
         todo = [t for t in healthy if apart.get(t.id)]
         fill_now = fill_elsewhere or _fill_here(replica)
         rows, refused = fill_now(snapshot, todo, fill)
+        done.changed.update({t.id: 0 for t in todo})
         done.rows += rows
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
@@ -303,15 +307,6 @@ def note_window(journal: Journal, replica: Replica, done: Window, acknowledged: 
     """The window into the journal; returns its number."""
     lsn = done.lsn if whole and not done.stopped else None
     return journal.windows.add(acknowledged, replica.run, done.keys, done.rows, done.pending, done.taken_at, lsn)
-
-
-def _type_altered(replica: Replica) -> bool:
-    """Whether the snapshot shows an ALTER TYPE that has not been followed: a label of another name would be taken for
-    what it was before. Only the queue can tell."""
-    position = DdlJournal(replica.target, replica.pipeline, replica.run).position()
-    args = {"pipeline": replica.pipeline, "position": position}
-    row = replica.source.execute(_Q["type_altered"], args).fetchone() if position else None
-    return bool(row and row[0])
 
 
 def _unaltered(target: Session, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
@@ -357,6 +352,7 @@ def ingest_across(
             delete_from_copy(replica.target, table, staging, behind=table.id in behind)
             staged[table.id] = keys
         done.keys += keys
+        done.changed[table.id] += keys
         changed.append(table)
     return changed, staged
 
@@ -396,7 +392,9 @@ def _ingest_together(
     for table in tables:
         plan, staging = staged[table.id]
         parts = {"pending": pending_table(table.id), "keys": plan.key.list(), "staging": staging}
-        done.keys += target.execute(sql.SQL(_Q["add_pending"]).format(**parts)).rowcount
+        keys = target.execute(sql.SQL(_Q["add_pending"]).format(**parts)).rowcount
+        done.keys += keys
+        done.changed[table.id] += keys
         target.execute(sql.SQL("TRUNCATE {}").format(staging))
     return changed
 
@@ -410,8 +408,8 @@ def _fill_here(replica: Replica) -> FillElsewhere:
     """Fills in this process."""
 
     def fill(_: str, tables: Sequence[TableRow], limit: int) -> Filled:
-        shares = [(t.id, t.plan) for t in tables]
-        return fill_tables(replica.source, replica.target, replica.pipeline, shares, limit, replica.fence)
+        these = (replica.source, replica.target, replica.pipeline, [(t.id, t.plan) for t in tables])
+        return fill_tables(*these, limit, replica.fence)
 
     return fill
 
@@ -442,6 +440,8 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int
             continue
         done.keys += keys
         done.rows += rows
+        if keys or rows:
+            done.changed[table.id] += keys
     done.left = sum(rows for table_id, rows in left.items() if table_id not in done.stopped)
     done.pending = sum(count_pending(conn, [t for t in healthy if t.id not in left]).values()) + done.left
     done.number = note_window(journal, replica, done, 0, whole)

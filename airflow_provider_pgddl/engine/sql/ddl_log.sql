@@ -152,3 +152,9 @@ WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
 
 -- name: identify
 SELECT pgddl.identify_relations(ARRAY[%s::oid])
+
+-- name: type_altered
+SELECT EXISTS (SELECT FROM pgddl.ddl_queue q
+               WHERE q.event ->> 'tag' = 'ALTER TYPE'
+                 AND NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot))
+       AND EXISTS (SELECT FROM pgddl.captures WHERE pipeline = %(pipeline)s AND ddl = 'queue')

@@ -128,6 +128,10 @@ ORDER BY finished_at DESC LIMIT 1
 SELECT DISTINCT ON (stage) stage, started_at, finished_at, result
 FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s ORDER BY stage, started_at DESC
 
+-- name: results
+SELECT job_id, result FROM pgddl.stage_runs WHERE pipeline = %s AND run = %s AND stage = %s
+ORDER BY started_at DESC LIMIT 100
+
 -- name: longest_wait
 -- In milliseconds: the longest that writers may have waited for a lock of ours, and in which stage.
 SELECT (result -> 'figures' ->> 'longest_wait_ms')::int AS ms, stage

@@ -1,12 +1,6 @@
 -- name: take_snapshot
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
 
--- name: type_altered
-SELECT EXISTS (SELECT FROM pgddl.ddl_queue q
-               WHERE q.event ->> 'tag' = 'ALTER TYPE'
-                 AND NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot))
-       AND EXISTS (SELECT FROM pgddl.captures WHERE pipeline = %(pipeline)s AND ddl = 'queue')
-
 -- name: logs_there
 SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
