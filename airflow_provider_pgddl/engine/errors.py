@@ -88,6 +88,10 @@ class Retry(PgddlError):
     exit_code = EXIT_RETRY
 
 
+class TableChanged(Retry):
+    """A table was dropped, renamed or altered between a look at it and the lock on it; a new look shows it as it is."""
+
+
 class LockHeld(Retry):
     """Another run of this pipeline (or table) is alive."""
 
@@ -141,12 +145,17 @@ REMEDIES: tuple[tuple[type[psycopg.Error], Remedy], ...] = (
 GONE_MEANWHILE = ("cache lookup failed", "could not open relation with OID", "could not find tuple")
 
 
+def gone_meanwhile(error: Exception) -> bool:
+    """Whether a look at the catalog met something that was dropped while it looked; a new snapshot does not show it."""
+    return isinstance(error, pg.InternalError_) and any(words in str(error) for words in GONE_MEANWHILE)
+
+
 def remedy_for(error: psycopg.Error) -> Remedy | None:
     """The remedy for a server's or connection's error; None where a retry is not known to help."""
     for kind, remedy in REMEDIES:
         if isinstance(error, kind):
             return remedy
-    if isinstance(error, pg.InternalError_) and any(words in str(error) for words in GONE_MEANWHILE):
+    if gone_meanwhile(error):
         return Remedy(True, "an object was dropped while the catalog was read; the stage tries again")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return Remedy(True, "check that the server is up and reachable; the stage tries again")

@@ -69,6 +69,7 @@ NAMES: Mapping[str, str] = {
     "capture.before_keyless_commit": "A table without a key is noted for the swap.",
     "setup.before_older_transactions": "All tables are captured and recorded; transactions may be older than capture.",
     # snapshot
+    "snapshot.before_look": "The dump's snapshot is exported, and no table has been looked at by it.",
     "snapshot.before_pg_dump": "The dump's snapshot is exported, and nothing is dumped.",
     "snapshot.after_pg_dump": "The schema is dumped, and nothing is recorded.",
     "follow.before_flush": "Events are read that a crash of the source could still lose; nothing is recorded.",

@@ -663,6 +663,71 @@ def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, tab
     equal(pipeline)
 
 
+def test_an_index_goes_between_the_snapshot_and_the_look_at_it(make: Make, at: At) -> None:
+    """The server prints a constraint by its index as that is now, whatever snapshot asks."""
+    pipeline = make(SHOP + "CREATE TABLE public.staging (id int PRIMARY KEY, n int CONSTRAINT once UNIQUE);")
+    pipeline.run("setup")
+    drop = "ALTER TABLE public.staging DROP CONSTRAINT once"
+    with at("snapshot.before_look", once(lambda: execute(pipeline.source, drop))) as looks:
+        assert not pipeline.run("snapshot").blocked
+    assert looks.times > 1
+    all_through(pipeline, after="snapshot")
+
+
+BEFORE_LOCK = {"change_log": "capture.before_start_lock", "wal": "capture.before_slot_log_commit"}
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("late.before_capture", "DROP TABLE public.staging"),
+        ("lock", "DROP TABLE public.staging"),
+        ("lock", "ALTER TABLE public.staging RENAME TO landed"),
+        ("lock", "ALTER TABLE public.staging DROP CONSTRAINT staging_pkey"),
+    ],
+)
+def test_a_new_table_is_another_when_it_is_to_be_captured(make: Make, at: At, rows: str, where: str, what: str) -> None:
+    pipeline = make(capture={"ddl": "queue", "rows": rows})
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "CREATE TABLE public.staging (id int PRIMARY KEY); INSERT INTO public.staging VALUES (1)")
+    with at(BEFORE_LOCK[rows] if where == "lock" else where, once(lambda: execute(pipeline.source, what))):
+        assert not pipeline.run("replay").blocked
+    if "CONSTRAINT" in what:
+        execute(pipeline.source, "ALTER TABLE public.staging ADD PRIMARY KEY (id)")
+    pipeline.run_all(after="schema_sync", until="replay")
+    all_through(pipeline, after="schema_sync")
+    assert pipeline.journal("SELECT relname FROM pg_class WHERE relname LIKE 'log\\_%'") == []
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+@pytest.mark.parametrize(
+    "what",
+    ["DROP TABLE public.lines", "ALTER TABLE public.lines RENAME TO rows", "ALTER TABLE public.lines ADD more int"],
+)
+def test_a_table_is_another_when_setup_is_to_capture_it(make: Make, at: At, rows: str, what: str) -> None:
+    pipeline = make(capture={"ddl": "queue", "rows": rows})
+    with at(BEFORE_LOCK[rows], once(lambda: execute(pipeline.source, what))):
+        assert not pipeline.run("setup").blocked
+    all_through(pipeline, after="setup")
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["DROP TABLE public.lines", "ALTER TABLE public.lines RENAME TO rows", "ALTER TABLE public.lines ADD more int"],
+)
+def test_a_table_is_another_when_its_new_key_is_to_be_captured(make: Make, at: At, what: str) -> None:
+    pipeline = make(SHOP + "ALTER TABLE public.lines ADD code int NOT NULL GENERATED ALWAYS AS IDENTITY")
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, """
+        ALTER TABLE public.lines DROP CONSTRAINT lines_pkey;
+        ALTER TABLE public.lines ADD PRIMARY KEY (code)""")  # fmt: skip
+    with at("settle.before_capture_again", once(lambda: execute(pipeline.source, what))):
+        assert not pipeline.run("replay").blocked
+    execute(pipeline.source, "UPDATE public.orders SET note = 'later' WHERE id < 9")
+    all_through(pipeline, after="schema_sync")
+
+
 def test_a_table_is_renamed_right_before_it_is_locked(make: Make, at: At) -> None:
     pipeline = make()
     pipeline.run_all(until="replay")

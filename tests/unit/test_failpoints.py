@@ -47,7 +47,6 @@ NO_BORDER = {
     "following.failover._ddl_that_never_was": READS,
     "following.partition_by._make_beside_default": WITHIN,
     "following.sequences.positions": READS,
-    "following.source_dump._dump_once": READS,
     "following.source_dump.schema_digest": READS,
     "following.source_dump.settled_dump.dump": READS,
     "job.context.Context.check_fence": READS,

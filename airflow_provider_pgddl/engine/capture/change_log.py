@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.errors import TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
@@ -112,10 +112,10 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # root and leaves of one moment
         described = catalog.describe(source, [oid])
         if oid not in described:
-            raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+            raise TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
         table, log = described[oid], log_name(pipeline, oid)
         if table.key is None:
-            raise Retry("has lost its key just now", table=table.qualified, todo="run setup again")
+            raise TableChanged("has lost its key just now", table=table.qualified, todo="run setup again")
         _create_log(source, table, log)
         # A leaf may have its columns at other positions than its root.
         parts = [leaf.oid for leaf in table.leaves if leaf.oid != oid]
@@ -131,7 +131,7 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
 
     CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which waits for every writer, so no write escapes both the log and the
     chunks (C2). `lock_timeout` (seconds) bounds how long writers can queue behind us; LockNotAvailable when it runs
-    out. Retry where the table is no longer what the functions were made for.
+    out. TableChanged where the table is no longer what the functions were made for.
     """
     failpoint("capture.before_start_lock", source)
     with source.transaction():
@@ -156,16 +156,16 @@ def lock_against_writers(table: Table) -> sql.Composed:
 
 def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> Table:
     """SHARE ROW EXCLUSIVE on the table for the caller's transaction, which waits for every writer; returns the table
-    as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, Retry where the table is no
+    as it is under the lock. LockNotAvailable when `lock_timeout` (seconds) runs out, TableChanged where the table is no
     longer what was prepared."""
     limit_lock_wait(source, lock_timeout)
     try:
         source.execute(lock_against_writers(prepared))
     except pg.UndefinedTable:
-        raise Retry("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
+        raise TableChanged("was dropped or renamed just now", table=prepared.qualified, todo="run it again") from None
     now = catalog.describe(source, [prepared.oid]).get(prepared.oid)
     if now is None or now.structure() != prepared.structure():
-        raise Retry("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
+        raise TableChanged("was changed just now", table=prepared.qualified, todo="run setup again, which looks anew")
     return now
 
 

@@ -160,7 +160,7 @@ def begin_capture(
     """One table's log, and its leaves into the publication; returns the table as described under their lock.
 
     SHARE ROW EXCLUSIVE waits for every writer: adding a table to a publication does not (C2). LockNotAvailable when
-    `lock_timeout` (seconds) runs out; Retry where the table is no longer what was prepared for.
+    `lock_timeout` (seconds) runs out; TableChanged where the table is no longer what was prepared for.
     """
     for leaf_name, what, fix in unfit(source, prepared):
         raise PreflightRefused(what, table=leaf_name, sql=fix)

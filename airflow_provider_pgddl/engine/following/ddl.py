@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.scope import Rules
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
@@ -141,12 +141,13 @@ def _look(context: Context, source: Session, oids: Collection[int], names: dict[
 
 def _patient_look(look: Callable[[], T]) -> T:
     """At a new snapshot where a table was altered while it was read: expressions are printed as of now."""
-    for _ in range(LOOKS):
+    for left in reversed(range(LOOKS)):
         try:
             return look()
-        except Retry as error:
-            last = error
-    raise last
+        except (Retry, pg.InternalError_) as error:
+            if left == 0 or not (isinstance(error, Retry) or gone_meanwhile(error)):
+                raise
+    raise AssertionError("never ends but by a result or an error")
 
 
 @contextmanager
@@ -279,18 +280,19 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
-    tables = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
-    rules = Rules.of(context.pipeline, tables, context.source.info.server_version // 10_000)
+    names = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
+    rules = Rules.of(context.pipeline, names, context.source.info.server_version // 10_000)
     failpoint("follow.after_flush")
     decisions = decide(events, rules, versions)
     with context.fenced("follow.before_events_commit"):
+        rows = {(t.schema, t.name): t for t in context.journal.tables.of(context.journal.run)}
         for decided in decisions:
             past = shown and decided.verdict != "skip"
             decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
             if late and decided.verdict == "apply":
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
-            ddl.record(_for_now(context, decision), approval=context.pipeline.ddl.approval, masks=masks)
+            ddl.record(_for_now(context, decision, rows), approval=context.pipeline.ddl.approval, masks=masks)
         for lost in read.lost:
             ddl.record_lost(lost)
         ddl.set_position(read.position, read.lsn)
@@ -301,13 +303,12 @@ def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
     return context.pipeline.skipped_columns.get((meta["schema"], meta["name"]), ())
 
 
-def _for_now(context: Context, decision: Decision) -> Decision:
+def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRow]) -> Decision:
     """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
     if context.in_place and decision.event["tag"] == "DROP STATISTICS" and decision.rule.startswith("in place"):
         return _drop_statistics(decision)
     if decision.verdict != "apply":
         return decision
-    tables = {(t.schema, t.name): t for t in context.journal.tables.of(context.journal.run)}
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return _skip(decision, ELSEWHERE)

@@ -8,12 +8,18 @@ from dataclasses import replace
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.errors import TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import attached
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import look_at, note_made, read_again, start_over
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
-from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
+from airflow_provider_pgddl.engine.following.table_capture import (
+    capture,
+    note_keyless,
+    stop_capture_of,
+    take_back_capture,
+)
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
@@ -68,7 +74,11 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             if oid in change_log.captured_roots(context.source, context.name):
                 stop_capture_of(context.source, context.pipeline, oid)
             failpoint("late.before_capture", context.source)
-            table, log = capture(context, oid)
+            try:
+                table, log = capture(context, oid)
+            except TableChanged:  # the next look shows what has become of it
+                take_back_capture(context, oid)
+                continue
             # It may have another name by now; its copy gets that once the statement has been followed.
             plan = replace(first_plan(context.pipeline, table), copy_schema=name[0], copy_name=name[1])
             with context.fenced("late.before_table_commit"):

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.added_columns import added_columns
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import (
     attached,
@@ -315,6 +315,9 @@ def _follow_source(context: Context, table: TableRow, look: Look) -> None:
             again = _look_again(context, table, _capture_again(context, table))
         except PreflightRefused as error:
             context.block({table.id: [f"{change.why}, and it {error.what}"]})
+            return
+        except TableChanged:
+            context.changed_again.add(table.id)
             return
         if again is None:
             return  # changed once more just now

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.columns import going_with
@@ -15,7 +16,7 @@ from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_no
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import (
     came_since,
@@ -82,12 +83,15 @@ def _until_unchanged(
             with ddl_held(context):
                 before()
                 return dump()
-        except _ChangedMeanwhile as why:
+        except (_ChangedMeanwhile, pg.InternalError_) as why:
+            if not isinstance(why, _ChangedMeanwhile) and not gone_meanwhile(why):
+                raise
+            what = str(why).splitlines()[0]
             if time.monotonic() > until:
                 raise Retry(
-                    f"{why}, in each of {tries} dumps", todo="run the stage again in a quieter moment"
+                    f"{what}, in each of {tries} dumps", todo="run the stage again in a quieter moment"
                 ) from None
-            context.say(f"{why}: dumping again")
+            context.say(f"{what}: dumping again")
             time.sleep(min(0.1 * tries, 2.0))
     raise AssertionError("never ends but by a result or an error")
 
@@ -98,6 +102,7 @@ def _dump_once(context: Context, late: Sequence[TableRow] | None) -> list[DdlEve
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         row = source.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
         assert row is not None
+        failpoint("snapshot.before_look", source)
         before, there = _fingerprints(context, late), _dumped(context, late)
         tables = context.healthy(context.tables() if late is None else late)
         try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import StageFailed, TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
@@ -37,7 +38,8 @@ def note_keyless(context: Context, table: Table) -> TableRow:
 
 
 def capture(context: Context, oid: int) -> tuple[Table, str]:
-    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15)."""
+    """Many short tries for the lock: a long wait would make the table's writers queue behind us (C15). TableChanged
+    where it is another by then: what was made for it stays, and the next one makes it anew."""
     swap = context.pipeline.swap
     if context.pipeline.by_slot:
         return _capture_by_slot(context, oid)
@@ -54,10 +56,10 @@ def capture(context: Context, oid: int) -> tuple[Table, str]:
 def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
     if oid not in described:
-        raise Retry(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+        raise TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
     prepared = described[oid]
     if prepared.key is None:
-        raise Retry("has lost its key just now", table=prepared.qualified, todo="run setup again")
+        raise TableChanged("has lost its key just now", table=prepared.qualified, todo="run setup again")
     first_plan(context.pipeline, prepared)
     source, target, fence = context.source, context.target, context.fence()
 
@@ -68,7 +70,16 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     return with_tries(swap, f"capturing {prepared.qualified}", attempt)
 
 
+def take_back_capture(context: Context, oid: int) -> None:
+    """What `capture` has made for a table that it did not find as it was, and that the journal does not know."""
+    stop_capture_of(context.source, context.pipeline, oid)
+    if context.pipeline.by_slot:
+        log = change_log.log_table(change_log.log_name(context.name, oid))
+        context.target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log))
+
+
 _Q = queries("swap")
+RENAMED = pg.UndefinedTable  # or dropped, between the look for its name and the lock
 
 
 def refuse_late_changes(source: Session, logs: Logs, pipeline: str, tables: Sequence[TableRow]) -> None:
@@ -111,7 +122,7 @@ def stop_capture_of(
                 then()
             failpoint("capture.before_stop_commit", source)
 
-    with_tries(pipeline.swap, "dropping the capture triggers", attempt)
+    with_tries(pipeline.swap, "dropping the capture triggers", attempt, again=RENAMED)
 
 
 def stop_capture(context: Context, tables: Sequence[TableRow]) -> None:
@@ -174,7 +185,7 @@ def release_leaf(context: Context, leaf: int) -> None:
             change_log.release(context.source, context.name, leaf)
             failpoint("capture.before_release_commit", context.source)
 
-    with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt)
+    with_tries(context.pipeline.swap, "dropping the capture triggers of a detached partition", attempt, again=RENAMED)
 
 
 def drop_schema_if_empty(conn: Session, schema: str) -> None:

@@ -10,7 +10,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
-from airflow_provider_pgddl.engine.errors import Retry, remedy_for
+from airflow_provider_pgddl.engine.errors import Retry, gone_meanwhile
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.schema.table_model import (
     ColumnModel,
@@ -105,8 +105,7 @@ def _refuse_others(error: Exception) -> None:
             f"somebody has held a table locked for {LOCK_TIMEOUT} while its schema was to be read",
             todo="run it again when the ALTER TABLE, or whatever holds it, has ended (see pg_locks)",
         ) from None
-    gone = isinstance(error, pg.InternalError_) and remedy_for(error) is not None
-    if not (gone or isinstance(error, (_Altered, *_GONE))):
+    if not (gone_meanwhile(error) or isinstance(error, (_Altered, *_GONE))):
         raise error
 
 

@@ -8,12 +8,17 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
-from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
-from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, transport
+from airflow_provider_pgddl.engine.following.ddl import LOOKS, captures_ddl, follow_ddl, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
-from airflow_provider_pgddl.engine.following.table_capture import capture, note_keyless, stop_capture_of
+from airflow_provider_pgddl.engine.following.table_capture import (
+    capture,
+    note_keyless,
+    stop_capture_of,
+    take_back_capture,
+)
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, executor_dsns, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
@@ -125,13 +130,27 @@ def _start_ddl_capture(context: Context) -> None:
 
 
 def _start_capture(context: Context) -> int:
+    """How many tables are captured that were not. What is altered between the look at it and its lock is looked at once
+    more with whatever else has come."""
+    started = 0
+    for last in (False,) * (LOOKS - 1) + (True,):
+        more, changed = _capture_new(context)
+        started += more
+        if changed is None:
+            break
+        if last:
+            raise changed
+    return started
+
+
+def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
     """Capture of each table in transactions of its own. What a killed run has made without recording it is made again:
     no row has been read yet, and the table may have changed since."""
     journal, run = context.journal, context.journal.run
     known = {t.oid for t in journal.tables.of(run)}  # by oid: one may have got another name since
     half_made = change_log.captured_roots(context.source, context.name)
     selection = matches(context.pipeline, catalog.table_names(context.source), strict=False)
-    started = 0
+    started, changed = 0, None
     fresh = set(catalog.oids_of(context.source, selection.rows).values()) - known
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
     for schema, name in selection.rows:
@@ -152,13 +171,18 @@ def _start_capture(context: Context) -> int:
         context.check_fence()
         if oid in half_made:
             stop_capture_of(context.source, context.pipeline, oid)
-        table, log = capture(context, oid)
+        try:
+            table, log = capture(context, oid)
+        except TableChanged as error:
+            take_back_capture(context, oid)
+            changed = error
+            continue
         with context.fenced("setup.before_table_commit"):
             journal.tables.add(run, table, log, first_plan(context.pipeline, table))
         started += 1
         key = ", ".join(table.key.columns) if table.key else ""
         context.say(f"{table.qualified}: changes are captured from here on, key ({key})")
-    return started
+    return started, changed
 
 
 def _without_key(source: Session, oid: int) -> Table | None:
