@@ -38,6 +38,23 @@ EXIT_CODES = (
 )
 
 
+def named_stages(text: str) -> tuple[str, ...]:
+    """`backfill`, `setup..replay` or `setup..replay,verify`, as stages in the order given."""
+    found: list[str] = []
+    for part in text.split(","):
+        first, dots, last = (word.strip() for word in part.partition(".."))
+        for name in (first, last) if dots else (first,):
+            if name not in STAGES:
+                raise argparse.ArgumentTypeError(f"there is no stage {name!r}; choose from {', '.join(STAGES)}")
+        begin, end = STAGES.index(first), STAGES.index(last if dots else first)
+        if begin > end or (dots and last == "revert"):
+            raise argparse.ArgumentTypeError(
+                f"{first} does not lead to {last}: a range is in the order of the lifecycle"
+            )
+        found += STAGES[begin : end + 1]
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Option:
     """An argument in argparse's terms; Airflow's `Arg` takes the same."""
@@ -213,9 +230,16 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command(
         "run",
-        "run one stage, through spark-submit",
+        "run one stage, or several in one Spark application, through spark-submit",
         (
-            Option(("stage",), {"choices": STAGES, "metavar": "STAGE", "help": ", ".join(STAGES)}),
+            Option(
+                ("stages",),
+                {
+                    "type": named_stages,
+                    "metavar": "STAGES",
+                    "help": f"{', '.join(STAGES)}; or several: setup..replay, verify,swap",
+                },
+            ),
             PIPELINE,
             TABLES,
             MASTER,

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from airflow_provider_pgddl.connections import handed_out, in_environment, secrets
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, PgddlError, PreflightRefused, Retry, UsageError
@@ -96,29 +97,67 @@ class Submission:
 
 
 def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
-    """One stage; one that has nothing to do is not submitted."""
-    from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.launch import driver
-
-    if args.dry_run and args.stage != "swap":
-        raise UsageError(f"{args.stage} has no dry run", todo="`pgddl plan` lists what each stage does")
+    """One stage, or several in one application; what has nothing to do before the first that has is not submitted."""
+    _refuse_options(args)
     submission = Submission(args, pipeline, lookup)
+    first, *others = args.stages
     job = submission.job(
-        args.stage, tables=jobs.names(args.tables), dry_run=args.dry_run, again=args.again, mend=args.mend
+        first,
+        then=tuple(others),
+        tables=jobs.names(args.tables),
+        dry_run=args.dry_run,
+        again=args.again,
+        mend=args.mend,
     )
-    began, found = time.monotonic(), submission.found
-    if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
-        print(driver.closing_line(quiet.to_json(), time.monotonic() - began), file=sys.stderr if args.json else None)
-        if args.json:
-            print(json.dumps(quiet.to_json(), indent=2, default=str))
-        return quiet.exit_code
-    outcome, code = submission.submit(job, quiet=args.json)
+    quiet = _idle(job, submission.found, sys.stderr if args.json else sys.stdout)
+    several = bool(others)
+    if len(quiet) == len(args.stages):
+        _print_result(args, {"pipeline": pipeline.pipeline, "stages": quiet} if several else quiet[0])
+        return EXIT_DONE
+    first, *others = args.stages[len(quiet) :]
+    outcome, code = submission.submit(replace(job, stage=first, then=tuple(others)), quiet=args.json)
     if outcome is None:
         # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
         return code if 0 < code < 128 else 5
-    if args.json:
-        print(json.dumps(outcome.result if outcome.result is not None else outcome.error, indent=2, default=str))
+    if several:
+        done = [] if outcome.result is None else outcome.result["stages"] if others else [outcome.result]
+        error = {} if outcome.error is None else {"error": outcome.error}
+        _print_result(args, {"pipeline": pipeline.pipeline, "stages": [*quiet, *done], **error})
+    else:
+        _print_result(args, outcome.result if outcome.result is not None else outcome.error)
     return outcome.exit_code
+
+
+def _refuse_options(args: argparse.Namespace) -> None:
+    """Before anything is connected to. Where one stage is named, it says so itself."""
+    for option, of in (("again", "setup"), ("mend", "verify")):
+        if getattr(args, option) and len(args.stages) > 1 and of not in args.stages:
+            raise UsageError(f"--{option} is for stage {of}, which is not among {', '.join(args.stages)}")
+    if args.dry_run and args.stages != ("swap",):
+        named = ", ".join(args.stages)
+        raise UsageError(f"{named} has no dry run", todo="`pgddl plan` lists what each stage does")
+
+
+def _idle(job: jobs.Job, found: Mapping[jobs.End, str], said: TextIO) -> list[Mapping[str, Any]]:
+    """The results of the first stages, as long as they have nothing to do."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.launch import driver
+
+    quiet: list[Mapping[str, Any]] = []
+    for one in job.each():
+        began = time.monotonic()
+        with redirect_stdout(said):
+            result = stages.idle(one, found["source"], found.get("target", found["source"]))
+        if result is None:
+            break
+        quiet.append(result.to_json())
+        print(driver.closing_line(quiet[-1], time.monotonic() - began), file=said)
+    return quiet
+
+
+def _print_result(args: argparse.Namespace, found: Mapping[str, Any] | None) -> None:
+    if args.json:
+        print(json.dumps(found, indent=2, default=str))
 
 
 def check_executors(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> Sequence[Mapping[str, Any]]:

@@ -41,7 +41,7 @@ def test_the_exit_code_is_that_of_the_process(airflow: Airflow) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["run", "lunch", "-p", "none.yaml"], "invalid choice: 'lunch'"),
+        (["run", "lunch", "-p", "none.yaml"], "there is no stage 'lunch'"),
         (["ddl", "lunch"], "invalid choice: 'lunch'"),
         (["ddl", "list", "-p", "none.yaml"], "none.yaml: cannot read the pipeline file"),
         (["status", "-p", str(EXAMPLES / "migrate_shop.yaml")], "Airflow knows no connection shop_pg16"),

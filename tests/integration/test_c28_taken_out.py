@@ -13,8 +13,10 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.apply import as_client
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rights import alter_as_owner, as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server import catalog
@@ -32,12 +34,14 @@ GROUND = """
 DO $$ BEGIN
     IF to_regrole('c28_owner') IS NULL THEN CREATE ROLE c28_owner; END IF;
     IF to_regrole('c28_other') IS NULL THEN CREATE ROLE c28_other; END IF;
+    IF to_regrole('c28_mighty') IS NULL THEN CREATE ROLE c28_mighty IN ROLE pg_read_server_files; END IF;
 END $$;
 CREATE SCHEMA m AUTHORIZATION c28_owner;
 CREATE SCHEMA n AUTHORIZATION c28_other;
 CREATE SCHEMA fresh;
 CREATE SCHEMA pgddl_copy_m;
 GRANT USAGE, CREATE ON SCHEMA pgddl_copy_m TO c28_owner;
+GRANT USAGE, CREATE ON SCHEMA m TO c28_mighty;
 GRANT USAGE ON SCHEMA n TO PUBLIC;
 CREATE SEQUENCE public.ran;
 GRANT ALL ON SEQUENCE public.ran TO PUBLIC;
@@ -456,6 +460,20 @@ def given_by_default(dsn: str, conn: Session) -> bool:
     return row == (True,)
 
 
+def as_a_mightier_namesake(dsn: str, conn: Session) -> bool:
+    """The client's role is no more than a role on the source, and reads every file on the target."""
+    pipeline = load_pipeline(
+        {"pipeline": "p", "source": {"dsn": "${A}"}, "target": {"dsn": "${B}"}, "tables": {"include": ["m.*"]}}
+    )
+    event: Any = {"role": "c28_mighty", "settings": {}, "path": ["public"]}
+    client = as_client.client_of(conn, event, pipeline, ["c28_mighty"], lambda _: False, lambda _: set())
+    with conn.transaction():
+        client.run(
+            conn, ["CREATE FUNCTION m.reads() RETURNS text LANGUAGE sql AS $$SELECT pg_read_file('PG_VERSION')$$"], 1
+        )
+    return conn.execute("SELECT m.reads()").fetchone() is not None
+
+
 COMPOSITE = (
     "CREATE DOMAIN m.d AS int",
     "CREATE TYPE m.c AS (a m.d)",
@@ -518,6 +536,9 @@ GUARDS = {
     ),
     "nothing else is made": Guard(
         more_is_made, lambda patch, _: patch.setitem(foreign_code._Q, "made_in_schema", "SELECT '' WHERE false")
+    ),
+    "nobody does more by an event than on the source": Guard(
+        as_a_mightier_namesake, instead(as_client, "_refuse_more", None)
     ),
     "nothing is given by default": Guard(
         given_by_default,

@@ -176,6 +176,50 @@ def test_an_unreachable_server_is_worth_retrying(pipeline: Path, command: list[s
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("backfill", "backfill"),
+        ("setup..replay", "setup snapshot backfill schema_sync replay"),
+        ("verify, swap", "verify swap"),
+        ("setup..backfill,verify", "setup snapshot backfill verify"),
+        ("swap..swap", "swap"),
+        ("revert,replay..swap", "revert replay verify swap"),
+    ],
+)
+def test_stages_are_named_one_by_one_or_by_a_range(text: str, stages: str) -> None:
+    assert cli.named_stages(text) == tuple(stages.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lunch", "there is no stage 'lunch'"),
+        ("setup..lunch", "there is no stage 'lunch'"),
+        ("setup,", "there is no stage ''"),
+        ("setup..", "there is no stage ''"),
+        ("replay..setup", "replay does not lead to setup"),
+        ("setup..revert", "setup does not lead to revert"),
+    ],
+)
+def test_what_names_no_stages_is_exit_code_2(text: str, said: str) -> None:
+    done = pgddl("run", text, "-p", "shop.yaml")
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stages", "option", "said"),
+    [
+        ("snapshot,backfill", "--again", "--again is for stage setup"),
+        ("setup..replay", "--mend", "--mend is for stage verify"),
+        ("verify,swap", "--dry-run", "verify, swap has no dry run"),
+    ],
+)
+def test_an_option_goes_with_the_stage_that_it_is_for(pipeline: Path, stages: str, option: str, said: str) -> None:
+    done = pgddl("run", stages, option, "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
 def test_only_a_swap_is_rehearsed(pipeline: Path) -> None:
     done = pgddl("run", "replay", "--dry-run", "-p", pipeline, SHOP_SOURCE=NOBODY, SHOP_TARGET=NOBODY)
     assert done.returncode == 2

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,17 @@ def job() -> Job:
 def test_a_job_comes_back_from_its_file_as_it_was_written(job: Job, tmp_path: Path) -> None:
     jobs.write(job, tmp_path / "job.json")
     assert jobs.read(tmp_path / "job.json") == job
+
+
+def test_each_stage_of_several_is_a_job_of_its_own(job: Job) -> None:
+    several = replace(job, stage="setup", then=("backfill", "verify"), again=True, mend=True)
+    each = list(Job.from_json(several.to_json()).each())
+    assert [(one.stage, one.then, one.again, one.mend) for one in each] == [
+        ("setup", (), True, False),
+        ("backfill", (), False, False),
+        ("verify", (), False, True),
+    ]
+    assert len({one.id for one in each}) == 3
 
 
 def test_only_its_owner_reads_the_file_and_no_secret_is_in_it(

@@ -10,8 +10,8 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -62,7 +62,8 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One stage of one pipeline, to be run once. `tables` limits it to these (`schema.table`), None means all."""
+    """One stage of one pipeline, to be run once, or several in one application: `then` are those behind the first.
+    `tables` limits them to these (`schema.table`), None means all."""
 
     stage: str
     pipeline: Pipeline
@@ -75,8 +76,29 @@ class Job:
     again: bool = False  # of setup: begin the next run of a pipeline that is finished
     mend: bool = False  # of verify: read again what differs
     master: str | None = None  # Spark's, where it is known to whoever submits
+    then: tuple[str, ...] = ()
 
     FORMAT: ClassVar[int] = 1
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """All of them, in their order."""
+        return (self.stage, *self.then)
+
+    def each(self) -> Iterator[Job]:
+        """Each stage as a job of its own, which the journal knows by an id of its own."""
+        if not self.then:
+            yield self
+            return
+        for number, stage in enumerate(self.stages):
+            yield replace(
+                self,
+                stage=stage,
+                then=(),
+                id=f"{self.id}-{number}" if number else self.id,
+                again=self.again and stage == "setup",
+                mend=self.mend and stage == "verify",
+            )
 
     def conninfo(self, side: End) -> str:
         """The connection string of one side; in place both are the source's. Never log it."""
@@ -111,6 +133,7 @@ class Job:
             "again": self.again,
             "mend": self.mend,
             "master": self.master,
+            "then": list(self.then),
         }
 
     @classmethod
@@ -129,6 +152,7 @@ class Job:
             "again",
             "mend",
             "master",
+            "then",
         }
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
@@ -156,6 +180,7 @@ class Job:
             again=given.get("again", False),
             mend=given.get("mend", False),
             master=given.get("master"),
+            then=tuple(given.get("then", ())),
         )
 
 
@@ -181,6 +206,7 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "again": (lambda v: isinstance(v, bool), "true or false"),
     "master": (_is_text, "a text"),
     "mend": (lambda v: isinstance(v, bool), "true or false"),
+    "then": (lambda v: isinstance(v, list) and all(map(_is_text, v)), "a list of stages"),
 }
 
 
@@ -228,7 +254,8 @@ def read(path: str | os.PathLike[str]) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job left in its result file: the stage's result, or the error that ended it."""
+    """What a job left in its result file: the stage's result, or the error that ended it. Of several stages the result
+    is `{"stages": [...]}`, one for each that came to an end, beside the error of the one that did not."""
 
     exit_code: int
     result: Mapping[str, Any] | None

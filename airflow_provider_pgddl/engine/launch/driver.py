@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,13 +20,23 @@ from typing import Any, NoReturn, Protocol, TextIO
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgddl.engine.errors import EXIT_FAILED, EXIT_RETRY, PgddlError, Retry, UsageError, from_postgres
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_BLOCKED,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_RETRY,
+    PgddlError,
+    Retry,
+    UsageError,
+    from_postgres,
+)
 from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, write_private
 
 # Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
 LAST_WORDS = 3.0
 # Whoever was told to stop, and still runs after this long, is ended as by kill -9, which every stage stands.
 STOPPED_WITHIN = 20.0
+CHANGES_LIVE_TABLES = ("swap", "cleanup", "revert")
 
 
 class Stopped(Retry):
@@ -60,27 +71,61 @@ def main(stage: str, argv: Sequence[str], work: Callable[[Job], Result] | None =
     except PgddlError as error:
         print(f"pgddl: {error}", file=sys.stderr)
         return error.exit_code
+    under_way = _UnderWay(job)
     try:
-        with _stoppable(partial(_leave, job)) as told, _watching(job.watch):
-            outcome = _run(job, work, told)
+        with _stoppable(partial(_leave, under_way)) as told, _watching(job.watch):
+            outcome = _run_each(under_way, work, told)
     except KeyboardInterrupt:
-        outcome = _stopped(job)
+        outcome = under_way.ended(_stopped(under_way.job))
     _record(job, outcome)
     return outcome.exit_code
+
+
+class _UnderWay:
+    """How far the stages of a job have come; `job` is the one that runs."""
+
+    def __init__(self, all_of: Job) -> None:
+        self.all_of = self.job = all_of
+        self.results: list[Mapping[str, Any]] = []
+
+    def ended(self, last: Outcome) -> Outcome:
+        """The outcome of the whole with this one of its last stage."""
+        if not self.all_of.then:
+            return last
+        ended_well = [] if last.result is None else [last.result]
+        return replace(last, result={"pipeline": self.job.pipeline.pipeline, "stages": [*self.results, *ended_well]})
 
 
 def _stopped(job: Job) -> Outcome:
     return _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
 
 
-def _leave(job: Job) -> NoReturn:
-    _record(job, _stopped(job))
+def _leave(under_way: _UnderWay) -> NoReturn:
+    _record(under_way.all_of, under_way.ended(_stopped(under_way.job)))
     os._exit(EXIT_RETRY)
 
 
 def _record(job: Job, outcome: Outcome) -> None:
     if job.result_path is not None and Path(job.result_path).parent.is_dir():
         write_private(Path(job.result_path), outcome.to_json())
+
+
+def _run_each(under_way: _UnderWay, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:
+    """One stage after the other, each with a run and a result of its own, up to the first that fails. What goes live
+    does not follow on a stage that left tables out."""
+    blocked, outcome = False, Outcome(EXIT_DONE, None, None)
+    for job in under_way.all_of.each():
+        if blocked and job.stage in CHANGES_LIVE_TABLES:
+            _say(f"pgddl: {job.stage} was not begun: tables are blocked", sys.stdout)
+            break
+        if outcome.result is not None:
+            under_way.results.append(outcome.result)
+        under_way.job = job
+        outcome = _run(job, work, told)
+        blocked = blocked or outcome.exit_code == EXIT_BLOCKED
+        if outcome.result is None:
+            return under_way.ended(outcome)
+    return under_way.ended(replace(outcome, exit_code=EXIT_BLOCKED if blocked else outcome.exit_code))
 
 
 def _run(job: Job, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:
