@@ -27,5 +27,6 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.sensors.schema"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.triggers.schema"]}],
+        "extra-links": ["airflow_provider_pgddl.links.PipelineLink"],
         "cli": ["airflow_provider_pgddl.cli.airflow_commands"],
     }

@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_pgddl import assets
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
+from airflow_provider_pgddl.description import FIELD, describe, described
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
@@ -33,6 +34,7 @@ from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, c
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.links import PipelineLink
 from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     template_fields: Sequence[str] = ("pipeline", "tables", *SparkSubmitOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {"pipeline": "yaml", "tables": "json"}
+    operator_extra_links = (PipelineLink(),)
     ui_color = "#dbeafe"
 
     def __init__(
@@ -153,8 +156,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         if on_blocked not in ("skip", "fail", "go_on"):
             raise ValueError(f"on_blocked is skip, fail or go_on, not {on_blocked!r}")
         self.on_blocked = on_blocked
-        if self.changes_live_tables and (name := self._pipeline_name()):
-            self.outlets = [*self.outlets, assets.alias(name)]
+        if self.changes_live_tables and (told := describe(self)):
+            self.outlets = [*self.outlets, assets.alias(told["pipeline"])]
         self._private_env: dict[str, str] = {}
         self._folder = Path()
         self._given: dict[str, str] = {}
@@ -162,12 +165,14 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         self._around: Mapping[str, str] = {}
         self._archive: ClassArchive | None = None
 
-    def _pipeline_name(self) -> str | None:
-        """While the DAG is parsed; None where it cannot be told yet: a run says what is wrong."""
-        try:
-            return load_pipeline(self.pipeline, base=Path(self.dag.folder) if self.has_dag() else None).pipeline
-        except PgddlError:
-            return None
+    @property
+    def pgddl(self) -> str | None:
+        """See `description`."""
+        return described(self)
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs

@@ -23,10 +23,12 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
+from airflow_provider_pgddl.description import FIELD, described
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
+from airflow_provider_pgddl.links import PipelineLink
 from airflow_provider_pgddl.notifications import Notify, announce
 from airflow_provider_pgddl.retrying import give_up, policy
 
@@ -62,6 +64,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
     """
 
     template_fields: Sequence[str] = ("pipeline", "tables")
+    operator_extra_links = (PipelineLink(),)
     ui_color = "#fef3c7"
 
     def __init__(
@@ -91,6 +94,15 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         self.notify = notify
         self._said: str | None = None
         self._closed: frozenset[str] = frozenset()
+
+    @property
+    def pgddl(self) -> str | None:
+        """See `description`."""
+        return described(self)
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> None:
         if self.deferrable:

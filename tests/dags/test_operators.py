@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Connection, ExceptionRetryPolicy, RetryAction, RetryDecision
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import conninfo_of
@@ -42,6 +45,7 @@ from airflow_provider_pgddl.task_groups import follow, lifecycle
 from tests.conftest import REPOSITORY
 
 SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"shop.orders": {}}}
+TABLES = {"include": ["shop.*"]}
 LIFECYCLE = [
     "setup", "snapshot", "backfill", "schema_sync", "replay", "gate", "catch_up", "verify", "swap", "cleanup"
 ]  # fmt: skip
@@ -226,6 +230,25 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
     cleanup = dag.get_task("move.cleanup")
     assert cleanup.trigger_rule == "none_failed_min_one_success"
     assert cleanup.upstream_task_ids == {"move.verify", "move.swap"}
+
+
+@pytest.mark.parametrize("make", [PgddlBackfillOperator, PgddlSchemaSensor])
+def test_a_task_describes_its_pipeline_and_links_to_its_page(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
+    with DAG("moves") as dag:
+        make(
+            task_id="stage",
+            pipeline={"pipeline": "shop", "source": {"dsn": "${SHOP}"}, "target": {"conn_id": "new"}, "tables": TABLES},
+        )
+        make(task_id="later", pipeline="{{ params.pipeline }}")
+    kept = {task["__var"]["task_id"]: task["__var"] for task in DagSerialization.to_dict(dag)["dag"]["tasks"]}
+    told = {"pipeline": "shop", "source": None, "target": "new", "in_place": False}
+    assert json.loads(kept["stage"]["pgddl"]) == told
+    assert "pgddl" not in kept["later"]
+    (link,) = dag.get_task("stage").operator_extra_links
+    key = SimpleNamespace(dag_id="moves")
+    assert link.get_link(dag.get_task("stage"), ti_key=key) == "https://airflow.example/team/pgddl/moves/shop"
+    assert link.get_link(dag.get_task("later"), ti_key=key) == ""
 
 
 def test_a_gate_knows_the_stages_behind_it() -> None:

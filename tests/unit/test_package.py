@@ -62,7 +62,7 @@ def test_every_module_of_the_provider_info_exists() -> None:
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 importlib.import_module(module)
-    for function in info["cli"]:
+    for function in [*info["cli"], *info["extra-links"]]:
         module, _, name = function.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name))
 
@@ -87,6 +87,8 @@ def test_the_wheel_has_the_applications_the_example_dags_and_all_sql(wheel: set[
     assert statements
     assert {f"airflow_provider_pgddl/{name}" for name in applications | examples} <= wheel
     assert statements | shipped(PACKAGE, ".py") <= wheel
+    page = {name for suffix in (".html", ".css", ".js") for name in shipped(PACKAGE / "page", suffix)}
+    assert len(page) == 5 and page <= wheel
     assert "airflow_provider_pgddl/py.typed" in wheel
 
 

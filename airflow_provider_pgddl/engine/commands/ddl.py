@@ -61,8 +61,13 @@ def _journal(pipeline: Pipeline, target_dsn: str) -> Iterator[DdlJournal]:
 def listed(pipeline: Pipeline, target_dsn: str, statuses: Sequence[str] | None) -> dict[str, Any]:
     """The run's captured events, all or of some statuses, in commit order."""
     with _journal(pipeline, target_dsn) as ddl:
-        first = _first_in_the_way(ddl)
-        return _overview(ddl) | {"events": [_event(row, first) for row in ddl.list(statuses)]}
+        return events(ddl, statuses)
+
+
+def events(ddl: DdlJournal, statuses: Sequence[str] | None) -> dict[str, Any]:
+    """The same, over a session that is open."""
+    first = _first_in_the_way(ddl)
+    return _overview(ddl) | {"events": [_event(row, first) for row in ddl.list(statuses)]}
 
 
 def _first_in_the_way(ddl: DdlJournal) -> DdlRow | None:

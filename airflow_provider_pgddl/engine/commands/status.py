@@ -40,7 +40,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         left, longest = journal.chunks.left([t.id for t in tables]), journal.stage_runs.longest_wait(row.run)
         return {
             "pipeline": name,
-            "state": _state(row),
+            "state": state_of(row),
             "run": row.run,
             "job": row.job,
             "cut_over_at": row.cut_over_at,
@@ -78,7 +78,8 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         }
 
 
-def _state(row: PipelineRow) -> str:
+def state_of(row: PipelineRow) -> str:
+    """In a word or two."""
     if row.unborn:
         return f"void until {row.born_of} cuts over"
     if row.finished_at:

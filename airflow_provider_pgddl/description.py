@@ -1,0 +1,37 @@
+"""What a task says of its pipeline in the DAG that Airflow keeps, so that the page finds it: names, and no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+
+FIELD = "pgddl"
+"""Of a serialized task: JSON, as Airflow reads no dict there back."""
+
+
+def described(task: Any) -> str | None:
+    """What FIELD holds."""
+    told = describe(task)
+    return None if told is None else json.dumps(told)
+
+
+def describe(task: Any) -> dict[str, Any] | None:
+    """`source` and `target` are ids of Airflow connections, None where the file gives a dsn. None for a pipeline that
+    cannot be told while the DAG is parsed: a run says what is wrong with it."""
+    given: str | os.PathLike[str] | Mapping[str, Any] = task.pipeline
+    try:
+        pipeline = load_pipeline(given, base=Path(task.dag.folder) if task.has_dag() else None)
+    except PgddlError:
+        return None
+    return {
+        "pipeline": pipeline.pipeline,
+        "source": pipeline.source.conn_id,
+        "target": (pipeline.target or pipeline.source).conn_id,
+        "in_place": pipeline.target is None,
+    }

@@ -1,0 +1,124 @@
+"""The page's routes. Each asks Airflow's auth manager; what a person may not see is not there for them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+
+from airflow_provider_pgddl.page import telling
+from airflow_provider_pgddl.page.looks import Looked, Lookout
+from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of
+
+STATIC = {"pgddl.css": "text/css", "pgddl.js": "text/javascript"}
+REFRESH = 5  # seconds
+# The source is asked for what waits there, which may take it a while.
+SOURCE_EVERY = 15.0  # seconds
+POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+POLICY += "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
+
+User = Annotated[Any, Depends(get_user)]
+
+app = FastAPI(title="pgddl", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
+lookout = Lookout()
+templates = Environment(
+    loader=PackageLoader("airflow_provider_pgddl.page"), autoescape=True, undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+templates.filters |= {name: getattr(telling, name) for name in ("ago", "duration", "size", "count")}
+templates.globals["line"] = telling.line
+
+
+@app.get("/_static/{name}")
+async def static(name: str) -> Response:
+    if name not in STATIC:
+        raise HTTPException(404)
+    return FileResponse(Path(__file__).parent / "static" / name, media_type=STATIC[name])
+
+
+@app.get("/")
+async def pipelines(request: Request, user: User) -> HTMLResponse:
+    """Every pipeline of the DAGs that this person may read."""
+    mine = await run_in_threadpool(_readable, user)
+    seen = await asyncio.gather(*(_journal(one) for one in mine))
+    return _shown(request, "pipelines.html", rows=list(zip(mine, seen, strict=True)))
+
+
+@app.get("/{dag_id}/{pipeline}")
+async def pipeline_page(request: Request, user: User, dag_id: str, pipeline: str) -> HTMLResponse:
+    found = await run_in_threadpool(_found, user, dag_id, pipeline)
+    journal, both = await asyncio.gather(_journal(found), _both(found))
+    return _shown(request, "pipeline.html", found=found, journal=journal, both=both)
+
+
+def _readable(user: Any) -> list[FoundPipeline]:
+    return pipelines_of(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+def _found(user: Any, dag_id: str, pipeline: str) -> FoundPipeline:
+    """404 where there is none, and where this person may not know that there is."""
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+    from airflow.models.dag import DagModel
+
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    if get_auth_manager().is_authorized_dag(method="GET", details=details, user=user):
+        for one in pipelines_of({dag_id}):
+            if one.pipeline == pipeline:
+                return one
+    raise HTTPException(404, "There is no such pipeline, or it is not yours to see")
+
+
+async def _journal(one: FoundPipeline) -> Looked:
+    from airflow_provider_pgddl.engine.commands.view import view
+
+    if one.target is None:
+        return Looked(error=NOT_RESOLVED)
+    return await lookout.look(
+        ("journal", one.pipeline, one.target), lambda: view(one.pipeline, _conninfo(str(one.target))), fresh=1.0
+    )
+
+
+async def _both(one: FoundPipeline) -> Looked:
+    """What it takes both servers to say."""
+    if one.target is None or one.source is None:
+        return Looked(error=NOT_RESOLVED)
+    key = ("both", one.pipeline, one.source, one.target)
+    return await lookout.look(key, partial(_status, one), fresh=SOURCE_EVERY)
+
+
+NOT_RESOLVED = "the pipeline file gives a dsn, which is read where tasks run and never here; with conn_id it is shown"
+
+
+def _status(one: FoundPipeline) -> dict[str, Any]:
+    from airflow_provider_pgddl.engine.commands.status import status
+    from airflow_provider_pgddl.engine.commands.view import config
+    from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+
+    source, target = _conninfo(str(one.source)), _conninfo(str(one.target))
+    return status(load_pipeline(config(one.pipeline, target)), source, target)
+
+
+def _conninfo(conn_id: str) -> str:
+    from airflow_provider_pgddl.connections import conninfo_of, lookup_in_shell
+    from airflow_provider_pgddl.engine.errors import UsageError
+
+    connection = lookup_in_shell(conn_id)
+    if connection is None:
+        raise UsageError(f"Airflow's API server knows no connection {conn_id}", todo="add it where this process runs")
+    return conninfo_of(connection)
+
+
+def _shown(request: Request, template: str, **values: Any) -> HTMLResponse:
+    root = str(request.scope.get("root_path", ""))
+    part = "part" in request.query_params
+    html = templates.get_template(template).render(root=root, part=part, refresh=REFRESH, **values)
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(html, headers=headers)

@@ -1,0 +1,83 @@
+"""Looking at servers that may be slow or dead, for a page that may not be: it waits two seconds, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE = 2.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was seen, and `age` seconds ago; or `error`, why nothing was, with what was seen last, if anything."""
+
+    seen: Any = None
+    age: float = 0.0
+    error: str | None = None
+
+
+class Lookout:
+    """One thread at most for each thing that is looked at, however many people ask; who asks meanwhile gets what that
+    sees."""
+
+    def __init__(self, patience: float = PATIENCE):
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, Future[Any]] = {}
+        self._last: dict[Hashable, tuple[float, Any]] = {}
+
+    async def look(self, key: Hashable, at: Callable[[], Any], *, fresh: float = 0.0) -> Looked:
+        """`at()` is called in a thread, unless what it saw last is at most `fresh` seconds old."""
+        known = self._last.get(key)
+        if known is not None and time.monotonic() - known[0] <= fresh:
+            return Looked(known[1], time.monotonic() - known[0])
+        future = self._begin(key, at)
+        try:
+            seen = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._patience)
+        except TimeoutError:
+            return self._failed(key, f"has not answered within {self._patience:g} seconds")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page tells it
+            return self._failed(key, told(error))
+        return Looked(seen)
+
+    def forget(self, key: Hashable) -> None:
+        """What was seen is not so any more."""
+        with self._lock:
+            self._last.pop(key, None)
+            self._under_way.pop(key, None)
+
+    def _failed(self, key: Hashable, why: str) -> Looked:
+        at, seen = self._last.get(key, (time.monotonic(), None))
+        return Looked(seen, time.monotonic() - at, why)
+
+    def _begin(self, key: Hashable, at: Callable[[], Any]) -> Future[Any]:
+        with self._lock:
+            future = self._under_way.get(key)
+            if future is None or future.done():
+                future = self._under_way[key] = Future()
+                threading.Thread(target=self._run, args=(key, at, future), name="pgddl-page", daemon=True).start()
+            return future
+
+    def _run(self, key: Hashable, at: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            seen = at()
+        except BaseException as error:  # noqa: BLE001 - who waits has to hear of it
+            future.set_exception(error)
+            return
+        with self._lock:
+            if self._under_way.get(key) is future:  # else it was forgotten meanwhile
+                self._last[key] = (time.monotonic(), seen)
+        future.set_result(seen)
+
+
+def told(error: BaseException) -> str:
+    """Our errors in their own words; of others, whose texts may show anything, their kind."""
+    from airflow_provider_pgddl.engine.errors import PgddlError
+
+    return str(error) if isinstance(error, PgddlError) else f"cannot be looked at ({type(error).__name__})"

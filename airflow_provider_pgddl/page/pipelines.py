@@ -1,0 +1,65 @@
+"""Which pipelines there are: those that the operators of a DAG have described when it was parsed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_pgddl.description import FIELD
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPipeline:
+    """A pipeline of a DAG. `source` and `target`: ids of Airflow connections, None where the file gives a dsn: this
+    process resolves none. In place both are the same."""
+
+    dag_id: str
+    pipeline: str
+    source: str | None
+    target: str | None
+    in_place: bool
+
+
+_known: dict[str, tuple[str, tuple[FoundPipeline, ...]]] = {}  # DAG → hash of it, and what was found in it
+_lock = threading.Lock()
+
+
+def pipelines_of(dag_ids: Collection[str]) -> list[FoundPipeline]:
+    """Those of these DAGs, by name. Asks Airflow's database; a DAG is read once, until it changes."""
+    from airflow.models.dag import DagModel
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import func, select
+
+    found: list[FoundPipeline] = []
+    with create_session() as session, _lock:
+        kept = SerializedDagModel
+        newest = select(kept.dag_id, func.max(kept.created_at).label("at")).group_by(kept.dag_id).subquery()
+        rows = session.execute(
+            select(kept.dag_id, kept.dag_hash, kept.id)
+            .join(newest, (kept.dag_id == newest.c.dag_id) & (kept.created_at == newest.c.at))
+            .join(DagModel, DagModel.dag_id == kept.dag_id)
+            .where(DagModel.is_stale.is_(False))
+        ).all()
+        for dag_id, digest, row_id in rows:
+            if dag_id not in dag_ids:
+                continue
+            if _known.get(dag_id, ("", ()))[0] != digest:
+                row = session.get(SerializedDagModel, row_id)
+                _known[dag_id] = (digest, tuple(_in_dag(dag_id, row.data if row is not None else None)))
+            found.extend(_known[dag_id][1])
+        for gone in _known.keys() - {dag_id for dag_id, _, _ in rows}:
+            del _known[gone]
+    return sorted(found, key=lambda one: (one.pipeline, one.dag_id))
+
+
+def _in_dag(dag_id: str, data: Mapping[str, Any] | None) -> Iterator[FoundPipeline]:
+    seen = set()
+    for task in (data or {}).get("dag", {}).get("tasks", ()):
+        text = task.get("__var", task).get(FIELD)
+        if isinstance(text, str) and text not in seen:
+            seen.add(text)
+            yield FoundPipeline(dag_id, **json.loads(text))

@@ -1,0 +1,197 @@
+"""The page in a real API server, over the journal of a pipeline whose stages run here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.dags.conftest import AIRFLOW, Airflow, postgres_connection
+from tests.integration.lifecycle import Lifecycle, execute, wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+
+PEOPLE = {"ann": "user", "vic": "viewer"}
+DAGS = """
+from airflow.sdk import DAG
+from airflow_provider_pgddl.task_groups import lifecycle
+
+MOVES = {"include": ["public.*"]}
+
+with DAG("move_shop", schedule=None):
+    lifecycle(pipeline={"pipeline": "shop", "source": {"conn_id": "shop_old"}, "target": {"conn_id": "shop_new"},
+                        "tables": MOVES})
+with DAG("silent", schedule=None):
+    lifecycle(pipeline={"pipeline": "silent", "source": {"conn_id": "shop_old"}, "target": {"conn_id": "silent"},
+                        "tables": MOVES})
+with DAG("by_dsn", schedule=None):
+    lifecycle(pipeline={"pipeline": "by_dsn", "source": {"dsn": "${SHOP_DSN}"}, "rewrite": {"public.orders": {}}})
+with DAG("unknown", schedule=None):
+    lifecycle(pipeline="{{ params.pipeline }}")
+"""
+SHOP = """
+CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);
+CREATE TABLE orders (id int PRIMARY KEY, total int NOT NULL);
+INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 50) n;
+INSERT INTO orders SELECT n, n FROM generate_series(1, 50) n;
+"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The API server's page, as these people see it."""
+
+    base: str
+    tokens: dict[str, str]
+
+    def get(self, path: str, who: str = "vic") -> httpx.Response:
+        return httpx.get(f"{self.base}/pgddl/{path}", cookies={"_token": self.tokens[who]}, timeout=60)
+
+    def until(self, path: str, words: str, who: str = "vic") -> str:
+        """The page once it shows these words: what it shows may be a second old."""
+        said = ""
+
+        def shows() -> bool:
+            nonlocal said
+            said = self.get(path, who).text
+            return words in said
+
+        try:
+            wait_until(shows, seconds=60, every=0.25)
+        except AssertionError:
+            pytest.fail(f"{words!r} is not shown:\n{said}")
+        return said
+
+
+@contextmanager
+def api_server(airflow: Airflow, home: Path, **env: str) -> Iterator[Page]:
+    shutil.copy(airflow.home / "airflow.db", home / "airflow.db")
+    dags = home / "dags"
+    dags.mkdir()
+    (dags / "moves.py").write_text(DAGS)
+    passwords = {name: f"{name}s password" for name in PEOPLE}
+    (home / "passwords.json").write_text(json.dumps(passwords))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    base = f"http://127.0.0.1:{port}"
+    settings = {
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": base,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in PEOPLE.items()),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        **env,
+    }
+    here = Airflow(home)
+    parsed = here("dags", "reserialize", dags=dags, **settings)
+    assert parsed.returncode == 0, parsed.stdout
+    log = home / "api-server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(AIRFLOW), "api-server"],
+            env=here.environment(dags, **settings), stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 240
+            while True:
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
+                with contextlib.suppress(httpx.TransportError):
+                    tokens = {
+                        name: httpx.post(f"{base}/auth/token", json={"username": name, "password": password})
+                        for name, password in passwords.items()
+                    }
+                    break
+                time.sleep(0.25)
+            yield Page(base, {name: answer.json()["access_token"] for name, answer in tokens.items()})
+        finally:
+            print(log.read_text()[-6000:])
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+
+
+@pytest.fixture
+def silence() -> Iterator[int]:
+    """The port of a server that takes connections and says nothing."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(16)
+        yield deaf.getsockname()[1]
+
+
+@pytest.fixture
+def shop(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str) -> Lifecycle:
+    execute(source_dsn, SHOP)
+    return lifecycle(
+        source_dsn, target_dsn, pipeline="shop", tables={"include": ["public.*"]}, ddl={"approval": "required"}
+    )
+
+
+def test_a_person_sees_what_is_blocked_why_and_what_to_do(
+    airflow: Airflow, shop: Lifecycle, silence: int, tmp_path: Path
+) -> None:
+    nowhere = json.dumps({"conn_type": "postgres", "host": "127.0.0.1", "port": silence, "login": "u", "schema": "s"})
+    connections = {
+        "AIRFLOW_CONN_SHOP_OLD": postgres_connection(shop.source),
+        "AIRFLOW_CONN_SHOP_NEW": postgres_connection(shop.target),
+        "AIRFLOW_CONN_SILENT": nowhere,
+    }
+    with api_server(airflow, tmp_path, **connections) as page:
+        nobody_else_learns_that_it_exists(page)
+        said = page.get("").text
+        for dag_id, name in (("move_shop", "shop"), ("silent", "silent"), ("by_dsn", "by_dsn")):
+            assert f'href="/pgddl/{dag_id}/{name}"' in said
+        assert "has not answered within 2 seconds" in said and "which is read where tasks run and never here" in said
+        assert "unknown" not in said
+        assert "Not set up yet" in page.get("move_shop/shop").text
+        assert "The journal has not answered within 2 seconds" in page.get("silent/silent").text
+
+        for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify"):
+            shop.run(stage)
+        said = page.until("move_shop/shop", "50 rows")
+        for words in ("Run 1: <b>under way</b>", "<b>backfill</b> done", "public.customers", "50 rows", "goes on"):
+            assert words in said, said
+        assert "What is blocked" not in said
+
+        execute(shop.target, "ALTER TABLE customers ALTER COLUMN name TYPE varchar(3) USING left(name, 3)")
+        execute(shop.source, "ALTER TABLE orders ADD COLUMN gift text DEFAULT '<b>&'")
+        stages.gate(load_pipeline(shop.content), shop.source, shop.target)
+        shop.run("replay")
+        said = page.until("move_shop/shop", "What is blocked, why, and what to do")
+        assert "ALTER TABLE public.customers ALTER COLUMN name TYPE text" in said, said
+        assert "awaiting approval" in said and "DEFAULT &#39;&lt;b&gt;&amp;&#39;" in said, "what is shown is escaped"
+        overview = page.until("", 'class="number bad">2<')
+        for text in (said, overview):
+            for dsn in (shop.source, shop.target):
+                assert str(conninfo_to_dict(dsn)["password"]) not in text
+
+
+def nobody_else_learns_that_it_exists(page: Page) -> None:
+    for path in ("", "move_shop/shop", "move_shop/nothing", "_static/pgddl.css"):
+        assert httpx.get(f"{page.base}/pgddl/{path}").status_code == 401
+        forged = httpx.get(f"{page.base}/pgddl/{path}", cookies={"_token": page.tokens["vic"][:-4] + "AAAA"})
+        assert forged.status_code in (401, 403)
+    missing = [page.get(path) for path in ("no_dag/shop", "move_shop/nothing", "unknown/shop")]
+    assert {answer.status_code for answer in missing} == {404}
+    assert page.get("_static/plugin.py").status_code == 404
+    assert page.get("_static/pgddl.css").headers["content-type"].startswith("text/css")
+    assert "frame-ancestors 'self'" in page.get("").headers["content-security-policy"]
