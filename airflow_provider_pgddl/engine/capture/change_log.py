@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.errors import TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
+from airflow_provider_pgddl.engine.model.plan import is_user_type
 from airflow_provider_pgddl.engine.model.tables import Leaf, Table
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -169,10 +170,11 @@ def keep_writers_out(source: Session, prepared: Table, lock_timeout: float) -> T
     return now
 
 
-def key_columns(table: Table) -> sql.Composed:
-    """The definitions of a log's key columns: old_1, old_2, …, new_1, new_2, …"""
+def key_columns(table: Table, user_types: str | None = None) -> sql.Composed:
+    """The definitions of a log's key columns: old_1, old_2, …, new_1, new_2, …; `user_types` in place of those that
+    are not built in."""
     assert table.key is not None
-    types = {c.name: c.base_type for c in table.columns}
+    types = {c.name: user_types if user_types and is_user_type(c.base_type) else c.base_type for c in table.columns}
     return sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(f"{prefix}{i}"), sql.SQL(types[k]))
         for prefix in ("old_", "new_")

@@ -95,6 +95,14 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
         target.execute(_Q["set_received"], [start, pipeline])
 
 
+def lose_track(target: Session, tables: Sequence[TableRow]) -> None:
+    """These logs say from here on that they do not know what has changed: their tables are captured anew, and read
+    again."""
+    there = {log for (log,) in target.execute(_Q["logs_there"], [[t.log_table for t in tables]])}
+    for table in (t for t in tables if t.log_table in there):
+        target.execute(sql.SQL(_Q["lost_track"]).format(log=log_table(table.log_table)), [table.oid])
+
+
 def _somebody_elses(name: str) -> StageFailed:
     return StageFailed(
         f"replication slot {name!r} is somebody else's: of another plugin, or of another database",
@@ -197,8 +205,9 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
 
 
 def _create_log(target: Session, table: Table, log: str) -> None:
+    keys = change_log.key_columns(table, user_types="text")  # the target may not have them yet, nor a new label of one
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log)))
-    target.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=change_log.key_columns(table)))
+    target.execute(sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=keys))
     target.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(log_table(log)))
 
 

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
     CapturedEvent,
     TableMeta,
     changes_a_dump,
+    changes_values_as_text,
     is_about,
 )
 from airflow_provider_pgddl.engine.ddl.decide import decide
@@ -33,6 +34,7 @@ from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tabl
 from airflow_provider_pgddl.engine.following.reconcile import reconcile
 from airflow_provider_pgddl.engine.following.sequences import in_reach
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
+from airflow_provider_pgddl.engine.job.slot_receiver import lose_keys_of_altered_types
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN, WAITS
 from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
@@ -293,6 +295,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
             ddl.record(_for_now(context, decision, rows), approval=context.pipeline.ddl.approval, masks=masks)
+        lose_keys_of_altered_types(context, events)
         for lost in read.lost:
             ddl.record_lost(lost)
         ddl.set_position(read.position, read.lsn)
@@ -393,7 +396,8 @@ def _apply(context: Context) -> int:
                     powers_on_source=lambda role: _powers(context, role),
                     copies_only=context.in_place,
                 )  # fmt: skip
-            context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{_why(outcome.message)}")
+            why = f": {outcome.message}" if outcome.message else ""
+            context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{why}")
             if outcome.over:
                 applied += outcome.status == "applied"
                 continue
@@ -428,7 +432,8 @@ def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:
 def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> None:
     """What these are about is left with rows that the source has seen fit for them; with none where the table has gone
     with its log, and its copy goes with one of these."""
-    names = {name for row in rows for name in row.touches}
+    rows = [row for row in rows if row.tag != "ALTER TYPE" or changes_values_as_text(ddl.captured(row.id))]
+    names = {name for row in rows for name in row.touches}  # one more label asks for none
     # Of the job's tables only: the others' rows are in the hands of the run that holds their lease.
     tables = [t for t in context.tables() if (t.schema, t.name) in names]
     known = [t for t in tables if t.state in ("created", "backfilled", "indexed") and not t.keyless]
@@ -444,7 +449,3 @@ def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> Non
         with suppress(pg.UndefinedTable, pg.UndefinedColumn):
             while insistently(context, lambda e: clear_changed(context.replica, known, e.of(context.log_rows), e)):
                 pass  # more of the log is to be taken
-
-
-def _why(message: str | None) -> str:
-    return f": {message}" if message else ""

@@ -19,6 +19,11 @@ def equal(operator: str, left: sql.Composable, right: sql.Composable) -> sql.Com
     return sql.SQL(how).format(left=left, by=sql.SQL(operator), right=right)
 
 
+def is_user_type(printed: str) -> bool:
+    """Of a type as servers print it for sessions of ours: what is not built in bears its schema."""
+    return "." in printed
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """How the copy of a plain table is partitioned: by `range`, `list` or `hash` of a column of the copy.
@@ -73,6 +78,11 @@ class PlanKey:
             for p in prefixes
             for i, t in enumerate(self.types, 1)
         )
+
+    @property
+    def has_user_types(self) -> bool:
+        """Whether a type of it is not built in: a slot's log has such a key as text."""
+        return any(map(is_user_type, self.types))
 
     @property
     def digest(self) -> str:

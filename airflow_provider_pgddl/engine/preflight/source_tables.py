@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import psycopg
@@ -100,7 +100,6 @@ def keys(facts: Facts) -> Iterator[Finding]:
     collations: dict[int, dict[str, str]] = {}
     for oid, column, collation in side.rows("key_collations", oids=facts.row_oids):
         collations.setdefault(oid, {})[column] = collation
-    absent = _absent_types(facts, described.values())
     for oid, table in described.items():
         quoted = side.name(table.schema, table.name)
         if table.key is None and at_swap:
@@ -127,13 +126,6 @@ def keys(facts: Facts) -> Iterator[Finding]:
                 )
                 alter = f"ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text;"
                 yield Finding("error", "key", "source", facts.written(oid), what, alter)
-            if types[column] in absent:
-                what = (
-                    f"key column {written(column)} is of type {types[column]}, which the target has not yet: with"
-                    " capture.rows: wal its keys are kept there from setup on"
-                )
-                fix = "capture: {rows: change_log}  # or, of an extension's type, CREATE EXTENSION on the target first"
-                yield Finding("error", "key", "pipeline", facts.written(oid), what, fix)
             if collation := collations.get(oid, {}).get(column):
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"
                 fix = f'ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text COLLATE pg_catalog."C";'
@@ -206,17 +198,6 @@ def _fit_for_key(facts: Facts, oid: int, table: tables.Table, columns: Sequence[
         if facts.source.conn.closed:
             raise
         return None
-
-
-def _absent_types(facts: Facts, tables: Collection[tables.Table]) -> set[str]:
-    """Types of keys that a slot's logs on the target need, and the target lacks."""
-    if facts.target is None or not facts.pipeline.by_slot:
-        return set()
-    keys = {(table.schema, table.name): table.key.columns for table in tables if table.key}
-    types = {
-        c.base_type for table in tables for c in table.columns if c.name in keys.get((table.schema, table.name), ())
-    }
-    return {type_ for (type_,) in facts.target.rows("absent_types", types=sorted(types))}
 
 
 def foreign_tables(facts: Facts) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.plan import PlanKey
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -134,7 +135,23 @@ def batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:
     return (tables[i : i + TABLES_A_QUERY] for i in range(0, len(tables), TABLES_A_QUERY))
 
 
-def log_keys(logs: Logs, table: TableRow) -> sql.Composed:
-    plan = table.plan
-    old, new, same = plan.key.list("old_"), plan.key.list("new_"), plan.key.same("l", "old_", "l", "new_")
-    return sql.SQL(_Q["log_keys"]).format(old=old, new=new, same=same, log=logs.of(table))
+def log_keys(logs: Logs, table: TableRow, staging: sql.Identifier) -> sql.Composed:
+    """Every key that the log names; `staging` is the table that takes them."""
+    key = table.plan.key
+    old, new, same = key.list("old_"), key.list("new_"), unmoved(logs, key)
+    return read_as(logs, key, staging, sql.SQL(_Q["log_keys"]).format(old=old, new=new, same=same, log=logs.of(table)))
+
+
+def unmoved(logs: Logs, key: PlanKey) -> sql.Composed:
+    """Whether a row `l` of the log names one key twice."""
+    if logs.on_target and key.has_user_types:
+        return sql.SQL(_Q["same_text"]).format(old=key.list("old_"), new=key.list("new_"))
+    return key.same("l", "old_", "l", "new_")
+
+
+def read_as(logs: Logs, key: PlanKey, relation: sql.Identifier, rows: sql.Composed) -> sql.Composed:
+    """Rows of the log as rows of this relation, where a slot has left keys as text: through the types' own input, as
+    COPY reads them, for a cast may be somebody's function."""
+    if not (logs.on_target and key.has_user_types):
+        return rows
+    return sql.SQL(_Q["read_as"]).format(relation=relation, rows=rows)

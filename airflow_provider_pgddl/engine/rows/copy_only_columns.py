@@ -16,6 +16,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, read_as, unmoved
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -219,8 +220,8 @@ def unfollowed(target: Session, table: TableRow) -> bool:
     return bool(row and row[0])
 
 
-def read_moves(logs: Session, target: Session, table: TableRow, log: sql.Composable, snapshot: str) -> Moves:
-    """Of what no window has followed yet; `log` is the change log as the source's snapshot shows it, on `logs`."""
+def read_moves(logs: Logs, target: Session, table: TableRow, snapshot: str) -> Moves:
+    """Of what no window has followed yet."""
     plan = table.plan
     fit(target, table)
     row = target.execute(sql.SQL(_Q["followed_until"]).format(until=_until(table.id))).fetchone()
@@ -231,15 +232,16 @@ def read_moves(logs: Session, target: Session, table: TableRow, log: sql.Composa
     target.execute(sql.SQL(_Q["create_moves"]).format(moves=moves, definitions=definitions))
     index = sql.Identifier(f"pgddl_moves_{table.id}_{plan.key.digest}_old")
     target.execute(sql.SQL(_Q["index_moves"]).format(index=index, moves=moves, old=old))
-    same = plan.key.same("l", "old_", "l", "new_")
-    query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=same, until=until)
+    log = logs.of(table)
+    query = sql.SQL(_Q["moves"]).format(old=old, new=new, log=log, same=unmoved(logs, plan.key), until=until)
+    query = read_as(logs, plan.key, moves, query)
     columns = sql.SQL("xid, at, {}, {}").format(old, new)
-    if logs is target:
+    if logs.session is target:
         target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(moves, columns, query))
     else:
         write = write_statement(moves, columns, plan.key.binary)
-        copy_between(logs, target, read_statement(query, plan.key.binary), write)
-    truncated = logs.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
+        copy_between(logs.session, target, read_statement(query, plan.key.binary), write)
+    truncated = logs.session.execute(sql.SQL(_Q["truncated"]).format(log=log, until=until)).fetchall()
     return Moves(moves, [(leaf, xid) for leaf, xid in truncated], snapshot)
 
 

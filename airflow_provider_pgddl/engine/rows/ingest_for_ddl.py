@@ -103,11 +103,12 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
         with foreign_keys_and_triggers.quiet(replica.target, foreign_keys_and_triggers.by_id(tables)) as tied:
             for table in (t for t in tables if t.id not in tied.triggers):
                 count, lost_track, _ = summaries(logs, [table])[table.id]
-                if lost_track:
+                if not (count or lost_track):
+                    continue
+                staging = staging_table(replica.target, "ingest", table.plan, table.id)
+                if lost_track or stage_keys(logs, replica.target, table, staging) is None:
                     _empty(replica, table)
-                elif count:
-                    staging = staging_table(replica.target, "ingest", table.plan, table.id)
-                    stage_keys(logs, replica.target, table, staging)
+                else:
                     delete_from_copy(replica.target, table, staging, behind=table.id in behind)
                     replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner
@@ -76,11 +77,22 @@ def staging_table(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql
     return staging
 
 
-def stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> int:
-    """The keys that the log shows, and how many; in place, and where a slot fills it, it is where the copy is."""
-    keys, names = log_keys(logs, table), table.plan.key.list()
+def stage_keys(logs: Logs, target: Session, table: TableRow, staging: sql.Identifier) -> int | None:
+    """The keys that the log shows, and how many; in place, and where a slot fills it, it is where the copy is.
+
+    None where a slot's log has a key that is no value of its type any more, or none yet: from then on the log says that
+    it does not know what has changed."""
+    keys, names = log_keys(logs, table, staging), table.plan.key.list()
     if logs.session is target:
-        return target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys)).rowcount
+        insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, names, keys)
+        if not (logs.on_target and table.plan.key.has_user_types):
+            return target.execute(insert).rowcount
+        try:
+            with target.transaction():
+                return target.execute(insert).rowcount
+        except pg.DataError:
+            slot_log.lose_track(target, [table])
+            return None
     read = read_statement(keys, table.plan.key.binary)
     return copy_between(logs.session, target, read, write_statement(staging, names, table.plan.key.binary)).rows
 

@@ -45,8 +45,8 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 from airflow_provider_pgddl.engine.rows.row_counters import count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refused_row
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
-from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain_into_partitions
-from airflow_provider_pgddl.engine.schema.drift import AGAIN, drift
+from airflow_provider_pgddl.engine.rows.windows_in_place import LOST_TRACK, LostTrack, drain_into_partitions
+from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort, Watch
@@ -338,14 +338,15 @@ def ingest_across(
     changed = _ingest_together(replica, logs, [t for t in tables if t.id in tied.tied], done, tied)
     for table in (t for t in tables if t.id not in tied.tied):
         count, lost_track, truncated = found[table.id]
-        if lost_track:
-            done.stopped[table.id] = [f"a key column changed while rows were written; {AGAIN}"]
-            continue
-        if count == 0 and not (table.plan.columns.kept and copy_only_columns.unfollowed(replica.target, table)):
+        kept = table.plan.columns.kept
+        if not (count or lost_track or (kept and copy_only_columns.unfollowed(replica.target, table))):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        keys = stage_keys(logs, replica.target, table, staging)
-        if table.plan.columns.kept:
+        keys = None if lost_track else stage_keys(logs, replica.target, table, staging)
+        if keys is None:
+            done.stopped[table.id] = [LOST_TRACK]
+            continue
+        if kept:
             ingest_keeping(replica.target, table, staging, moves_in_window(replica, logs, table))
         else:
             truncate_leaves(replica.target, table, truncated, behind=table.id in behind)
@@ -370,9 +371,7 @@ def _ingest_together(
     target, changed = replica.target, list[TableRow]()
     found = summaries(logs, tables)
     if any(lost for _, lost, _ in found.values()):  # the others have to wait for it: see `untied`
-        done.stopped |= {
-            i: [f"a key column changed while rows were written; {AGAIN}"] for i, (_, lost, _) in found.items() if lost
-        }
+        done.stopped |= {i: [LOST_TRACK] for i, (_, lost, _) in found.items() if lost}
         return []
     if not any(count for count, _, _ in found.values()):
         return []
@@ -381,7 +380,9 @@ def _ingest_together(
         plan, staging = staged[table.id]
         count, _, truncated = found[table.id]
         if count:
-            stage_keys(logs, target, table, staging)
+            if stage_keys(logs, target, table, staging) is None:  # nothing has been deleted yet
+                done.stopped[table.id] = [LOST_TRACK]
+                return []
             changed.append(table)
         for leaf in (plan.copies[str(oid)] for oid in truncated if str(oid) in plan.copies):
             parts = {"staging": staging, "keys": plan.key.list(), "leaf": sql.Identifier(*leaf),
@@ -401,7 +402,7 @@ def _ingest_together(
 
 def moves_in_window(replica: Replica, logs: Logs, table: TableRow) -> copy_only_columns.Moves:
     shown = logs.shown or catalog.current_snapshot(replica.source)
-    return copy_only_columns.read_moves(logs.session, replica.target, table, logs.of(table), shown)
+    return copy_only_columns.read_moves(logs, replica.target, table, shown)
 
 
 def _fill_here(replica: Replica) -> FillElsewhere:

@@ -33,6 +33,8 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("windows")
 NAMED = 10  # rows that an error names
 
+LOST_TRACK = f"its log does not tell which rows changed, as when its key or a key's type was altered; {AGAIN}"
+
 
 class LostTrack(Exception):
     """The log of a table does not say what changed, or its copy is not what its plan was made for."""
@@ -104,14 +106,14 @@ def _drain_log(conn: Session, table: TableRow, behind: bool, logs: Logs) -> int:
         copy_only_columns.fit(conn, table)
     count, lost_track, truncated = summaries(logs, [table])[table.id]
     if lost_track:
-        raise LostTrack(f"a key column changed while rows were written; {AGAIN}")
+        raise LostTrack(LOST_TRACK)
     if count == 0:
         return 0
     staging = staging_table(conn, "ingest", plan, table.id)
     stage_keys(logs, conn, table, staging)
     moves = None
     if plan.columns.kept:
-        moves = copy_only_columns.read_moves(conn, conn, table, logs.of(table), catalog.current_snapshot(conn))
+        moves = copy_only_columns.read_moves(logs, conn, table, catalog.current_snapshot(conn))
     logs.forget([table])
     if moves is None:
         keys = ingest_keys(conn, table, staging, truncated, behind=behind)

@@ -562,9 +562,6 @@ ORDER BY 1
 -- name: may_make_walls
 SELECT pg_catalog.has_database_privilege(%(role)s::name, pg_catalog.current_database(), 'TEMPORARY')
 
--- name: absent_types
-SELECT t.name FROM unnest(%(types)s::text[]) t(name) WHERE pg_catalog.to_regtype(t.name) IS NULL
-
 -- name: given
 -- What our role has been given of what a pipeline uses, as the statement that takes it away, and a name in it.
 SELECT 'REVOKE {name} FROM {role};', o.rolname::text

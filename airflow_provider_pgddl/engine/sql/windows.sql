@@ -23,6 +23,12 @@ SELECT {id}::bigint, (SELECT count(*) FROM (SELECT FROM {log}{shown} AND ctid >=
 SELECT {old} FROM {log} AS l WHERE op = 'D' OR op = 'U' AND NOT ({same})
 UNION SELECT {new} FROM {log} AS l WHERE op IN ('I', 'U')
 
+-- name: same_text
+CAST(ROW({old}) AS text) = CAST(ROW({new}) AS text)
+
+-- name: read_as
+SELECT (x).* FROM (SELECT CAST(CAST(r AS text) AS {relation}) AS x FROM ({rows}) AS r OFFSET 0) AS y
+
 -- name: create_pending
 CREATE TABLE IF NOT EXISTS {pending} ({definitions}, UNIQUE ({keys}))
 
