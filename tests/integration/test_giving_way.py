@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, kept_stream, slot_stream
 from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.following import catch_up, row_comparison
 from airflow_provider_pgddl.engine.job import context
@@ -95,6 +95,32 @@ def test_c36_a_table_that_is_truncated_twice_a_second_is_followed(source_dsn: st
         assert result.figures.get("longest_wait_ms", 0) < 2000
     move.run_all(after="replay", until="swap")
     assert differences(move.source, move.target) == []
+
+
+def test_c36_so_is_one_by_a_slot_while_an_old_transaction_is_open(
+    source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens the slot has all decoded that came since that transaction began: no window may have to."""
+    opened, begin = list[float](), slot_stream.SlotStream.__enter__
+
+    def counted(stream: slot_stream.SlotStream) -> slot_stream.SlotStream:
+        opened.append(time.monotonic())
+        return begin(stream)
+
+    monkeypatch.setattr(slot_stream.SlotStream, "__enter__", counted)
+    monkeypatch.setattr(kept_stream, "LEFT_ALONE", 1000.0)
+    do(source_dsn, STORM, "CREATE TABLE elsewhere (id int)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.storm"]}, capture={"rows": "wal"})
+    move.run_all(until="backfill")
+    with storm(source_dsn), psycopg.connect(source_dsn) as old:
+        old.execute("INSERT INTO elsewhere VALUES (1)")
+        for stage in ("schema_sync", "replay"):
+            opened.clear()
+            with Underway(lambda stage=stage: move.run(stage)) as running:
+                running.finish(100)
+            assert len(opened) == 1
+    move.run_all(after="replay", until="swap")
+    assert not [d for d in differences(move.source, move.target) if d.table != "elsewhere"]
 
 
 # --- a part of a log --------------------------------------------------------------------------------------------------

@@ -10,19 +10,20 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
-from airflow_provider_pgddl.engine.capture import slot_log
+from airflow_provider_pgddl.engine.capture import kept_stream, slot_log
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_RETRY, PgddlError, StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
 from airflow_provider_pgddl.engine.rows.windows import logs_of
 from tests.combinations import matrix
 from tests.conftest import Database
-from tests.integration.lifecycle import Lifecycle
+from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 Make = Callable[..., Lifecycle]
@@ -93,6 +94,47 @@ def pipeline_context(shop: Lifecycle) -> Iterator[Context]:
         held = stack.enter_context(Lease(shop.target, shop.name, "replay", None))
         held.take()
         yield Context(shop.job("replay"), held, stack)
+
+
+STREAM = "SELECT active_pid FROM pg_replication_slots WHERE slot_name LIKE 'pgddl_rows%' AND active"
+
+
+def test_one_stream_is_read_by_window_after_window(shop: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a transaction open on the source a new stream would begin with all that came since it began."""
+    shop.run_all(until="replay")
+    with psycopg.connect(shop.source) as old, pipeline_context(shop) as context:
+        old.execute("UPDATE parts SET body = 'old' WHERE id = 1")
+        with one_stream(context):
+            do(shop.source, *CHANGES[:3])
+            context.receive()
+            reader = one(shop.source, STREAM)
+            do(shop.source, "ALTER TABLE items RENAME COLUMN id TO ident; UPDATE items SET body = 'z' WHERE ident < 9",
+               "UPDATE pairs SET body = 'z' WHERE a < 9")  # fmt: skip
+            context.receive()
+            assert one(shop.source, STREAM) == reader
+            logged = len(log_rows(shop, "items"))
+            # Who ends it is told of, and what was not confirmed is read by the next one.
+            do(shop.source, f"SELECT pg_terminate_backend({reader})", "UPDATE items SET body = 'a' WHERE ident < 5")
+            with pytest.raises(PgddlError) as told:
+                context.receive()
+            assert told.value.exit_code == EXIT_RETRY
+            context.receive()
+            assert one(shop.source, STREAM) != reader
+            assert len(log_rows(shop, "items")) > logged
+            # A server that shuts down waits for its streams, so one that nobody reads is closed.
+            with monkeypatch.context() as soon:
+                soon.setattr(kept_stream, "LEFT_ALONE", 0.1)
+                wait_until(lambda: one(shop.source, f"SELECT NOT EXISTS ({STREAM})"))
+            do(shop.source, "UPDATE items SET body = 'b' WHERE ident BETWEEN 20 AND 24")
+            context.receive()
+            assert one(shop.source, STREAM)
+        assert one(shop.source, f"SELECT NOT EXISTS ({STREAM})")
+        with one_stream(context), pytest.raises(ZeroDivisionError), context.stream.taken():  # type: ignore[union-attr]
+            raise ZeroDivisionError
+        wait_until(lambda: one(shop.source, f"SELECT NOT EXISTS ({STREAM})"))
+        old.commit()
+    shop.run_all(after="schema_sync")
+    assert differences(shop.source, shop.target) == []
 
 
 PUBLISHED = (

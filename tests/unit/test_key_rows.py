@@ -34,7 +34,7 @@ def relation(*columns: tuple[str, int], identity: str = "d") -> RelationMessage:
 
 
 def taken(leaf: CapturedLeaf, *items: Item, known: int = 0) -> list[bytes]:
-    rows = KeyRows({1: leaf}, lambda xid: (1 << 32) + xid, known)
+    rows = KeyRows({1: leaf}, lambda xid: (1 << 32) + xid, known, {})
     for lsn, item in enumerate(items, 1 << 32 | 10):
         rows.take(item, lsn)
     assert rows.count == len(rows.lines["log"])
@@ -108,7 +108,7 @@ def test_relations_of_others_are_passed_over() -> None:
 
 
 def test_a_transaction_ends_at_its_border() -> None:
-    rows = KeyRows({1: ONE}, lambda xid: xid, 0)
+    rows = KeyRows({1: ONE}, lambda xid: xid, 0, {})
     assert [rows.take(item, 1) for item in (BEGIN, ID, ("U", 1, None, (b"5",)), Commit(100, 110))] == [False] * 3 + [
         True
     ]
@@ -140,7 +140,7 @@ def update(key: bytes, oid: int = 1) -> bytes:
 
 
 def read(messages: list[bytes], known: int = 0) -> KeyRows:
-    rows = KeyRows({1: ONE}, lambda xid: xid, known)
+    rows = KeyRows({1: ONE}, lambda xid: xid, known, {})
     for item in decode(rows.others(messages)):
         rows.take(item, 5)
     rows.settle()
@@ -185,7 +185,7 @@ def test_a_plain_update_that_is_cut_short_is_none() -> None:
 def test_it_is_full_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """One transaction of any number of rows: whoever reads gets to write."""
     monkeypatch.setattr(key_rows, "KEYS_AT_ONCE", 10)
-    rows = KeyRows({1: ONE}, lambda xid: xid, 0)
+    rows = KeyRows({1: ONE}, lambda xid: xid, 0, {})
     keys = [b"%d" % n for n in range(100)]
 
     def stream() -> Iterator[bytes]:

@@ -55,11 +55,18 @@ class KeyRows:
     end, so a snapshot that shows one of them shows all before it: it shows some if it shows the first, and leaves some
     for the next window if it does not show the last."""
 
-    def __init__(self, leaves: Mapping[int, CapturedLeaf], widen: Callable[[int], int], known: int) -> None:
-        """`known` is how far the logs have come: what committed before may be sent again."""
+    def __init__(
+        self,
+        leaves: Mapping[int, CapturedLeaf],
+        widen: Callable[[int], int],
+        known: int,
+        relations: dict[int, RelationMessage],
+    ) -> None:
+        """`known` is how far the logs have come: what committed before may be sent again. `relations` is what the
+        stream has said of them before, to which more is added."""
         self._all, self._widen, self._known = leaves, widen, known
         self._leaves = leaves
-        self._relations: dict[int, RelationMessage] = {}
+        self._relations = relations
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
         self._plain: dict[bytes, tuple[bytes, list[bytes]]] = {}  # by a message's start: the line's, and its log's
         self._taken = self._plain  # or none, while what comes is known
@@ -69,6 +76,8 @@ class KeyRows:
         self.lines: dict[str, list[bytes]] = {leaf.log: [] for leaf in leaves.values()}
         self.count = 0
         self.border: int | None = None
+        for relation in relations.values():
+            self._place(relation)
 
     @property
     def full(self) -> bool:
@@ -140,9 +149,12 @@ class KeyRows:
         if self._relations.get(relation.oid) == relation:  # the server says it again now and then
             return
         self._relations[relation.oid] = relation
+        self.settle()  # the same bytes may mean something else from here on
+        self._place(relation)
+
+    def _place(self, relation: RelationMessage) -> None:
         leaf = self._all.get(relation.oid)
         self._places[relation.oid] = places = _places(relation, leaf)
-        self.settle()  # the same bytes may mean something else from here on
         plain = _PLAIN.pack(b"U", relation.oid, b"N", 1, b"t")
         self._plain.pop(plain, None)
         if leaf is not None and places is not None and len(relation.columns) == 1:

@@ -7,6 +7,7 @@ in the log exactly once, and a window takes those of it that its snapshot shows 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -248,7 +249,11 @@ def stop_slot(source: Session, pipeline: str) -> None:
 
 
 def receive_into_logs(
-    source: Session, target: Session, open_stream: Callable[[str], SlotStream], pipeline: str, fence: Fence
+    source: Session,
+    target: Session,
+    stream: Callable[[], AbstractContextManager[SlotStream]],
+    pipeline: str,
+    fence: Fence,
 ) -> None:
     """Reads the slot into the logs, up to what the source had committed when this was called.
 
@@ -272,9 +277,9 @@ def receive_into_logs(
         there = {log for (log,) in target.execute(_Q["logs_there"], [list({leaf.log for leaf in leaves.values()})])}
         # Of a table that was dropped just now the log may be gone before its capture is.
         leaves = {oid: leaf for oid, leaf in leaves.items() if leaf.log in there}
-        rows = KeyRows(leaves, now.widen, parse_lsn(known))
-        with open_stream(slot_name(pipeline)) as slot:
+        with stream() as slot:
             _refuse_other_timeline(recorded, slot.timeline)
+            rows = KeyRows(leaves, now.widen, parse_lsn(known), slot.relations)
             items = decode(rows.others(slot.messages(end)))
             over = False
             while not over:

@@ -22,7 +22,7 @@ from psycopg import errors as pg
 from psycopg import pq, sql
 
 from airflow_provider_pgddl.engine.capture import timeline
-from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
+from airflow_provider_pgddl.engine.capture.pgoutput import RelationMessage, parse_lsn
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, from_postgres
 from airflow_provider_pgddl.engine.server.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.sql import queries
@@ -78,6 +78,8 @@ class SlotStream:
         self._sent = 0  # the server has sent whatever committed below
         self._held: bytes | None = None  # a Begin at or behind the last `upto`
         self._skipped = False
+        self.relations = dict[int, RelationMessage]()
+        """What it has said of relations so far, by oid, kept by who decodes it: it says so once."""
 
     def __enter__(self) -> Self:
         dsn, pipeline, token = self._where

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_win
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
-from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -68,6 +68,11 @@ def catch_up(context: Context, *, until_quiet: bool = False, border: Border | No
     """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence).
 
     `border` is passed before each; a swap has none: nothing may hold it up behind its fence."""
+    with one_stream(context):
+        return _windows(context, until_quiet, border)
+
+
+def _windows(context: Context, until_quiet: bool, border: Border | None) -> list[Window]:
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed_tables(context)).values())

@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, GaveWay, PgddlError, UsageError
 from airflow_provider_pgddl.engine.job.file import End, Job
 from airflow_provider_pgddl.engine.job.slot_receiver import receive
@@ -104,6 +105,7 @@ class Context:
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
         self.said_to_wait = set[str]()  # applications whose executors have been waited for
         self._once: dict[tuple[str, str], Session] = {}
+        self.stream: KeptStream | None = None  # of the slot, where one is kept open
         ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
         if ended:
             say(job.stage, f"ended {ended} session(s) that an earlier run had left behind")

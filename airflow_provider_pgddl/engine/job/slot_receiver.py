@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from airflow_provider_pgddl.engine.capture import slot_log
+from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, changes_values_as_text
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, from_postgres
@@ -33,13 +35,13 @@ def receive(context: Context) -> None:
     if not context.pipeline.by_slot:
         return
     source, target = context.session_once("source", "receive"), context.session_once("target", "receive")
-
-    def stream(slot: str) -> SlotStream:
-        return SlotStream(context.source_dsn, slot, slot, pipeline=context.name, token=context.lease.token)
-
+    kept = context.stream
+    stream = kept.taken if kept is not None else partial(_stream_of, context)
     try:
         slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
     except SlotLost as lost:
+        if kept is not None:
+            kept.close()
         if context.pipeline.capture.on_slot_lost != "restart_tables":
             raise
         context.say(f"{lost.what}: a new one is made, and every table is read again")
@@ -47,6 +49,26 @@ def receive(context: Context) -> None:
         wait_for_older_transactions(context)
         slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
     _refuse_much_wal(context, source)
+
+
+def _stream_of(context: Context) -> SlotStream:
+    slot = slot_log.slot_name(context.name)
+    return SlotStream(context.source_dsn, slot, slot, pipeline=context.name, token=context.lease.token)
+
+
+@contextmanager
+def one_stream(context: Context) -> Iterator[None]:
+    """While the block runs, the slot is read by one stream. Not where runs over other tables may want it as well, nor
+    may the block drop the slot."""
+    if not context.pipeline.by_slot or context.job.tables is not None or context.stream is not None:
+        yield
+        return
+    with KeptStream(partial(_stream_of, context)) as kept:
+        context.stream = kept
+        try:
+            yield
+        finally:
+            context.stream = None
 
 
 def receive_backlog(context: Context) -> None:
@@ -91,7 +113,7 @@ def receiving(context: Context) -> Iterator[None]:
             failure = error if isinstance(error, PgddlError) else from_postgres(error, doing="reading the slot")
             context.say(f"the slot could not be read, which is tried again: {failure.what}")
 
-    with repeating("pgddl-receive", RECEIVE_EVERY, again):
+    with one_stream(context), repeating("pgddl-receive", RECEIVE_EVERY, again):
         yield
 
 

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.following.source_dump import settled_dump
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
-from airflow_provider_pgddl.engine.job.slot_receiver import receive_backlog
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -49,7 +49,8 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if waiting:
         refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
-    ingested = _ingest(context)
+    with one_stream(context):
+        ingested = _ingest(context)
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.ddl_history.touched(context.journal.run)[0]:
         # What waits to be built may be about columns that have another name by now.

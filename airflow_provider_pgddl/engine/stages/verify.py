@@ -7,6 +7,7 @@ from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import _is_current, _verdicts, compare_rows
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 
 
 def run(context: Context) -> StageResult:
@@ -18,7 +19,8 @@ def run(context: Context) -> StageResult:
         context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
     if _is_current(context, tables):
         return context.result("nothing_to_do", _verdicts(context, tables))
-    mended = compare_rows(context)
+    with one_stream(context):
+        mended = compare_rows(context)
     tables = followed_tables(context)
     verdicts = _verdicts(context, tables)
     if {t.id for t in tables} == {t.id for t in context.journal.tables.of(context.journal.run) if not t.keyless}:

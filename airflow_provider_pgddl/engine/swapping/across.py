@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.following.missing_definitions import to_valid
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -75,7 +76,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | None) -> dict[str, Any]:
-    with guard.trying():
+    with one_stream(context), guard.trying():
         guard.refuse_changed()
         failpoint("cut_over.after_schema_look")
         catch_up(context)
