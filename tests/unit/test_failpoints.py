@@ -59,6 +59,7 @@ NO_BORDER = {
     "rows.chunks._Worker._cells": READS,
     "rows.chunks._Worker._copy": READS,
     "rows.ingest_for_ddl.clear_changed": WITHIN,
+    "rows.pending_keys.stage_keys": WITHIN,
     "rows.windows_in_place": WITHIN,
     "rows.fill.fill_together": WITHIN,
     "rows.throttle": READS,
