@@ -114,6 +114,7 @@ NAMES: Mapping[str, str] = {
     "slot.before_received_commit": "`capture.rows: wal`: changes are written into the logs, with how far they reach.",
     "slot.before_confirm": "The logs have the changes, and the slot keeps them still.",
     "slot.before_anew": "`capture.on_slot_lost`: the lost slot is dropped, no new one is made.",
+    "slot.before_lost_changes_commit": "A slot has let go of changes that no log has; nothing is recorded of that.",
     "slot.before_anew_commit": "A new slot is there; every log is to say that it does not know what changed.",
     # DDL that follows
     "ddl.before_event": "Events are recorded; the next one is not begun.",

@@ -78,10 +78,11 @@ def mended(move: Lifecycle) -> StageResult:
     return result
 
 
-def test_c33_a_target_that_lost_windows(source_dsn: str, lifecycle: Make) -> None:
+@pytest.mark.parametrize(("rows", "ddl"), [("change_log", "queue"), ("wal", "wal"), ("change_log", "wal")])
+def test_c33_a_target_that_lost_windows(source_dsn: str, lifecycle: Make, rows: str, ddl: str) -> None:
     do(source_dsn, *TABLES)
     with with_standby(16) as (primary, standby):
-        move = lifecycle(source_dsn, primary.conninfo(), **EVERYTHING)
+        move = lifecycle(source_dsn, primary.conninfo(), capture={"rows": rows, "ddl": ddl}, **EVERYTHING)
         move.run_all(until="replay")
         caught_up(primary, standby)
         leave_behind(standby)
@@ -92,11 +93,16 @@ def test_c33_a_target_that_lost_windows(source_dsn: str, lifecycle: Make) -> Non
             "INSERT INTO item SELECT n, '7@example.org' FROM generate_series(50000, 50000) n",  # 7's email
             "INSERT INTO word VALUES ('wénew', 'x')",
             "DELETE FROM word WHERE word = 'w400'",
+            *(["ALTER TABLE word ADD COLUMN lost int", "UPDATE word SET lost = 1"] if ddl == "wal" else []),
         )
         move.run("replay")
         assert differences(source_dsn, primary.conninfo()) == []
         move.target_moved(promote(primary, standby))
         do(source_dsn, "UPDATE item SET body = 'after it' WHERE id = 3000")
+        if ddl == "wal":  # the slot has let go of it: the schemas tell
+            reasons = {b["table"]: b["reason"] for b in move.run("replay").blocked}
+            assert "lost" in reasons["public.word"]
+            do(move.target, "ALTER TABLE word ADD COLUMN lost int")
         told(move, move.run("replay"))
         told_again = move.refused("verify", StageFailed)
         assert COMMAND in str(told_again)

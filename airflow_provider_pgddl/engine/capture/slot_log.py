@@ -34,6 +34,15 @@ UNREAD_TIMEOUT = "5s"  # a status is asked for again and again
 LOGS_SNAPSHOTS = 160_000  # from which version on a record of what is in progress can be asked for
 
 
+class ReadBeyond(SlotLost):
+    """The slot has let go of changes that no log has: the target was failed over to a state from before it had them, or
+    somebody else has read the slot, or made it anew. `begins` is where it goes on."""
+
+    def __init__(self, what: str, begins: str, todo: str) -> None:
+        super().__init__(what, todo=todo)
+        self.begins = begins
+
+
 def slot_name(pipeline: str) -> str:
     return publication_name(pipeline)
 
@@ -96,6 +105,11 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
         target.execute(_Q["set_received"], [start, pipeline])
 
 
+def go_on(target: Session, pipeline: str, begins: str) -> None:
+    """From where the slot goes on, in the caller's transaction, which sees to it that what was before is not missed."""
+    target.execute(_Q["go_on"], [begins, pipeline])
+
+
 def lose_track(target: Session, tables: Sequence[TableRow]) -> None:
     """These logs say from here on that they do not know what has changed: their tables are captured anew, and read
     again."""
@@ -140,21 +154,24 @@ def refuse_lost(source: Session, target: Session, pipeline: str) -> None:
     """StageFailed where changes are gone that the logs do not have: a lag is none of that."""
     name, known = slot_name(pipeline), received(target, pipeline)
     row = source.execute(_Q["slot"], [name]).fetchone()
-    if row is None:
-        what = "was dropped"
-    elif row[2] == "lost":
-        what = "has lost WAL that it needs: it fell behind by more than max_slot_wal_keep_size"
-    elif row[0] != "pgoutput" or not row[1]:
-        raise _somebody_elses(name)
-    elif known is None or parse_lsn(row[3]) > parse_lsn(known):
-        what = f"was read by somebody else, or made anew: it begins at {row[3]}, and the target has read up to {known}"
-    else:
-        return
-    raise SlotLost(
-        f"replication slot {name!r} {what}; changes since then are in no log",
-        todo="`pgddl reset` this pipeline and start again from setup, or set capture.on_slot_lost: restart_tables, "
-        "which reads every table again",
+    since = "changes since then are in no log"
+    todo = (
+        "`pgddl reset` this pipeline and start again from setup, or set capture.on_slot_lost: restart_tables, "
+        "which reads every table again"
     )
+    if row is None or known is None:
+        raise SlotLost(f"replication slot {name!r} was dropped; {since}", todo=todo)
+    if row[2] == "lost":
+        what = "has lost WAL that it needs: it fell behind by more than max_slot_wal_keep_size"
+        raise SlotLost(f"replication slot {name!r} {what}; {since}", todo=todo)
+    if row[0] != "pgoutput" or not row[1]:
+        raise _somebody_elses(name)
+    if parse_lsn(row[3]) > parse_lsn(known):
+        what = (
+            f"begins at {row[3]}, and the target has read up to {known} only: it was failed over to an older state, or "
+            "somebody else has read the slot, or made it anew"
+        )
+        raise ReadBeyond(f"replication slot {name!r} {what}; {since}", row[3], todo)
 
 
 def received(target: Session, pipeline: str) -> str | None:

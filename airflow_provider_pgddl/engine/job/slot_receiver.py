@@ -12,9 +12,12 @@ import psycopg
 
 from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
+from airflow_provider_pgddl.engine.capture.slot_log import ReadBeyond
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, changes_values_as_text
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, from_postgres
+from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.progress import amount, repeating
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -42,13 +45,29 @@ def receive(context: Context) -> None:
     except SlotLost as lost:
         if kept is not None:
             kept.close()
-        if context.pipeline.capture.on_slot_lost != "restart_tables":
+        if context.pipeline.capture.on_slot_lost == "restart_tables":
+            context.say(f"{lost.what}: a new one is made, and every table is read again")
+            slot_log.begin_anew(source, target, context.name, context.pipeline.capture.failover, context.lease.fence)
+            wait_for_older_transactions(context)
+        elif isinstance(lost, ReadBeyond) and context.row().cut_over_at is None:
+            _note_lost_changes(context, target, lost)
+        else:
             raise
-        context.say(f"{lost.what}: a new one is made, and every table is read again")
-        slot_log.begin_anew(source, target, context.name, context.pipeline.capture.failover, context.lease.fence)
-        wait_for_older_transactions(context)
         slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
     _refuse_much_wal(context, source)
+
+
+def _note_lost_changes(context: Context, target: Session, lost: ReadBeyond) -> None:
+    """A copy without indexes is read again: built they would be on rows of different times. Of the others only a
+    verification can tell which rows differ (C33)."""
+    context.say(lost.what)
+    journal = Journal(target, context.name)
+    tables = [t for t in journal.tables.of(journal.run) if not t.keyless]
+    with lease.fenced(target, context.lease.fence, "slot.before_lost_changes_commit"):
+        slot_log.lose_track(target, [t for t in tables if t.state in ("created", "backfilled")])
+        if any(t.state == "indexed" for t in tables):
+            journal.require_verify(lost.what)
+        slot_log.go_on(target, context.name, lost.begins)
 
 
 def _stream_of(context: Context) -> SlotStream:

@@ -77,6 +77,9 @@ SELECT slot_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
 -- name: set_received
 UPDATE pgddl.pipelines SET slot_lsn = %s::pg_catalog.pg_lsn WHERE pipeline = %s
 
+-- name: go_on
+UPDATE pgddl.pipelines SET slot_lsn = greatest(slot_lsn, %s::pg_catalog.pg_lsn) WHERE pipeline = %s
+
 -- name: set_received_of
 -- As long as the source's timeline is the one that was read.
 UPDATE pgddl.pipelines SET slot_lsn = %s::pg_catalog.pg_lsn WHERE pipeline = %s AND source_timeline = %s
