@@ -396,8 +396,7 @@ def _apply(context: Context) -> int:
                     powers_on_source=lambda role: _powers(context, role),
                     copies_only=context.in_place,
                 )  # fmt: skip
-            why = f": {outcome.message}" if outcome.message else ""
-            context.say(f"DDL event {row.id}, {row.tag}: {outcome.status}{why}")
+            context.say(f"DDL event {row.id}, {row.tag}: {': '.join(filter(None, [outcome.status, outcome.message]))}")
             if outcome.over:
                 applied += outcome.status == "applied"
                 continue
