@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, quote
 
+import psycopg
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 
+from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.page import telling
+from airflow_provider_pgddl.page.actions import ACTIONS, Sent, audit, do, is_forged
 from airflow_provider_pgddl.page.looks import Looked, Lookout
 from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of
 
 STATIC = {"pgddl.css": "text/css", "pgddl.js": "text/javascript"}
 REFRESH = 5  # seconds
+MOST_SENT = 10_000  # bytes of a form
 # The source is asked for what waits there, which may take it a while.
 SOURCE_EVERY = 15.0  # seconds
 POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -56,7 +63,35 @@ async def pipelines(request: Request, user: User) -> HTMLResponse:
 async def pipeline_page(request: Request, user: User, dag_id: str, pipeline: str) -> HTMLResponse:
     found = await run_in_threadpool(_found, user, dag_id, pipeline)
     journal, both = await asyncio.gather(_journal(found), _both(found))
-    return _shown(request, "pipeline.html", found=found, journal=journal, both=both)
+    acts = await run_in_threadpool(_may, "PUT", user, dag_id)
+    return _shown(request, "pipeline.html", found=found, journal=journal, both=both, acts=acts)
+
+
+@app.post("/{dag_id}/{pipeline}/{action}")
+async def act(request: Request, user: User, dag_id: str, pipeline: str, action: str) -> Response:
+    """One of `actions.ACTIONS`, with the form's `event` and `note`; then the page again."""
+    found = await run_in_threadpool(_found, user, dag_id, pipeline)
+    if is_forged(request.headers, conf.get("api", "base_url", fallback="") or ""):
+        raise HTTPException(403, "This did not come from the page itself")
+    if not await run_in_threadpool(_may, "PUT", user, dag_id):
+        raise HTTPException(403, "It takes the right to edit the DAG")
+    if action not in ACTIONS:
+        raise HTTPException(404)
+    if int(request.headers.get("content-length", MOST_SENT + 1)) > MOST_SENT:
+        raise HTTPException(413)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    event, note = form.get("event", [""])[0], form.get("note", [""])[0].strip()
+    sent = Sent(user.get_name(), int(event) if event.isdecimal() else None, note)
+    await run_in_threadpool(audit, action, found, sent, user.get_name())
+    try:
+        await run_in_threadpool(do, action, found, sent, _conninfo)
+    except (PgddlError, psycopg.Error) as error:
+        known = error if isinstance(error, PgddlError) else from_postgres(error, doing=f"doing {action}")
+        return _shown(request, "refused.html", 409, found=found, action=action, error=str(known))
+    for key in _keys(found):
+        lookout.forget(key)
+    root = str(request.scope.get("root_path", ""))
+    return RedirectResponse(f"{root}/{quote(dag_id, safe='')}/{quote(pipeline, safe='')}", 303)
 
 
 def _readable(user: Any) -> list[FoundPipeline]:
@@ -65,33 +100,44 @@ def _readable(user: Any) -> list[FoundPipeline]:
 
 def _found(user: Any, dag_id: str, pipeline: str) -> FoundPipeline:
     """404 where there is none, and where this person may not know that there is."""
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
-    from airflow.models.dag import DagModel
-
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    if get_auth_manager().is_authorized_dag(method="GET", details=details, user=user):
+    if _may("GET", user, dag_id):
         for one in pipelines_of({dag_id}):
             if one.pipeline == pipeline:
                 return one
     raise HTTPException(404, "There is no such pipeline, or it is not yours to see")
 
 
-async def _journal(one: FoundPipeline) -> Looked:
-    from airflow_provider_pgddl.engine.commands.view import view
+def _may(method: Literal["GET", "PUT"], user: Any, dag_id: str) -> bool:
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+    from airflow.models.dag import DagModel
 
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return bool(get_auth_manager().is_authorized_dag(method=method, details=details, user=user))
+
+
+def _keys(one: FoundPipeline) -> tuple[Hashable, Hashable]:
+    """What is looked at for its page: the journal, and what it takes both servers to say."""
+    return ("journal", one.pipeline, one.target), ("both", one.pipeline, one.source, one.target)
+
+
+async def _journal(one: FoundPipeline) -> Looked:
     if one.target is None:
         return Looked(error=NOT_RESOLVED)
-    return await lookout.look(
-        ("journal", one.pipeline, one.target), lambda: view(one.pipeline, _conninfo(str(one.target))), fresh=1.0
-    )
+    at = partial(_view, one)
+    return await lookout.look(_keys(one)[0], at, fresh=1.0)
+
+
+def _view(one: FoundPipeline) -> dict[str, Any]:
+    from airflow_provider_pgddl.engine.commands.view import view
+
+    return view(one.pipeline, _conninfo(str(one.target)))
 
 
 async def _both(one: FoundPipeline) -> Looked:
     """What it takes both servers to say."""
     if one.target is None or one.source is None:
         return Looked(error=NOT_RESOLVED)
-    key = ("both", one.pipeline, one.source, one.target)
-    return await lookout.look(key, partial(_status, one), fresh=SOURCE_EVERY)
+    return await lookout.look(_keys(one)[1], partial(_status, one), fresh=SOURCE_EVERY)
 
 
 NOT_RESOLVED = "the pipeline file gives a dsn, which is read where tasks run and never here; with conn_id it is shown"
@@ -108,7 +154,6 @@ def _status(one: FoundPipeline) -> dict[str, Any]:
 
 def _conninfo(conn_id: str) -> str:
     from airflow_provider_pgddl.connections import conninfo_of, lookup_in_shell
-    from airflow_provider_pgddl.engine.errors import UsageError
 
     connection = lookup_in_shell(conn_id)
     if connection is None:
@@ -116,9 +161,9 @@ def _conninfo(conn_id: str) -> str:
     return conninfo_of(connection)
 
 
-def _shown(request: Request, template: str, **values: Any) -> HTMLResponse:
+def _shown(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
     root = str(request.scope.get("root_path", ""))
     part = "part" in request.query_params
     html = templates.get_template(template).render(root=root, part=part, refresh=REFRESH, **values)
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return HTMLResponse(html, headers=headers)
+    return HTMLResponse(html, status_code, headers=headers)

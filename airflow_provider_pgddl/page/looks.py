@@ -29,7 +29,7 @@ class Lookout:
     def __init__(self, patience: float = PATIENCE):
         self._patience = patience
         self._lock = threading.Lock()
-        self._under_way: dict[Hashable, Future[Any]] = {}
+        self._under_way: dict[Hashable, Future[Looked]] = {}
         self._last: dict[Hashable, tuple[float, Any]] = {}
 
     async def look(self, key: Hashable, at: Callable[[], Any], *, fresh: float = 0.0) -> Looked:
@@ -39,12 +39,10 @@ class Lookout:
             return Looked(known[1], time.monotonic() - known[0])
         future = self._begin(key, at)
         try:
-            seen = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._patience)
+            looked = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._patience)
         except TimeoutError:
             return self._failed(key, f"has not answered within {self._patience:g} seconds")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the page tells it
-            return self._failed(key, told(error))
-        return Looked(seen)
+        return looked if looked.error is None else self._failed(key, looked.error)
 
     def forget(self, key: Hashable) -> None:
         """What was seen is not so any more."""
@@ -56,7 +54,7 @@ class Lookout:
         at, seen = self._last.get(key, (time.monotonic(), None))
         return Looked(seen, time.monotonic() - at, why)
 
-    def _begin(self, key: Hashable, at: Callable[[], Any]) -> Future[Any]:
+    def _begin(self, key: Hashable, at: Callable[[], Any]) -> Future[Looked]:
         with self._lock:
             future = self._under_way.get(key)
             if future is None or future.done():
@@ -64,16 +62,15 @@ class Lookout:
                 threading.Thread(target=self._run, args=(key, at, future), name="pgddl-page", daemon=True).start()
             return future
 
-    def _run(self, key: Hashable, at: Callable[[], Any], future: Future[Any]) -> None:
+    def _run(self, key: Hashable, at: Callable[[], Any], future: Future[Looked]) -> None:
         try:
-            seen = at()
-        except BaseException as error:  # noqa: BLE001 - who waits has to hear of it
-            future.set_exception(error)
-            return
+            looked = Looked(at())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the page tells it
+            looked = Looked(error=told(error))
         with self._lock:
-            if self._under_way.get(key) is future:  # else it was forgotten meanwhile
-                self._last[key] = (time.monotonic(), seen)
-        future.set_result(seen)
+            if looked.error is None and self._under_way.get(key) is future:  # else it was forgotten meanwhile
+                self._last[key] = (time.monotonic(), looked.seen)
+        future.set_result(looked)
 
 
 def told(error: BaseException) -> str:

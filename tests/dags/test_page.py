@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +62,11 @@ class Page:
 
     def get(self, path: str, who: str = "vic") -> httpx.Response:
         return httpx.get(f"{self.base}/pgddl/{path}", cookies={"_token": self.tokens[who]}, timeout=60)
+
+    def post(self, path: str, who: str, headers: dict[str, str] | None = None, **form: str) -> httpx.Response:
+        sent = {"sec-fetch-site": "same-origin"} if headers is None else headers
+        address = f"{self.base}/pgddl/{path}"
+        return httpx.post(address, data=form, headers=sent, cookies={"_token": self.tokens[who]}, timeout=60)
 
     def until(self, path: str, words: str, who: str = "vic") -> str:
         """The page once it shows these words: what it shows may be a second old."""
@@ -179,10 +185,57 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
         said = page.until("move_shop/shop", "What is blocked, why, and what to do")
         assert "ALTER TABLE public.customers ALTER COLUMN name TYPE text" in said, said
         assert "awaiting approval" in said and "DEFAULT &#39;&lt;b&gt;&amp;&#39;" in said, "what is shown is escaped"
-        overview = page.until("", 'class="number bad">2<')
+        decides(page, shop)
+        overview = page.until("", 'class="number bad">1<')
         for text in (said, overview):
             for dsn in (shop.source, shop.target):
                 assert str(conninfo_to_dict(dsn)["password"]) not in text
+    with contextlib.closing(sqlite3.connect(tmp_path / "airflow.db")) as database:
+        audit = database.execute("SELECT event, owner, dag_id, extra FROM log WHERE event LIKE 'pgddl %' ORDER BY id")
+        lines = [(event, owner, dag_id, json.loads(extra)) for event, owner, dag_id, extra in audit]
+    assert {line[1:3] for line in lines} == {("ann", "move_shop")}
+    assert [line[0] for line in lines] == [
+        f"pgddl {action}" for action in ("pause", "resume", "approve", "approve", "skip")
+    ]
+    assert lines[0][3] == {"pipeline": "shop", "note": "the nightly report"}
+
+
+def decides(page: Page, shop: Lifecycle) -> None:
+    """Who may edit the DAG can act, if it was they who asked for it."""
+    path = "move_shop/shop"
+    ((event,),) = shop.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'awaiting_approval'")
+    assert "Approve…" in page.get(path, "ann").text and "Approve…" not in page.get(path).text
+    refused = [
+        page.post(f"{path}/pause", "vic"),
+        *(
+            page.post(f"{path}/pause", "ann", headers)
+            for headers in (
+                {},
+                {"origin": "https://elsewhere.example"},
+                {"sec-fetch-site": "cross-site", "origin": page.base},
+                {"sec-fetch-site": "same-site", "origin": page.base},
+            )
+        ),
+    ]
+    assert {answer.status_code for answer in refused} == {403}
+    assert page.post("move_shop/nothing/pause", "vic").status_code == 404
+    assert page.post(f"{path}/swap", "ann").status_code == 404, "a swap is a task"
+    assert httpx.post(f"{page.base}/pgddl/{path}/pause").status_code == 401
+    assert shop.journal("SELECT FROM pgddl.controls WHERE paused_at IS NOT NULL") == []
+
+    done = page.post(f"{path}/pause", "ann", {"origin": page.base}, note="the nightly report")
+    assert (done.status_code, done.headers["location"]) == (303, f"/pgddl/{path}")
+    assert "the nightly report (ann)" in page.get(path).text
+    assert page.post(f"{path}/resume", "ann").status_code == 303
+    assert "the nightly report" not in page.get(path).text
+    assert page.post(f"{path}/approve", "ann", event=str(event)).status_code == 303
+    again = page.post(f"{path}/approve", "ann", event=str(event))
+    assert again.status_code == 409 and "not awaiting approval" in again.text
+    assert page.post(f"{path}/skip", "ann", event=str(event)).status_code == 409, "it takes a note"
+    shop.run("replay")
+    query = "SELECT status, notes FROM pgddl.ddl_events WHERE id = %s"
+    assert shop.journal(query, [event]) == [("applied", ["approved by ann"])]
+    assert "None: what was captured has been applied" in page.until(path, "None: what was captured")
 
 
 def nobody_else_learns_that_it_exists(page: Page) -> None:

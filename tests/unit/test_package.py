@@ -88,7 +88,7 @@ def test_the_wheel_has_the_applications_the_example_dags_and_all_sql(wheel: set[
     assert {f"airflow_provider_pgddl/{name}" for name in applications | examples} <= wheel
     assert statements | shipped(PACKAGE, ".py") <= wheel
     page = {name for suffix in (".html", ".css", ".js") for name in shipped(PACKAGE / "page", suffix)}
-    assert len(page) == 5 and page <= wheel
+    assert len(page) == 6 and page <= wheel
     assert "airflow_provider_pgddl/py.typed" in wheel
 
 
