@@ -321,6 +321,7 @@ OTHER: dict[str, Any] = {
     "backfill.throttle.query": "SELECT false",
     "replay.window_rows": 10,
     "replay.until_lag": "5s",
+    "replay.run_for": "10min",
     "follow.finish": True,
     "verify.before_swap": False,
     "swap.lock_timeout": "10ms",

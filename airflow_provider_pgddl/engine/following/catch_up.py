@@ -64,15 +64,18 @@ def followed_tables(context: Context) -> list[TableRow]:
     return [t for t in context.healthy(context.tables(), "indexed") if not t.keyless]
 
 
-def catch_up(context: Context, *, until_quiet: bool = False, border: Border | None = None) -> list[Window]:
+def catch_up(
+    context: Context, *, until_quiet: bool = False, border: Border | None = None, tell: bool = True
+) -> list[Window]:
     """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence).
 
-    `border` is passed before each; a swap has none: nothing may hold it up behind its fence."""
+    `border` is passed before each; a swap has none: nothing may hold it up behind its fence. `tell`: a line for each
+    that found something."""
     with one_stream(context):
-        return _windows(context, until_quiet, border)
+        return _windows(context, until_quiet, border, tell)
 
 
-def _windows(context: Context, until_quiet: bool, border: Border | None) -> list[Window]:
+def _windows(context: Context, until_quiet: bool, border: Border | None, tell: bool) -> list[Window]:
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed_tables(context)).values())
@@ -95,7 +98,7 @@ def _windows(context: Context, until_quiet: bool, border: Border | None) -> list
         windows.append(done)
         workers.took(done)
         waiting = done.pending
-        if done.keys or done.rows or done.pending or len(windows) == 1:
+        if tell and (done.keys or done.rows or done.pending or len(windows) == 1):
             lag = behind(context.source, done.lsn, done.taken_at)
             context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
         if done.stopped and any(t.id in done.stopped for t in followed_tables(context)):

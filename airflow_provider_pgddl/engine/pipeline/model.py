@@ -275,6 +275,10 @@ class Replay(Section):
     """
     until_lag: Seconds = 1.0
     """Replay ends once a window left nothing pending and took no longer, or found no change."""
+    run_for: Annotated[Seconds, Field(ge=0, le=86400)] = 0.0
+    """How long replay stays from its beginning on, with a window as soon as there are changes, before it ends as ever.
+    Without changes it asks the source once a second. For a follow, or a way back, whose target has to be close.
+    """
 
 
 class Follow(Section):

@@ -279,6 +279,7 @@ FREE_KEYS = (
     "ddl.lock_timeout",
     "ddl.retry_for",
     "ddl.signal_blockers",
+    "replay",
     "swap.lock_timeout",
     "swap.retries",
     "swap.signal_blockers",

@@ -72,6 +72,11 @@ WHERE %(position)s::pg_catalog.pg_snapshot IS NULL
    OR NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot)
 ORDER BY max(q.id) OVER (PARTITION BY q.xid), q.id
 
+-- name: is_queued
+EXISTS (SELECT FROM pgddl.ddl_queue q
+        WHERE %(position)s::pg_catalog.pg_snapshot IS NULL
+           OR NOT pg_catalog.pg_visible_in_snapshot(q.xid, %(position)s::pg_catalog.pg_snapshot))
+
 -- name: lost
 SELECT e.id, e.tag, e.what, e.statement, c.oid::regclass::text, e.role, e.happened_at
 FROM pgddl.exceptions e LEFT JOIN pg_catalog.pg_class c ON c.oid = e.relation

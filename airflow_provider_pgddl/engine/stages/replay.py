@@ -1,7 +1,8 @@
-"""replay: windows, until the copy is less than `until_lag` behind the source."""
+"""replay: windows, until the copy is less than `until_lag` behind the source, or for as long as `run_for` says."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
+from airflow_provider_pgddl.engine.following.staying import stay
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows.throttle import limits
@@ -29,32 +31,50 @@ def run(context: Context) -> StageResult:
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}")
     finish_all(context, first=False)  # what hides rows comes before the rows that it hides
-    windows = catch_up(context, border=context.border(limits(context.pipeline)))
+    border, done = context.border(limits(context.pipeline)), _Done()
+    until = time.monotonic() + context.pipeline.replay.run_for
+    done.took(catch_up(context, border=border))
     hand_over(context)
     unfinished = finish_all(context)
-    last = windows[-1]
-    moved = any(w.keys or w.rows for w in windows)
+    if context.pipeline.replay.run_for:
+        stay(context, border, until, done.took)
+        hand_over(context)
+        unfinished = finish_all(context)
+    last = done.last
     lag = behind(context.source, last.lsn, last.taken_at)
+    moved = done.keys or done.rows
     state = "done" if moved or not context.journal.stage_runs.done(row.run, "replay") else "nothing_to_do"
     result = tell_lost_commits(context, context.result(
-        state, _tables(context, tables, windows), windows=len(windows),
-        keys=sum(w.keys for w in windows), rows=sum(w.rows for w in windows), pending=last.pending,
-        lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
+        state, _tables(context, tables, done), windows=done.windows, keys=done.keys, rows=done.rows,
+        pending=last.pending, lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
     ))  # fmt: skip
     return replace(result, blocked=[*result.blocked, *unfinished])
 
 
-def _tables(context: Context, tables: Sequence[TableRow], windows: Sequence[Window]) -> dict[str, dict[str, Any]]:
-    """What the result says of each table; of one whose rows have changed also how many keys, and in which window
+class _Done:
+    """What all windows have done: of each table whose rows have changed, by id, how many keys, and in which window
     last."""
-    changed = dict[int, dict[str, Any]]()
-    for window in windows:
-        for table_id, keys in window.changed.items():
-            before = changed.get(table_id, {"keys": 0})["keys"]
-            changed[table_id] = {"keys": before + keys, "window": window.number}
+
+    last: Window
+
+    def __init__(self) -> None:
+        self.windows = self.keys = self.rows = 0
+        self.changed = dict[int, dict[str, Any]]()
+
+    def took(self, windows: Sequence[Window]) -> None:
+        for window in windows:
+            self.windows, self.keys, self.rows = self.windows + 1, self.keys + window.keys, self.rows + window.rows
+            self.last = window
+            for table_id, keys in window.changed.items():
+                before = self.changed.get(table_id, {"keys": 0})["keys"]
+                self.changed[table_id] = {"keys": before + keys, "window": window.number}
+
+
+def _tables(context: Context, tables: Sequence[TableRow], done: _Done) -> dict[str, dict[str, Any]]:
+    """What the result says of each table."""
     known = {t.id for t in tables}
     return {
-        t.qualified: {"state": t.state, **changed.get(t.id, {})}
+        t.qualified: {"state": t.state, **done.changed.get(t.id, {})}
         for t in context.healthy(context.tables(), "indexed")
-        if t.id in known or t.id in changed
+        if t.id in known or t.id in done.changed
     }
