@@ -23,7 +23,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": [
-            {"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.operators.stages"]}
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "airflow_provider_pgddl.operators.stages",
+                    "airflow_provider_pgddl.operators.approval",
+                ],
+            }
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.sensors.schema"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.triggers.schema"]}],

@@ -1,4 +1,4 @@
-"""Links that a task has in Airflow's page."""
+"""Links that a task has in Airflow's pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_pgddl.description import describe
 
 
 class PipelineLink(BaseOperatorLink):  # type: ignore[misc]
-    """To the pipeline's page; Airflow shows it once the task has ended."""
+    """To the pipeline's page."""
 
     name = "Pipeline"
 
@@ -21,3 +21,10 @@ class PipelineLink(BaseOperatorLink):  # type: ignore[misc]
             return ""
         base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
         return f"{base}/pgddl/{quote(ti_key.dag_id, safe='')}/{quote(told['pipeline'], safe='')}"
+
+
+def show(task: Any, context: Any) -> None:
+    """While the task runs, too: Airflow itself looks for links once it has ended."""
+    for link in task.operator_extra_links:
+        if url := link.get_link(task, ti_key=context["ti"]):
+            context["ti"].xcom_push(link.xcom_key, url)

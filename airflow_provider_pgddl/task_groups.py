@@ -27,6 +27,7 @@ def lifecycle(
     group_id: str = "lifecycle",
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
+    approve_swap: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -36,13 +37,17 @@ def lifecycle(
     `default_args` for every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are
     `<group_id>.<stage>`.
 
+    With `approve_swap` two tasks stand before the swap: `rehearse`, and `approve`, which shows a person what the
+    rehearsal has found and waits for the answer (from Airflow 3.3 on without a worker or a triggerer). Rejected, the
+    run ends there, and capture stays on. A mapping is for that task: assigned_users, notifiers, response_timeout ...
+
     Tasks before the gate go on without tables that are blocked, and the gate closes for them. A table that is blocked
     behind the gate fails verify (on_blocked). A swap that is done but left something to a person, such as a foreign key
     that rows violate, is shown as skipped, and cleanup goes on. So is cleanup while a way back lives (`swap.way_back`).
     The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        verify, swap = _until_swap(pipeline, gate, again, spark)
+        verify, swap = _until_swap(pipeline, gate, again, approve_swap, spark)
         # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
         cleanup = PgddlCleanupOperator(
             task_id="cleanup",
@@ -95,6 +100,7 @@ def reversible(
     group_id: str = "reversible",
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
+    approve_swap: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -102,7 +108,7 @@ def reversible(
     that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
     by that pipeline's verify and swap (`go_back`)."""
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        _until_swap(pipeline, gate, again, spark)
+        _until_swap(pipeline, gate, again, approve_swap, spark)
     return group
 
 
@@ -128,6 +134,7 @@ def _until_swap(
     pipeline: str | os.PathLike[str] | Mapping[str, Any],
     gate: Mapping[str, Any] | None,
     again: bool | str,
+    approve_swap: bool | Mapping[str, Any],
     spark: Mapping[str, Any],
 ) -> tuple[PgddlVerifyOperator, PgddlSwapOperator]:
     """setup … swap, in the group that is open; returns the last two."""
@@ -143,8 +150,16 @@ def _until_swap(
         # Commits that a failover lost block all tables until they are compared, which is what comes next.
         PgddlReplayOperator(task_id="catch_up", **before),
         verify := PgddlVerifyOperator(task_id="verify", **behind),
-        swap := PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"}),
     )
+    swap = PgddlSwapOperator(task_id="swap", **{**behind, "on_blocked": "skip"})
+    if approve_swap is False:
+        verify >> swap
+    else:
+        from airflow_provider_pgddl.operators.approval import PgddlRehearsalOperator, PgddlSwapApproval
+
+        rehearse = PgddlRehearsalOperator(task_id="rehearse", **behind)
+        given = {} if approve_swap is True else dict(approve_swap)
+        chain(verify, rehearse, PgddlSwapApproval(task_id="approve", rehearsal=rehearse.task_id, **given), swap)
     return verify, swap
 
 

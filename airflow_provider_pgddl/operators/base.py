@@ -18,13 +18,13 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pgddl import assets
+from airflow_provider_pgddl import assets, links
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.description import FIELD, describe, described
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
-from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Watched
+from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watched
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -34,7 +34,6 @@ from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, c
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import Session, connect
-from airflow_provider_pgddl.links import PipelineLink
 from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     template_fields: Sequence[str] = ("pipeline", "tables", *SparkSubmitOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {"pipeline": "yaml", "tables": "json"}
-    operator_extra_links = (PipelineLink(),)
+    operator_extra_links = (links.PipelineLink(),)
     ui_color = "#dbeafe"
 
     def __init__(
@@ -178,6 +177,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
 
         self._hook = None
+        links.show(self, context)
         try:
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
             refuse_commands(pipeline)
@@ -209,7 +209,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             fail(f"{self.stage}: {outcome.explain()}", outcome.cause, retryable=outcome.retryable)
-        result = self._result(job, pipeline, context)
+        result = self._result(job, pipeline, context, outcome)
         if result["blocked"] and self.on_blocked != "go_on":
             context["ti"].xcom_push("return_value", result)
             left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
@@ -331,7 +331,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         for process in [*alive, jvm]:
             _signal(process.kill)
 
-    def _result(self, job: Job, pipeline: Pipeline, context: Context) -> dict[str, Any]:
+    def _result(self, job: Job, pipeline: Pipeline, context: Context, _: Outcome) -> dict[str, Any]:
         try:
             found = secrets(pipeline, lookup_in_task, os.environ)  # a stage may have outlived what it began with
             target, name = found.get("target", found["source"]), job.pipeline.pipeline

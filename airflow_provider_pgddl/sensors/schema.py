@@ -22,13 +22,13 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from airflow_provider_pgddl import links
 from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.description import FIELD, described
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
-from airflow_provider_pgddl.links import PipelineLink
 from airflow_provider_pgddl.notifications import Notify, announce
 from airflow_provider_pgddl.retrying import give_up, policy
 
@@ -64,7 +64,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
     """
 
     template_fields: Sequence[str] = ("pipeline", "tables")
-    operator_extra_links = (PipelineLink(),)
+    operator_extra_links = (links.PipelineLink(),)
     ui_color = "#fef3c7"
 
     def __init__(
@@ -105,6 +105,7 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> None:
+        links.show(self, context)
         if self.deferrable:
             self._wait(context, time.time())
         else:

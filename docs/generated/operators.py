@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2] / "airflow_provider_pgddl"
-_MODULES = ("operators/base.py", "operators/stages.py", "sensors/schema.py", "task_groups.py")
+_MODULES = ("operators/base.py", "operators/stages.py", "operators/approval.py", "sensors/schema.py", "task_groups.py")
 
 
 def operators() -> str:
@@ -18,6 +18,8 @@ def operators() -> str:
         for node in ast.parse((_PACKAGE / name).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 if name == "operators/base.py" and node.name != "PgddlOperator":
+                    continue
+                if name == "operators/approval.py" and isinstance(node, ast.FunctionDef):
                     continue
                 lines += [f"### {node.name}", "", f"`{module}`", "", *_described(ast.get_docstring(node) or ""), ""]
                 lines += _parameters(node)

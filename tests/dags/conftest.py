@@ -148,6 +148,12 @@ class Airflow:
         rows = self._newest("SELECT task_id, value FROM xcom WHERE key = 'return_value'", dag_id)
         return {task_id: json.loads(value) for task_id, value in rows}
 
+    def links(self, dag_id: str) -> list[str]:
+        """To the page of a pipeline, of each task that has begun."""
+        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True)) as database:
+            query = "SELECT value FROM xcom WHERE key = '_link_PipelineLink' AND dag_id = ?"
+            return [json.loads(value) for (value,) in database.execute(query, [dag_id])]
+
     def asset_events(self, dag_id: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Asset, task and extra of each event that the DAG's tasks have told of."""
         query = "SELECT a.uri, e.source_task_id, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id"

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -54,8 +55,17 @@ def shop_databases(pg16: Cluster, pg18: Cluster) -> Iterator[tuple[str, str]]:
 class Scheduled:
     """`airflow standalone`: scheduler, DAG processor, triggerer and API server, over a database of their own."""
 
-    def __init__(self, home: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._home, self._process, self._log = home, process, log
+    def __init__(self, home: Path, process: subprocess.Popen[bytes], log: Path, base: str) -> None:
+        self._home, self._process, self._log, self.base = home, process, log, base
+
+    def answers(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.base}/api/v2/version", timeout=60).is_success
+        return False
+
+    def knows(self, dag_id: str) -> bool:
+        """Whether the DAG has been parsed."""
+        return bool(self._rows(f"SELECT 1 FROM serialized_dag WHERE dag_id = '{dag_id}'"))
 
     def runs(self) -> list[tuple[str, str, dict[str, str]]]:
         """Of each run of the DAG its logical date, state, and the states of its tasks."""
@@ -120,7 +130,7 @@ def standalone(airflow: Airflow, home: Path, dags: Path, **env: str) -> Iterator
             start_new_session=True,
         )
         try:
-            yield Scheduled(home, process, log)
+            yield Scheduled(home, process, log, f"http://127.0.0.1:{port}")
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with contextlib.suppress(ProcessLookupError):

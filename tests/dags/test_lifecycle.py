@@ -139,14 +139,14 @@ def alone(airflow: Airflow, migrated: Move, connections: dict[str, str], tmp_pat
 
 
 def test_each_stage_runs_alone_and_a_second_time_has_nothing_to_do(
-    alone: Alone, shop_databases: tuple[str, str]
+    alone: Alone, airflow: Airflow, shop_databases: tuple[str, str]
 ) -> None:
     target = shop_databases[1]
     done = ["done", "nothing to do"]
     with Writers([target], rate=60) as writers:
         for stage in ("setup", "snapshot", "backfill", "schema_sync"):
             assert [alone.run(stage), alone.run(stage)] == done, stage
-        the_gate_is_closed_by_a_mismatch(alone.shell, target)
+        the_gate_is_closed_by_a_mismatch(alone.shell, airflow, target)
         with writers.quiet():  # an order that has one more column for a while would not be as it was written
             ddl_leaves_the_gate_open(alone, target)
         assert alone.run("replay") == "done"
@@ -171,12 +171,14 @@ COPY = "ALTER TABLE pgddl_copy_shop.orders"
 STATUS = "SELECT DISTINCT status FROM pgddl.schema_status WHERE pipeline = 'rewrite_orders'"
 
 
-def the_gate_is_closed_by_a_mismatch(shell: Shell, dsn: str) -> None:
+def the_gate_is_closed_by_a_mismatch(shell: Shell, airflow: Airflow, dsn: str) -> None:
     """It opens again by itself once the mismatch is gone."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(f"{COPY} RENAME COLUMN placed_at TO gone".encode())
         shell.start("tasks", "test", "gate", "gate")
         said = shell.until("new column 'placed_at'")
+        (link,) = airflow.links("gate")
+        assert link.endswith("/pgddl/gate/rewrite_orders"), "it is there while the task runs"
         assert "closed: shop.orders" in said
         assert conn.execute(STATUS).fetchall() == [("mismatch",)]
         conn.execute(f"{COPY} RENAME COLUMN gone TO placed_at".encode())

@@ -41,7 +41,7 @@ from airflow_provider_pgddl.operators.stages import (
 )
 from airflow_provider_pgddl.retrying import give_up
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
-from airflow_provider_pgddl.task_groups import follow, lifecycle
+from airflow_provider_pgddl.task_groups import follow, lifecycle, reversible
 from tests.conftest import REPOSITORY
 
 SHOP = {"pipeline": "shop", "source": {"conn_id": "shop_pg16"}, "rewrite": {"shop.orders": {}}}
@@ -230,6 +230,25 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
     cleanup = dag.get_task("move.cleanup")
     assert cleanup.trigger_rule == "none_failed_min_one_success"
     assert cleanup.upstream_task_ids == {"move.verify", "move.swap"}
+
+
+def test_a_person_stands_between_the_rehearsal_and_the_swap() -> None:
+    with DAG("d") as dag:
+        lifecycle(group_id="asked", pipeline=SHOP, approve_swap={"subject": "Now?"})
+        reversible(group_id="back", pipeline=SHOP, approve_swap=True)
+        lifecycle(group_id="plain", pipeline=SHOP)
+    for group in ("asked", "back"):
+        for task, behind in pairwise(("verify", "rehearse", "approve", "swap")):
+            assert f"{group}.{behind}" in dag.get_task(f"{group}.{task}").downstream_task_ids
+        assert dag.get_task(f"{group}.verify").downstream_task_ids <= {f"{group}.rehearse", f"{group}.cleanup"}
+        ask = dag.get_task(f"{group}.approve")
+        assert ask.ignore_downstream_trigger_rules, "a cleanup must not run behind a swap that was rejected"
+        assert ask.rehearsal == f"{group}.rehearse"
+    assert dag.get_task("asked.approve").subject == "Now?"
+    job = dag.get_task("asked.rehearse")._job(load_pipeline(SHOP), {})
+    assert (job.stage, job.dry_run) == ("swap", True)
+    assert not dag.has_task("plain.approve")
+    assert dag.get_task("asked.gate")._behind() == {"replay", "verify", "swap", "cleanup"}
 
 
 @pytest.mark.parametrize("make", [PgddlBackfillOperator, PgddlSchemaSensor])

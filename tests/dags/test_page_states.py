@@ -1,0 +1,112 @@
+"""What the page tells of a pipeline in each of its states, rendered here from what a real journal knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands.status import status
+from airflow_provider_pgddl.engine.commands.view import view
+from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.page.looks import Looked
+from tests.integration.lifecycle import Lifecycle, execute
+
+pytestmark = pytest.mark.airflow
+
+Lifecycles = Callable[..., Lifecycle]
+
+SHOP = """
+CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);
+INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 50) n;
+"""
+
+
+def told(shop: Lifecycle, *, acts: bool = True, error: str | None = None) -> str:
+    """The page's words, without markup."""
+    from airflow_provider_pgddl.page.app import templates
+    from airflow_provider_pgddl.page.pipelines import FoundPipeline
+
+    pipeline = load_pipeline(shop.content)
+    found = FoundPipeline("moves", shop.name, "old", "new", pipeline.in_place)
+    journal = Looked(view(shop.name, shop.target), error=error)
+    both = Looked(status(pipeline, shop.source, shop.target), error=error)
+    rows = [(found, journal)]
+    shared: dict[str, Any] = {"root": "/pgddl", "part": True, "refresh": 5}
+    assert shop.name in templates.get_template("pipelines.html").render(**shared, rows=rows)
+    page = templates.get_template("pipeline.html")
+    html = page.render(**shared, found=found, journal=journal, both=both, acts=acts)
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    assert "Not set up yet" in told(shop)
+    for stage in ("setup", "snapshot", "backfill"):
+        shop.run(stage)
+        assert f"{stage} done" in told(shop)
+    for stage in ("schema_sync", "replay"):
+        shop.run(stage)
+    execute(target_dsn, "UPDATE customers SET name = 'another' WHERE id IN (7, 9)")
+    shop.refused("verify", StageFailed)
+    said = told(shop)
+    assert "2 rows differ from the source" in said and "(9) differs, (7) differs" in said, said
+    assert "rows differ : no swap" in said and "goes on" not in said
+    assert "another" not in said, "values of rows are nobody's business here"
+    shop.run("verify", mend=True)
+    assert "differ" not in told(shop) and "goes on" in told(shop)
+
+    stages.pause(load_pipeline(shop.content), shop.target, "the report")
+    assert "paused 0 s ago: the report" in told(shop) and "Resume…" in told(shop)
+    assert "Resume…" not in told(shop, acts=False)
+    stages.resume(load_pipeline(shop.content), shop.target)
+    late = told(shop, error="has not answered within 2 seconds")
+    assert "The journal has not answered within 2 seconds. What follows was so" in late, late
+    assert "Lag and keys behind are 0 s old; asked again: has not answered" in late
+
+    shop.run("swap")
+    assert "Run 1: cut over" in told(shop)
+    shop.run("cleanup")
+    assert "Run 1: finished" in told(shop) and "Pause…" not in told(shop)
+
+
+def test_what_stops_a_table_and_who_is_at_work(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.customers"]})
+    shop.run_all(until="replay")
+    execute(target_dsn, "ALTER TABLE customers DROP COLUMN name")
+    stages.gate(load_pipeline(shop.content), shop.source, shop.target)
+    said = told(shop)
+    assert "What is blocked, why, and what to do" in said
+    assert "ALTER TABLE public.customers ADD COLUMN name text" in said, said
+    assert re.search(r"Or .*: --[a-z-]+", said), "the other ways out are shown"
+
+    with psycopg.connect(target_dsn, autocommit=True) as journal:
+        journal.execute("UPDATE pgddl.pipelines SET verify_needed = 'commits were lost'")
+        begun = "INSERT INTO pgddl.stage_runs (job_id, pipeline, run, stage, token) VALUES ('j', %s, 1, 'verify', 77)"
+        journal.execute(begun, [shop.name])
+    with psycopg.connect(target_dsn, application_name=f"pgddl:{shop.name}:77:stage"):
+        said = told(shop)
+    assert "verify is at work since" in said and "Cancel…" in said, said
+    assert "commits were lost" in said and "pgddl run verify --mend" in said
+
+
+def test_the_lines_of_the_last_hour(lifecycle: Lifecycles, source_dsn: str) -> None:
+    execute(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, rewrite={"public.customers": {}})
+    shop.run_all(until="replay")
+    execute(
+        source_dsn,
+        "INSERT INTO pgddl.windows (pipeline, window_no, run, keys, rows, pending, taken_at, finished_at)"
+        f" SELECT '{shop.name}', 1000 + n, 1, n, n, 0, now() - n * interval '1 min' - interval '3 s',"
+        " now() - n * interval '1 min' FROM generate_series(1, 70) n",
+    )
+    said = told(shop)
+    assert "seconds of lag at the end of a window, at worst, last hour; at most 3.0" in said, said
+    assert "keys a minute, last hour; at most" in said
