@@ -29,9 +29,9 @@ from airflow_provider_pgddl.cli_commands import (
     status,
     way_back,
 )
+from airflow_provider_pgddl.engine.job import stage_names
 from airflow_provider_pgddl.engine.schema import flags
 
-STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup", "revert")
 EXIT_CODES = (
     "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch or by DDL that waits for "
     "a person, 4 refused by preflight, 5 worth retrying"
@@ -39,20 +39,11 @@ EXIT_CODES = (
 
 
 def named_stages(text: str) -> tuple[str, ...]:
-    """`backfill`, `setup..replay` or `setup..replay,verify`, as stages in the order given."""
-    found: list[str] = []
-    for part in text.split(","):
-        first, dots, last = (word.strip() for word in part.partition(".."))
-        for name in (first, last) if dots else (first,):
-            if name not in STAGES:
-                raise argparse.ArgumentTypeError(f"there is no stage {name!r}; choose from {', '.join(STAGES)}")
-        begin, end = STAGES.index(first), STAGES.index(last if dots else first)
-        if begin > end or (dots and last == "revert"):
-            raise argparse.ArgumentTypeError(
-                f"{first} does not lead to {last}: a range is in the order of the lifecycle"
-            )
-        found += STAGES[begin : end + 1]
-    return tuple(found)
+    """One stage or several, as argparse takes them."""
+    try:
+        return stage_names.named_stages(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -237,7 +228,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                 {
                     "type": named_stages,
                     "metavar": "STAGES",
-                    "help": f"{', '.join(STAGES)}; or several: setup..replay, verify,swap",
+                    "help": f"{', '.join(stage_names.ALL_STAGES)}; or several: setup..replay, verify,swap",
                 },
             ),
             PIPELINE,

@@ -114,13 +114,13 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
     if len(quiet) == len(args.stages):
         _print_result(args, {"pipeline": pipeline.pipeline, "stages": quiet} if several else quiet[0])
         return EXIT_DONE
-    first, *others = args.stages[len(quiet) :]
-    outcome, code = submission.submit(replace(job, stage=first, then=tuple(others)), quiet=args.json)
+    job = job.without_first(len(quiet))
+    outcome, code = submission.submit(job, quiet=args.json)
     if outcome is None:
         # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
         return code if 0 < code < 128 else 5
     if several:
-        done = [] if outcome.result is None else outcome.result["stages"] if others else [outcome.result]
+        done = [] if outcome.result is None else outcome.result["stages"] if job.then else [outcome.result]
         error = {} if outcome.error is None else {"error": outcome.error}
         _print_result(args, {"pipeline": pipeline.pipeline, "stages": [*quiet, *done], **error})
     else:
@@ -143,15 +143,11 @@ def _idle(job: jobs.Job, found: Mapping[jobs.End, str], said: TextIO) -> list[Ma
     from airflow_provider_pgddl.engine import stages
     from airflow_provider_pgddl.engine.launch import driver
 
-    quiet: list[Mapping[str, Any]] = []
-    for one in job.each():
-        began = time.monotonic()
-        with redirect_stdout(said):
-            result = stages.idle(one, found["source"], found.get("target", found["source"]))
-        if result is None:
-            break
-        quiet.append(result.to_json())
-        print(driver.closing_line(quiet[-1], time.monotonic() - began), file=said)
+    began, quiet = time.monotonic(), list[Mapping[str, Any]]()
+    with redirect_stdout(said):
+        for one in stages.first_idle(job, found["source"], found.get("target", found["source"])):
+            quiet.append(one.to_json())
+            print(driver.closing_line(quiet[-1], time.monotonic() - began))
     return quiet
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from airflow_provider_pgddl.connections import lookup_in_task, secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.operators.base import PgddlOperator, small
+from airflow_provider_pgddl.operators.base import PgddlOperator
 from airflow_provider_pgddl.retrying import give_up
 
 if TYPE_CHECKING:
@@ -34,11 +34,17 @@ class PgddlRehearsalOperator(PgddlOperator):
     def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
         return replace(super()._job(pipeline, found), dry_run=True)
 
-    def _result(self, job: Job, pipeline: Pipeline, context: Context, outcome: Outcome) -> dict[str, Any]:  # noqa: ARG002
+    def _results(
+        self,
+        job: Job,  # noqa: ARG002
+        pipeline: Pipeline,
+        context: Context,  # noqa: ARG002
+        outcome: Outcome,
+    ) -> list[dict[str, Any]]:
         from airflow_provider_pgddl.engine.commands.status import status
         from airflow_provider_pgddl.engine.commands.view import view
 
-        result = small(outcome.result or {})
+        result = dict(outcome.result or {})
         try:
             found = secrets(pipeline, lookup_in_task, os.environ)
             target = found.get("target", found["source"])
@@ -47,7 +53,11 @@ class PgddlRehearsalOperator(PgddlOperator):
             give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
             give_up(error)
-        return result | {"body": body(pipeline, result, now, journal)}
+        return [result | {"body": body(pipeline, result, now, journal)}]
+
+    def _told(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        asked = {"body": results[-1]["body"]} if "body" in results[-1] else {}  # nobody, where there is nothing to do
+        return super()._told(results) | asked
 
 
 def body(pipeline: Pipeline, result: Mapping[str, Any], now: Mapping[str, Any], journal: Mapping[str, Any]) -> str:

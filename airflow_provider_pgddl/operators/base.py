@@ -105,7 +105,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
     other after `retry_delay`; the task's log and record say why. A `retry_policy` of your own wins.
     """
 
-    stage: ClassVar[str]
+    stage: str
     changes_live_tables: bool = False
     left: ClassVar[str] = "{stage} went on without {tables}, which is blocked"
     name: str
@@ -184,11 +184,12 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
             job, began = self._job(pipeline, found), time.monotonic()
-            if quiet := stages.idle(job, found["source"], found.get("target", found["source"])):
-                self.log.info(
-                    "%s; nothing is submitted", driver.closing_line(quiet.to_json(), time.monotonic() - began)
-                )
-                return small(quiet.to_json())
+            quiet = stages.first_idle(job, found["source"], found.get("target", found["source"]))
+            for one in quiet:
+                self.log.info("%s; nothing is submitted", driver.closing_line(one.to_json(), time.monotonic() - began))
+            if len(quiet) == len(job.stages):
+                return self._told([one.to_json() for one in quiet])
+            job = job.without_first(len(quiet))
         except psycopg.Error as error:
             give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
@@ -209,7 +210,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             fail(f"{self.stage}: {outcome.explain()}", outcome.cause, retryable=outcome.retryable)
-        result = self._result(job, pipeline, context, outcome)
+        result = self._told([*(one.to_json() for one in quiet), *self._results(job, pipeline, context, outcome)])
         if result["blocked"] and self.on_blocked != "go_on":
             context["ti"].xcom_push("return_value", result)
             left = ", ".join(sorted({entry["table"] for entry in result["blocked"]}))
@@ -331,31 +332,51 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         for process in [*alive, jvm]:
             _signal(process.kill)
 
-    def _result(self, job: Job, pipeline: Pipeline, context: Context, _: Outcome) -> dict[str, Any]:
+    def _results(
+        self,
+        job: Job,
+        pipeline: Pipeline,
+        context: Context,
+        outcome: Outcome,  # noqa: ARG002 - for a rehearsal, of which the journal keeps nothing
+    ) -> list[dict[str, Any]]:
+        """What the journal says of each stage that was run."""
+        results: list[dict[str, Any]] = []
         try:
             found = secrets(pipeline, lookup_in_task, os.environ)  # a stage may have outlived what it began with
             target, name = found.get("target", found["source"]), job.pipeline.pipeline
             with connect(target, purpose="result", pipeline=name) as conn:
-                recorded = stage_runs.stage_result(conn, job.id)
-                if recorded is not None and self.changes_live_tables:
-                    self._tell_assets(conn, job, recorded, target, context)
+                for one in job.each():
+                    recorded = stage_runs.stage_result(conn, one.id)
+                    if recorded is None and not (results and results[-1].get("blocked")):
+                        raise AirflowException(f"{one.stage} ended well, but the journal has no result of job {one.id}")
+                    if recorded is None:
+                        break  # it was not begun, as tables are blocked
+                    if self._tells_of(one.stage):
+                        self._tell_assets(conn, one, recorded, target, context)
+                    results.append(dict(recorded))
         except PgddlError as error:
             give_up(error)
-        if recorded is None:
-            raise AirflowException(f"{self.stage} ended well, but the journal has no result of job {job.id}")
-        for entry in recorded.get("blocked", ()):
+        for entry in (entry for recorded in results for entry in recorded.get("blocked", ())):
             self.log.warning("blocked: %s: %s", entry["table"], entry["reason"])
-        return small(recorded)
+        return results
+
+    def _tells_of(self, stage: str) -> bool:  # noqa: ARG002 - an operator of several stages asks
+        """Whether others learn which tables it has changed."""
+        return self.changes_live_tables
+
+    def _told(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The task's result."""
+        return small(results[-1])
 
     def _tell_assets(self, conn: Session, job: Job, recorded: Mapping[str, Any], target: str, context: Context) -> None:
         """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody."""
         journal, run, ti = Journal(conn, job.pipeline.pipeline), recorded["run"], context["ti"]
         names = {table.qualified: (table.schema, table.name) for table in journal.tables.of(run)}
-        changed = journal.stage_runs.untold(run, self.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
+        changed = journal.stage_runs.untold(run, job.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
         if changed is None or not is_first_try(ti.try_number, ti.max_tries, self.retries):
             changed = {table: {} for table in names}
         found = {names[table]: figures for table, figures in changed.items() if table in names}
-        assets.tell(context, journal.pipeline, target, found, run=run, stage=self.stage)
+        assets.tell(context, journal.pipeline, target, found, run=run, stage=job.stage)
 
 
 def small(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.job.file import End, Job
+from airflow_provider_pgddl.engine.job.stage_names import named_stages
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.operators.base import PgddlOperator
+from airflow_provider_pgddl.operators.base import PgddlOperator, small
 
 
 def _said(name: str, value: bool | str) -> bool:
@@ -106,6 +107,40 @@ class PgddlCleanupOperator(PgddlOperator):
     """Takes capture off the source and drops what was needed only on the way; the journal stays."""
 
     stage = "cleanup"
+
+
+class PgddlStagesOperator(PgddlOperator):
+    """Several stages, one after the other, in one Spark application and one task. Each has a run and a result of its
+    own in the journal; the first that fails ends the task, and a retry goes on there. `swap`, `cleanup` and `revert` do
+    not follow on a stage that left tables out. The result has `stages`, one small dict for each, and `blocked`.
+
+    :param stages: `"setup..replay"`, `"verify,swap"`, or a list of stages
+    """
+
+    stage = "stages"
+    left = "the stages {stage} went on without {tables}, which is blocked"
+
+    def __init__(self, *, stages: str | Sequence[str], **kwargs: Any) -> None:
+        self.stages = named_stages(stages)
+        self.stage = ", ".join(self.stages)
+        self.changes_live_tables = "swap" in self.stages
+        super().__init__(**kwargs)
+
+    def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
+        first, *others = self.stages
+        return replace(super()._job(pipeline, found), stage=first, then=tuple(others))
+
+    def _tells_of(self, stage: str) -> bool:
+        return stage == "swap"
+
+    def _told(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        told = [small(result) for result in results]
+        return {
+            "pipeline": told[-1]["pipeline"],
+            "run": told[-1]["run"],
+            "stages": told,
+            "blocked": told[-1]["blocked"],
+        }
 
 
 STAGE_OPERATORS: dict[str, type[PgddlOperator]] = {

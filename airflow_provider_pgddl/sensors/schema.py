@@ -186,7 +186,8 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
             kind = getattr(task, "operator_class", type(task))
             if issubclass(kind, PgddlOperator):
                 given = task.partial_kwargs.get("pipeline") if task.is_mapped else task.pipeline
-                found |= {kind.stage} if given == self._given else set()
+                stages = getattr(task, "stages", (kind.stage,)) if not task.is_mapped else (kind.stage,)
+                found |= {*stages} if given == self._given else set()
         return found
 
     def _ends(self, context: Context) -> tuple[Pipeline, str, str]:

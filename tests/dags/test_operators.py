@@ -37,6 +37,7 @@ from airflow_provider_pgddl.operators.stages import (
     PgddlBackfillOperator,
     PgddlReplayOperator,
     PgddlSetupOperator,
+    PgddlStagesOperator,
     PgddlVerifyOperator,
 )
 from airflow_provider_pgddl.retrying import give_up
@@ -270,6 +271,16 @@ def test_a_task_describes_its_pipeline_and_links_to_its_page(make: Any, monkeypa
     assert link.get_link(dag.get_task("later"), ti_key=key) == ""
 
 
+def test_several_stages_are_one_job() -> None:
+    several = PgddlStagesOperator(task_id="several", pipeline=SHOP, stages=["setup..backfill", "verify"])
+    job = several._job(load_pipeline(SHOP), {})
+    assert job.stages == ("setup", "snapshot", "backfill", "verify")
+    assert not several.changes_live_tables
+    assert PgddlStagesOperator(task_id="swap", pipeline=SHOP, stages="verify,swap").changes_live_tables
+    with pytest.raises(ValueError, match="there is no stage 'lunch'"):
+        PgddlStagesOperator(task_id="wrong", pipeline=SHOP, stages="setup..lunch")
+
+
 def test_a_gate_knows_the_stages_behind_it() -> None:
     with DAG("d") as dag:
         lifecycle(group_id="move", pipeline=Path("shop.yaml"))
@@ -278,11 +289,11 @@ def test_a_gate_knows_the_stages_behind_it() -> None:
         gate = PgddlSchemaSensor(task_id="gate", pipeline=SHOP)
         other = PgddlReplayOperator(task_id="other", pipeline={**SHOP, "pipeline": "other"})
         gate >> other >> PgddlReplayOperator.partial(task_id="mapped", pipeline=SHOP).expand(tables=[["shop.a"]])
-        gate >> PgddlVerifyOperator(task_id="verify", pipeline=SHOP)
+        gate >> PgddlStagesOperator(task_id="several", pipeline=SHOP, stages="verify,swap")
     assert dag.get_task("move.gate")._behind() == {"replay", "verify", "swap", "cleanup"}
     assert dag.get_task("follow.gate")._behind() == set()
     assert dag.get_task("all_or_none.gate")._behind() == {"replay"}
-    assert gate._behind() == {"replay", "verify"}
+    assert gate._behind() == {"replay", "verify", "swap"}
     assert PgddlSchemaSensor(task_id="alone", pipeline=SHOP)._behind() == set()
 
 

@@ -197,6 +197,7 @@ def test_stages_are_named_one_by_one_or_by_a_range(text: str, stages: str) -> No
         ("lunch", "there is no stage 'lunch'"),
         ("setup..lunch", "there is no stage 'lunch'"),
         ("setup,", "there is no stage ''"),
+        ("", "there is no stage ''"),
         ("setup..", "there is no stage ''"),
         ("replay..setup", "replay does not lead to setup"),
         ("setup..revert", "setup does not lead to revert"),

@@ -100,6 +100,11 @@ class Job:
                 mend=self.mend and stage == "verify",
             )
 
+    def without_first(self, stages: int) -> Job:
+        """What is left behind so many stages, which must not be all."""
+        first, *others = self.stages[stages:]
+        return replace(self, stage=first, then=tuple(others))
+
     def conninfo(self, side: End) -> str:
         """The connection string of one side; in place both are the source's. Never log it."""
         if side == "target" and self.pipeline.in_place:

@@ -21,6 +21,17 @@ AFTER_SWAP = ("setup", "replay", "verify")
 _ALWAYS = ("cleanup", "revert")
 
 
+def first_idle(job: Job, source_dsn: str, target_dsn: str) -> list[StageResult]:
+    """The results of its first stages, as long as they have nothing to do; as `idle`."""
+    quiet: list[StageResult] = []
+    for one in job.each():
+        result = idle(one, source_dsn, target_dsn)
+        if result is None:
+            break
+        quiet.append(result)
+    return quiet
+
+
 def idle(job: Job, source_dsn: str, target_dsn: str) -> StageResult | None:
     """The result of a stage that has nothing to do; None where it has, or may have. Connects to both servers (of a
     finished pipeline to the target only), and raises what that says, and UsageError for a file that has changed."""

@@ -31,12 +31,12 @@ from airflow_provider_pgddl.engine.errors import (
     from_postgres,
 )
 from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, write_private
+from airflow_provider_pgddl.engine.job.stage_names import CHANGES_LIVE_TABLES
 
 # Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
 LAST_WORDS = 3.0
 # Whoever was told to stop, and still runs after this long, is ended as by kill -9, which every stage stands.
 STOPPED_WITHIN = 20.0
-CHANGES_LIVE_TABLES = ("swap", "cleanup", "revert")
 
 
 class Stopped(Retry):
@@ -113,19 +113,18 @@ def _record(job: Job, outcome: Outcome) -> None:
 def _run_each(under_way: _UnderWay, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:
     """One stage after the other, each with a run and a result of its own, up to the first that fails. What goes live
     does not follow on a stage that left tables out."""
-    blocked, outcome = False, Outcome(EXIT_DONE, None, None)
+    outcome = Outcome(EXIT_DONE, None, None)
     for job in under_way.all_of.each():
-        if blocked and job.stage in CHANGES_LIVE_TABLES:
+        if outcome.exit_code == EXIT_BLOCKED and job.stage in CHANGES_LIVE_TABLES:
             _say(f"pgddl: {job.stage} was not begun: tables are blocked", sys.stdout)
             break
         if outcome.result is not None:
             under_way.results.append(outcome.result)
         under_way.job = job
         outcome = _run(job, work, told)
-        blocked = blocked or outcome.exit_code == EXIT_BLOCKED
         if outcome.result is None:
-            return under_way.ended(outcome)
-    return under_way.ended(replace(outcome, exit_code=EXIT_BLOCKED if blocked else outcome.exit_code))
+            break
+    return under_way.ended(outcome)
 
 
 def _run(job: Job, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:

@@ -19,7 +19,8 @@ from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import gate, shown_already
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
-from airflow_provider_pgddl.engine.job.idle import finished, idle
+from airflow_provider_pgddl.engine.job.idle import finished, first_idle, idle
+from airflow_provider_pgddl.engine.job.stage_names import ALL_STAGES, STAGES
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -29,13 +30,9 @@ from airflow_provider_pgddl.engine.server.lock_timeout import waits_measured
 from airflow_provider_pgddl.engine.server.strong_locks import tries_told
 from airflow_provider_pgddl.engine.swapping import way_back_across
 
-STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
-# With what is run only where a person asks for it.
-ALL_STAGES = (*STAGES, "revert")
-
 __all__ = [
-    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "gate", "idle", "pause", "plan", "reset", "resume", "run",
-    "shown_already", "status",
+    "ALL_STAGES", "STAGES", "StageResult", "cancel", "check", "first_idle", "gate", "idle", "pause", "plan", "reset",
+    "resume", "run", "shown_already", "status",
 ]  # fmt: skip
 
 
