@@ -256,6 +256,8 @@ OTHER: dict[str, Any] = {
     "tables.exclude": ["shop.b"],
     "tables.schema_only": ["shop.c"],
     "tables.skip_columns": {"shop.a": ["x"]},
+    "tables.where": {"shop.a": "x = 1"},
+    "tables.transform": {"shop.a": {"x": "md5(x)"}},
     "tables.existing": "adopt",
     "tables.keyless": "copy_at_swap",
     "capture.rows": "none",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from psycopg import sql
@@ -21,6 +22,7 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.preflight.findings import refuse
@@ -50,7 +52,7 @@ def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]
             "stages": {
                 "setup": _stage(_capture(draft), _migrations(draft)),
                 "snapshot": _stage(_of_phase(steps, "create"), [*_skipped(steps), *_partitions(draft)]),
-                "backfill": _stage((), [_chunks(draft, table) for table in draft.captured()]),
+                "backfill": _stage((), [*map(partial(_chunks, draft), draft.captured()), *_in_part(draft)]),
                 "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed"]),
                 "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
                 "verify": _stage((), ["both sides are read range by range: ACCESS SHARE"]),
@@ -149,6 +151,12 @@ def _partitions(draft: _Draft) -> Iterator[str]:
                 f"{table.qualified}: CREATE TABLE … PARTITION OF {table.plan.copy.as_string()} for what its rows need, "
                 "here and whenever others come; the swap moves each by SET SCHEMA, with the copy. No lock on the table"
             )
+
+
+def _in_part(draft: _Draft) -> list[str]:
+    """Of which tables not all rows, or other values, are on the target; in every stage behind."""
+    read = draft.pipeline.rows_read
+    return [f"{written(*table)}: {read[table]}" for table in draft.described if table in read]
 
 
 def _chunks(draft: _Draft, table: Table) -> str:

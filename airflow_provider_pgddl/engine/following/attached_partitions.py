@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.table_capture import stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -29,6 +30,18 @@ def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
     nested = {oid: seen[root] for oid, root in rows if root in seen and _leaves(seen[oid]) <= _leaves(seen[root])}
     roots = [table for table in seen.values() if table.kind == "p" and table.oid not in nested]
     return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
+
+
+def refuse_attached_parts(tables: Iterable[TableRow], parts: Mapping[int, Table]) -> None:
+    """A table of which only part is read, and that would be read as a part of another from here on, as it is."""
+    for table in tables:
+        if table.oid in parts and table.plan.in_part:
+            raise StageFailed(
+                f"was attached to {parts[table.oid].qualified}, with which all of its rows would come as they are, "
+                "whatever tables.where and tables.transform say of them",
+                table=table.qualified,
+                todo="detach it, then run the stage again",
+            )
 
 
 def _leaves(table: Table) -> set[int]:

@@ -10,9 +10,10 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
-from airflow_provider_pgddl.engine.following.attached_partitions import attached
+from airflow_provider_pgddl.engine.following.attached_partitions import attached, refuse_attached_parts
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import look_at, note_made, read_again, start_over
+from airflow_provider_pgddl.engine.following.rows_read import DETACHED, LATE
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import (
     capture,
@@ -48,9 +49,11 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     run_no = context.journal.run
     known = {t.oid: t for t in context.journal.tables.of(run_no)}
     parts = attached(context, seen)
+    refuse_attached_parts(known.values(), parts)
     copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
     stuck = context.journal.blocked_tables.by_ddl()
     keyless: set[Name] = set()
+    in_part: dict[Name, list[str]] = {}
     for name in matches(context.pipeline, names, strict=False).rows:
         oid = names[name]
         late, then = known.get(oid), seen.get(oid)
@@ -58,6 +61,9 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             continue
         if f"{name[0]}.{name[1]}" in stuck or copies.get(name, oid) != oid:
             continue  # what bears its name on the target is another table's copy
+        if late is None and (why := _only_in_part(context, name, oid, known.values())):
+            in_part[name] = [why]
+            continue
         if then.key is None and context.pipeline.tables.keyless == "copy_at_swap":
             if change_log.root_of(context.source, context.name, oid) is None:
                 _leave_for_the_swap(context, late or note_keyless(context, then), then)
@@ -87,9 +93,17 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         failpoint("late.before_taken_in")
         _take_in(context, late, then, within)
-    stopped = {name: [KEYLESS] for name in keyless} | _left_behind(context, names)
+    stopped = {name: [KEYLESS] for name in keyless} | in_part | _left_behind(context, names)
     with context.fenced("late.before_statuses_commit"):
         context.journal.blocked_tables.set_statuses_of_others(context.journal.run, stopped)
+
+
+def _only_in_part(context: Context, name: Name, oid: int, known: Collection[TableRow]) -> str | None:
+    """Why a table cannot be taken in as it is, since the file has something to say of its rows."""
+    if name in context.pipeline.rows_read:
+        return LATE
+    of_part = any(t.plan.partitioned and t.plan.in_part for t in known)
+    return DETACHED if of_part and oid in context.journal.ddl_history.detached(context.journal.run) else None
 
 
 def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:

@@ -10,6 +10,7 @@ from airflow_provider_pgddl.engine.ddl.partitioned_copy import settings
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import AlterAction, alter_actions
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.following.rows_read import made_sql, read_of
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import ColumnChoice, Plan, Split, make_plan
 from airflow_provider_pgddl.engine.model.tables import Table
@@ -93,6 +94,7 @@ def _plan(
         _refuse_lossy_key(table, actions)
     # What the copy alone has is found again by its row's key.
     keep = () if pipeline.in_place or copy is None or table.key is None else verdict.keep
+    read = read_of(pipeline, table)
     return make_plan(
         table,
         copy_schema=copy_schema(table.schema) if pipeline.in_place else table.schema,
@@ -101,6 +103,7 @@ def _plan(
             using={a.column: a.using for a in actions if a.using and a.column},
             dropped=_columns(actions, "DROP COLUMN"),
             casts=verdict.casts,
+            transform={c: made_sql(table, read, c) for c in read.transform},
             retyped={*_columns(actions, "TYPE"), *verdict.retyped},
             nulls=verdict.nulls,
             taken=verdict.taken,
@@ -113,6 +116,7 @@ def _plan(
         keyless=pipeline.tables.keyless == "copy_at_swap",
         split=split_of(pipeline, name),
         order=map(column_name, pipeline.rewrites[name].order_by) if pipeline.in_place else (),
+        where=read.condition,
     )
 
 

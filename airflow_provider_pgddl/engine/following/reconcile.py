@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.following.attached_partitions import (
     comes_later,
     forget_attached,
     leave_to_new_table,
+    refuse_attached_parts,
 )
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
@@ -89,6 +90,7 @@ def reconcile(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, 
         and (limited is None or (t.schema, t.name) in limited)
     ]
     parts = attached(context, seen)
+    refuse_attached_parts(context.journal.tables.of(context.journal.run), parts)
     staying = []
     for table in tables:
         if table.oid not in seen:
@@ -209,6 +211,8 @@ def _fresh(
     context: Context, table: TableRow, now: Table, evaluated: Evaluated, digest: str, physical: dict[str, list[Any]]
 ) -> TableRow:
     verdict, copy = evaluated.verdict, evaluated.target
+    if any(finding.kind == "expression" for finding in verdict.findings):
+        return table  # as it was, which tells what the file's expressions were about
     if (now.key is None and not table.keyless) or verdict.mismatches:
         plan = table.plan  # nothing to plan with
     elif copy is None:

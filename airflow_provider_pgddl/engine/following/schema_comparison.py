@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions
 from airflow_provider_pgddl.engine.following.plans import skipped_columns
+from airflow_provider_pgddl.engine.following.rows_read import NOTHING, beside_the_expressions, unreadable
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
@@ -98,6 +99,8 @@ def _evaluate(
     if source is not None and row is not None and source.oid != row.oid:
         source = None  # another table has its name since we asked
     target = here.tables.get(copy)
+    if source is not None and (found := unreadable(pipeline, name, source, row.version if row else None)):
+        return Evaluated(source, target, (), Verdict("mismatch", found), {})
     if source is not None and (target is None if row is None else row.state == "captured"):
         what = f"{sql_name(*copy)} is not on the target yet: the snapshot makes it"
         finding = SchemaFinding("missing_on_target", "info", what, source=sql_name(*name))
@@ -108,7 +111,7 @@ def _evaluate(
         return Evaluated(source, former, (), Verdict("mismatch", (finding,)), {})
     skipped = _skipped(pipeline, source, row)
     altered = altered_columns(pipeline, name)
-    found = compare_tables(
+    differences = compare_tables(
         source,
         target,
         here.types,
@@ -119,16 +122,19 @@ def _evaluate(
         names=(now or name, copy),
         role=role,
     )
-    found = [d for d in found if d.finding.column is None or d.finding.column not in altered]
+    differences = [d for d in differences if d.finding.column is None or d.finding.column not in altered]
     if target is not None and source is not None and row is not None and row.plan.split is not None:
         # The partition key is part of the copy's key (C23), by whose first columns rows are found again.
         extended = {*(source.key or ()), row.plan.split.column} == {*(target.key or ())}
-        found = [d for d in found if d.finding.kind != "key" or not extended]
-    if source is None or target is None or any(d.finding.kind == "not_a_table" for d in found):
-        return Evaluated(source, target, tuple(found), judge_missing(found, TablePolicy.of(pipeline, name)), skipped)
+        differences = [d for d in differences if d.finding.kind != "key" or not extended]
+    if source is None or target is None or any(d.finding.kind == "not_a_table" for d in differences):
+        missing = judge_missing(differences, TablePolicy.of(pipeline, name))
+        return Evaluated(source, target, tuple(differences), missing, skipped)
     skip = [c.name for c in source.columns if str(c.attnum) in skipped]
-    verdict = judge(source, target, found, TablePolicy.of(pipeline, name, skip=skip))
-    return Evaluated(source, target, tuple(found), verdict, skipped)
+    verdict = judge(source, target, differences, TablePolicy.of(pipeline, name, skip=skip))
+    if beside := beside_the_expressions(pipeline.rows_read.get(name, NOTHING), verdict):
+        verdict = replace(verdict, status="mismatch", findings=(*verdict.findings, *beside))
+    return Evaluated(source, target, tuple(differences), verdict, skipped)
 
 
 def _skipped(pipeline: Pipeline, source: TableModel | None, row: TableRow | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import StageFailed, TableChanged
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
@@ -53,6 +53,22 @@ def capture(context: Context, oid: int) -> tuple[Table, str]:
     return with_tries(swap, f"capturing {prepared.qualified}", attempt), log
 
 
+def refuse_whole_rows(source: Session, table: Table) -> None:
+    """A slot streams no more than keys, unless a table's rows are its replica identity; or before Postgres 15."""
+    leaves = [leaf.oid for leaf in table.leaves]
+    if source.info.server_version < slot_log.COLUMN_LISTS:
+        why = f"Postgres {source.info.server_version // 10_000} streams whole rows"
+    elif whole := source.execute(queries("slot_log")["whole_rows"], [leaves]).fetchall():
+        why = f"{'.'.join(whole[0])} has REPLICA IDENTITY FULL"
+    else:
+        return
+    raise PreflightRefused(
+        f"{why}, so values that tables.transform keeps on the source would leave it in the slot's stream",
+        table=table.qualified,
+        todo="set capture.rows: change_log, or ALTER TABLE … REPLICA IDENTITY DEFAULT",
+    )
+
+
 def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
     if oid not in described:
@@ -60,7 +76,8 @@ def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     prepared = described[oid]
     if prepared.key is None:
         raise TableChanged("has lost its key just now", table=prepared.qualified, todo="run setup again")
-    first_plan(context.pipeline, prepared)
+    if first_plan(context.pipeline, prepared).transformed:
+        refuse_whole_rows(context.source, prepared)
     source, target, fence = context.source, context.target, context.fence()
 
     def attempt() -> tuple[Table, str]:

@@ -156,6 +156,9 @@ class Plan:
     `partitioned`: read and written through the root. `copies` maps a source leaf's oid (as text) to (schema, name) on
     the copy's side. Without a `key` no change of a row can be followed: such a table is copied whole at the swap.
 
+    `where` is a condition over the source's columns, in SQL; rows for which it is not true do not belong on the target.
+    `transformed` are the columns whose values are made by an expression of the pipeline file.
+
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
     are copied."""
@@ -173,6 +176,8 @@ class Plan:
     split: Split | None = None
     order: tuple[str, ...] = ()
     reverse: ReversePlan = ReversePlan()
+    where: str = ""
+    transformed: tuple[str, ...] = ()
     keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
@@ -184,6 +189,24 @@ class Plan:
         """The source in FROM: a table's own rows only (C4), a partitioned one's through its root."""
         relation = sql.Identifier(self.schema, self.name)
         return relation if self.partitioned else sql.SQL("ONLY {}").format(relation)
+
+    @property
+    def rows(self) -> sql.Composable:
+        """The source's rows that belong on the target, in FROM, where an alias has to follow."""
+        return self.rows_of(self.source)
+
+    def rows_of(self, relation: sql.Composable) -> sql.Composable:
+        """The same of a part of the source, such as a leaf; with their ctid. The condition stands in a query of its
+        own, where no column of anything else is in its sight; the planner takes the two for one."""
+        if not self.where:
+            return relation
+        return sql.SQL("(SELECT r.*, r.ctid FROM {} AS r WHERE ({}))").format(relation, sql.SQL(self.where))
+
+    @property
+    def in_part(self) -> bool:
+        """Whether not all rows are on the target, or not all values as they are: then what the source says of them in
+        an error may hold a value that is not to leave it."""
+        return bool(self.where or self.transformed)
 
     @property
     def copy(self) -> sql.Identifier:
@@ -218,6 +241,8 @@ class Plan:
             "proof": reverse.proof,
             "echo": reverse.echo,
             "serials": reverse.serials,
+            "where": self.where,
+            "transformed": self.transformed,
         }
 
     @classmethod
@@ -246,6 +271,8 @@ class Plan:
             split=Split(**split | {"settings": tuple(split["settings"])}) if split else None,
             order=tuple(value.get("order", ())),
             reverse=ReversePlan(value.get("proof", {}), value.get("echo", ""), value.get("serials")),
+            where=value.get("where", ""),
+            transformed=tuple(value.get("transformed", ())),
         )
 
 
@@ -257,14 +284,15 @@ class ColumnChoice:
     """What becomes of a table's columns.
 
     `skip` are not replicated, `dropped` the copy does not have; `using` are expressions from rewrite.alter, `casts`
-    those of the schema policy; `retyped` have another type on the copy (and cannot travel in binary); `nulls` are
-    columns of the copy alone that are written as NULL; `taken` are generated columns whose values are copied. `kept`,
-    `kept_types`, `left_out` and `pairs` are recorded as `PlanColumns` says."""
+    those of the schema policy, `transform` those of tables.transform; `retyped` have another type on the copy (and
+    cannot travel in binary); `nulls` are columns of the copy alone that are written as NULL; `taken` are generated
+    columns whose values are copied. `kept`, `kept_types`, `left_out` and `pairs` are recorded as `PlanColumns` says."""
 
     skip: Collection[str] = ()
     dropped: Collection[str] = ()
     using: Mapping[str, str] = field(default_factory=dict)
     casts: Mapping[str, str] = field(default_factory=dict)
+    transform: Mapping[str, str] = field(default_factory=dict)
     retyped: Collection[str] = ()
     nulls: Sequence[str] = ()
     taken: Collection[str] = ()
@@ -283,6 +311,7 @@ def make_plan(
     keyless: bool = False,
     split: Split | None = None,
     order: Iterable[str] = (),
+    where: str = "",
 ) -> Plan:
     """The plan for a table as the catalog shows it; PreflightRefused for one without a key, where `keyless` does not
     allow that."""
@@ -300,6 +329,8 @@ def make_plan(
         copy_attributes=copy_attributes,
         split=split,
         order=tuple(order),
+        where=where,
+        transformed=tuple(sorted(choice.transform)),
     )
 
 
@@ -333,7 +364,7 @@ def _key(table: Table, without: Collection[str], *, keyless: bool) -> PlanKey:
 def _columns(table: Table, choice: ColumnChoice) -> PlanColumns:
     without, taken, nulls = {*choice.skip, *choice.dropped}, {*choice.taken}, tuple(choice.nulls)
     columns = [c for c in table.columns if (not c.generated or c.name in taken) and c.name not in without]
-    made = {**choice.using, **choice.casts}
+    made = {**choice.using, **choice.casts, **choice.transform}
     expressions = [made.get(c.name) or sql.Identifier(c.name).as_string() for c in columns]
     as_text = {*choice.retyped, *made}
     return PlanColumns(

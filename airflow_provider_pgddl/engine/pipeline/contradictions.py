@@ -39,6 +39,9 @@ def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         yield path, "needs verify.before_swap: true; the way back begins with two sides that are equal"
     if pipeline.capture.rows == "none":
         yield path, "needs rows that are captured: capture.rows"
+    for key in ("where", "transform"):
+        if getattr(pipeline.tables, key):
+            yield path, f"has no place beside tables.{key}: the target has not all that the source has, to lead it back"
 
 
 def _endpoints(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
@@ -56,6 +59,8 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     named: tuple[tuple[KeyPath, Iterable[str]], ...] = (
         (("rewrite",), pipeline.rewrite),
         (("schema", "overrides"), pipeline.schema_.overrides),
+        (("tables", "where"), pipeline.tables.where),
+        (("tables", "transform"), pipeline.tables.transform),
         *((path, listed) for path, listed in column_lists(pipeline)),
     )
     for path, names in named:
@@ -67,6 +72,7 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
         for name, columns in listed.items():
             if not columns:
                 yield (*path, name), "names no column"
+    yield from _transformed(pipeline)
     for name, overrides in pipeline.schema_.overrides.items():
         if overrides.skip_columns == ():
             yield ("schema", "overrides", name, "skip_columns"), "names no column"
@@ -78,9 +84,25 @@ def _tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
                 yield path, f"{column} is in preserve_columns as well"
 
 
+def _transformed(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
+    for name, values in pipeline.tables.transform.items():
+        path = ("tables", "transform", name)
+        skipped, seen = pipeline.skipped_columns.get(table_name(name), ()), dict[str, str]()
+        if not values:
+            yield path, "names no column"
+        for column in values:
+            if (first := seen.setdefault(column_name(column), column)) != column:
+                yield (*path, column), f"is the same column as {first}"
+            if column_name(column) in skipped:
+                yield (*path, column), f"{column} is in skip_columns as well"
+
+
 def _in_place(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     if not pipeline.rewrite:
         yield (), "without target it is a rewrite in place: name its tables under rewrite ({} removes bloat only)"
+    for key in ("where", "transform"):
+        if getattr(pipeline.tables, key):
+            yield ("tables", key), "has no place in a rewrite in place, which keeps all rows as they are: give a target"
     for key in ("exclude", "schema_only", "skip_columns"):
         if getattr(pipeline.tables, key):
             yield ("tables", key), "has no place in a rewrite in place: it takes exactly the tables under rewrite"
@@ -158,6 +180,9 @@ def _ddl(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     for tag in create_tags:
         if tag.startswith("DROP "):
             yield ("ddl", "create_tags"), f"{tag} belongs in drop_tags"
+    for key in ("where", "transform"):
+        if ddl.ddl_only and getattr(pipeline.tables, key):
+            yield ("tables", key), "is about rows that are moved: leave ddl.ddl_only out"
     if capture.ddl == "off" and ddl.ddl_only:
         yield ("ddl", "ddl_only"), "needs capture.ddl: queue or wal"
     if pipeline.follow.finish and not pipeline.in_place:

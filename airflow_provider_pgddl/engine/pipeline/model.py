@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
+from airflow_provider_pgddl.engine.pipeline.expressions import Condition, RowsRead, Value, expression
 from airflow_provider_pgddl.engine.pipeline.fields import NULL, OFF, Bytes, Count, Flag, Seconds, Section, Text
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin
 from airflow_provider_pgddl.engine.pipeline.names import (
@@ -54,6 +55,15 @@ class Tables(Section):
     """Structure moves, rows do not."""
     skip_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
     """The columns are made on the target and left at their default; so they must take NULL or have one. None of a key.
+    """
+    where: dict[TableName, Condition] = Field(default_factory=dict)
+    """Only these rows of a table are on the target: one that comes to fulfil the condition appears there, one that
+    ceases to leaves ([part of the rows](../how-to/part-of-the-rows.md)). Not in place. Type: table: SQL over its
+    columns, immutable.
+    """
+    transform: dict[TableName, dict[ColumnName, Value]] = Field(default_factory=dict)
+    """Other values than the source has, of columns that are in no key: made on the source, which the values themselves
+    never leave. Not in place. Type: table: {column: SQL over its columns, immutable}.
     """
     existing: Literal["refuse", "adopt", "replace"] = "refuse"
     """The table is on the target already: refuse, put rows into it, or build a copy and swap."""
@@ -381,6 +391,16 @@ class Pipeline(Section):
     def rewrites(self) -> dict[Name, Rewrite]:
         """`rewrite` by exact (schema, table)."""
         return {table_name(name): rewrite for name, rewrite in self.rewrite.items()}
+
+    @cached_property
+    def rows_read(self) -> dict[Name, RowsRead]:
+        """`tables.where` and `tables.transform`, of tables that have one, by exact (schema, table)."""
+        where = {table_name(name): expression(text) for name, text in self.tables.where.items()}
+        made = {
+            table_name(name): {column_name(column): expression(text) for column, text in values.items()}
+            for name, values in self.tables.transform.items()
+        }
+        return {name: RowsRead(where.get(name), made.get(name, {})) for name in sorted({*where, *made})}
 
     @cached_property
     def skipped_columns(self) -> dict[Name, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.expressions import expression
 from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath, refused
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline, column_lists
 from airflow_provider_pgddl.engine.pipeline.names import column_name, fits, table_column_name, table_name, written
@@ -68,6 +69,12 @@ def matches(
             problems.append((path, f"there is no table {written(*table)}{_similar(name, known)}"))
         elif table not in selected:
             problems.append((path, f"{written(*table)} is not among the tables of this pipeline"))
+    for key, listed in _of_rows(pipeline):
+        problems += [
+            (("tables", key, name), f"no row of {name} moves: it is in schema_only")
+            for name in listed
+            if table_name(name) in structure
+        ]
     if strict and problems:
         raise refused(problems, pipeline.origin)
     if strict and not selected:
@@ -88,8 +95,15 @@ def _named_tables(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
             yield (*path, name), name
     for name in pipeline.schema_.overrides:
         yield ("schema", "overrides", name), name
+    for key, tables in _of_rows(pipeline):
+        for name in tables:
+            yield ("tables", key, name), name
     for name in pipeline.schema_.allow_type_cast:
         yield ("schema", "allow_type_cast", name), written(*table_column_name(name)[0])
+
+
+def _of_rows(pipeline: Pipeline) -> tuple[tuple[str, Mapping[str, object]], ...]:
+    return (("where", pipeline.tables.where), ("transform", pipeline.tables.transform))
 
 
 def _similar(pattern: str, known: Collection[Name]) -> str:
@@ -128,6 +142,13 @@ def check_columns(pipeline: Pipeline, columns: Mapping[Name, Collection[str]]) -
             need((*path, "allow_type_cast", column), table_name(name), column_name(column))
         for number, column in enumerate(overrides.skip_columns or ()):
             need((*path, "skip_columns", number), table_name(name), column_name(column))
+    for name, condition in pipeline.tables.where.items():
+        for column in sorted(expression(condition).columns):
+            need(("tables", "where", name), table_name(name), column)
+    for name, values in pipeline.tables.transform.items():
+        for column, value in values.items():
+            for one in sorted({column_name(column), *expression(value).columns}):
+                need(("tables", "transform", name, column), table_name(name), one)
     for name, rewrite in pipeline.rewrite.items():
         for number, column in enumerate(rewrite.order_by):
             need(("rewrite", name, "order_by", number), table_name(name), column_name(column))

@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight import (
     foreign_code,
     new_types,
+    part_of_rows,
     rewriting,
     servers,
     source_tables,
@@ -120,4 +121,4 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         target_contents.encodings, target_contents.event_triggers, target_contents.left_behind,
         source_tables.subscribed,
     ]  # fmt: skip
-    return [servers.same_database, *_SERVERS, *_TABLES, *created, *last]
+    return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, *created, *last]

@@ -333,6 +333,7 @@ def _code(
             stops.setdefault(i, []).extend(refusal(c, roles[i]) for c in why)
     met = {i for i, code in coded.items() if not kinds or any(c.kind in kinds for c in code)}
     met |= {i for i in guarded if any(_PLAIN.fullmatch(made) is None for made in plans[i].columns.expressions)}  # USING
+    met |= {i for i in guarded if plans[i].where}
     met |= {i for i in guarded if any("." in type_ for type_ in plans[i].key.types)}  # printed, and read again
     calling = {i for i in guarded if any("(" in made for made in plans[i].columns.expressions)}
     if casting := {oid: i for i, oid in oids.items() if i in calling}:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from psycopg import sql
@@ -23,6 +24,7 @@ from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
+from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -202,7 +204,7 @@ class _Reading:
         """What the source says, and what the copy does; `types` are those of the columns."""
         sides, plan, found = self.sides, self.sides.plan, list[list[tuple[Any, ...]]]()
         for conn, hash_, relation, role in (
-            (self.source, sides.source_hash(), plan.source, self.roles[0]),
+            (self.source, sides.source_hash(), plan.rows, self.roles[0]),
             (self.copy, sides.copy_hash(), plan.copy_only, self.roles[1]),
         ):
             if self.latest is not None:
@@ -215,7 +217,8 @@ class _Reading:
                 mask=sql.Literal(BUCKETS - 1),
                 **parts,
             )
-            found.append(as_owner.fetch(conn, role, composed, types))
+            fetch = partial(as_owner.fetch, conn, role, composed, types)
+            found.append(told_without_values(plan.in_part and conn is self.source, fetch))
         return found
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:

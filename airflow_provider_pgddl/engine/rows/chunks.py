@@ -336,7 +336,7 @@ class _Worker:
                     else:
                         copied = copy_between(
                             self._source, self._target, read_statement(rows, plan.columns.binary),
-                            write_statement(plan.copy, plan.columns.list, plan.columns.binary),
+                            write_statement(plan.copy, plan.columns.list, plan.columns.binary), wordless=plan.in_part,
                         )  # fmt: skip
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
@@ -420,7 +420,8 @@ def _rows_of(
             for op, value in ((">=", low), ("<", high))
             if value is not None
         ] or [sql.SQL("{} IS {}NULL").format(column, sql.SQL("NOT " if kind == "values" else ""))]
-    return sql.SQL("FROM ONLY {} AS t WHERE {}").format(leaf, sql.SQL(" AND ").join(terms))
+    rows = table.plan.rows_of(sql.SQL("ONLY {}").format(leaf))
+    return sql.SQL("FROM {} AS t WHERE {}").format(rows, sql.SQL(" AND ").join(terms))
 
 
 def _type_of(table: TableToCopy, column: str) -> str:

@@ -82,7 +82,7 @@ def fill_across(
             arrivals = copy_only_columns.create_arrivals(target, plan, table_id) if with_kept else into or plan.copy
             read = read_statement(rows_shown, plan.columns.binary)
             write = write_statement(arrivals, plan.columns.list, plan.columns.binary)
-            rows = copy_between(source, target, read, write).rows
+            rows = copy_between(source, target, read, write, wordless=plan.in_part).rows
     if with_kept:
         copy_only_columns.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
@@ -96,7 +96,7 @@ def copy_behind(source: Session, target: Session, plan: Plan, rows: sql.Composab
     arrivals, insert, as_they_are = as_owner.bare_arrivals(target, plan, name)
     binary = plan.columns.binary and as_they_are
     read, write = read_statement(rows, binary), write_statement(arrivals, plan.columns.list, binary)
-    copied = copy_between(source, target, read, write).rows
+    copied = copy_between(source, target, read, write, wordless=plan.in_part).rows
     as_owner.execute(target, plan.keepers.writer, insert, arrivals)
     target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
     return copied

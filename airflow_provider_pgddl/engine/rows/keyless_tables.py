@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import empty, quiet, told
+from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
     copy_between,
@@ -86,8 +87,9 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
                 copy_behind(source, target, plan, rows, "pgddl_bare")
             else:
                 write = write_statement(plan.copy, plan.columns.list, plan.columns.binary)
-                copy_between(source, target, read_statement(rows, plan.columns.binary), write)
-    there = count_and_sum(source, sides.source_hash(), plan.source, reader)
+                read = read_statement(rows, plan.columns.binary)
+                copy_between(source, target, read, write, wordless=plan.in_part)
+    there = told_without_values(plan.in_part, lambda: count_and_sum(source, sides.source_hash(), plan.rows, reader))
     here = count_and_sum(target, sides.copy_hash(), plan.copy_only, writer)
     if there != here:
         raise StageFailed(
@@ -99,7 +101,7 @@ def _copy(source: Session, target: Session, table: TableRow, sides: Sides, reade
 
 
 def _rows(plan: Plan) -> sql.Composed:
-    return sql.SQL("SELECT {} FROM {}").format(plan.columns.select_list, plan.source)
+    return sql.SQL("SELECT {} FROM {} AS t").format(plan.columns.select_list, plan.rows)
 
 
 def _refuse_rows_of_others(target: Session, table: TableRow) -> None:

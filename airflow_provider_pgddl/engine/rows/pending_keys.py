@@ -154,5 +154,5 @@ def wait_for_kept(target: Session, table: TableRow) -> None:
 
 def rows_of_keys(plan: Plan, staging: sql.Identifier) -> sql.Composed:
     return sql.SQL(_Q["rows_of_keys"]).format(
-        expressions=plan.columns.select_list, source=plan.source, staging=staging, join=plan.key.join("t", "k")
+        expressions=plan.columns.select_list, source=plan.rows, staging=staging, join=plan.key.join("t", "k")
     )

@@ -35,6 +35,8 @@ from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 
+NOT_LIMITED = sql.SQL("")
+
 
 class Tied(Exception):
     """Why the copy cannot be emptied."""
@@ -128,16 +130,22 @@ def _make_pending(
     return rows
 
 
-def copy_keys(replica: Replica, plan: Plan, relation: sql.Composable, into: sql.Identifier) -> int:
-    """The keys of the source's rows in `relation`, which a condition may follow."""
+def copy_keys(
+    replica: Replica,
+    plan: Plan,
+    relation: sql.Composable,
+    into: sql.Identifier,
+    limited: sql.Composable = NOT_LIMITED,
+) -> int:
+    """The keys of the source's rows in `relation` that belong on the target; of a range by `limited`, its WHERE."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))
-    query = sql.SQL("SELECT {} FROM {}").format(names, relation)
+    query = sql.SQL("SELECT {} FROM {} AS t{}").format(names, plan.rows_of(relation), limited)
     with as_owner.selected(replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key.types) as keys:
         if replica.in_place:
             return _insert(replica.source, into, plan, keys)
         read = read_statement(keys, plan.key.binary)
         write = write_statement(into, plan.key.list(), plan.key.binary)
-        return copy_between(replica.source, replica.target, read, write).rows
+        return copy_between(replica.source, replica.target, read, write, wordless=plan.in_part).rows
 
 
 def _insert(conn: Session, into: sql.Identifier, plan: Plan, keys: sql.Composable) -> int:

@@ -14,6 +14,7 @@ from psycopg import errors as pg
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
+from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.server.connect import Session
 
 # Rows come one a call; they are joined to this size before they are handed on, as one send a row costs more than the
@@ -43,15 +44,17 @@ class Copied:
     bytes: int
 
 
-def copy_between(source: Session, target: Session, read: sql.Composable, write: sql.Composable) -> Copied:
+def copy_between(
+    source: Session, target: Session, read: sql.Composable, write: sql.Composable, *, wordless: bool = False
+) -> Copied:
     """Runs `read` (COPY … TO STDOUT) on one session into `write` (COPY … FROM STDIN) on another, inside their
     transactions.
 
     Memory is one buffer, whatever the size. Errors of either side come up as psycopg errors; after one, both sessions
     have to be rolled back by the caller (the target's COPY is ended with an error, never with what had arrived so
-    far)."""
+    far). `wordless`: nothing of what the first session says in an error is told, but which one it was."""
     reader, writer = source.pgconn, target.pgconn
-    _start(source, read, ExecStatus.COPY_OUT)
+    told_without_values(wordless, lambda: _start(source, read, ExecStatus.COPY_OUT))
     try:
         _start(target, write, ExecStatus.COPY_IN)
     except BaseException:
@@ -61,7 +64,7 @@ def copy_between(source: Session, target: Session, read: sql.Composable, write: 
     size = 0
     try:
         size = _pump(reader, writer)
-        _finish(source)
+        told_without_values(wordless, lambda: _finish(source))
     except BaseException as error:
         _abort(writer, type(error).__name__)
         if reader.transaction_status == 1:  # still active: the failure was the target's

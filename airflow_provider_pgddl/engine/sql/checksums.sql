@@ -1,13 +1,13 @@
 -- name: sum
-SELECT count(*), coalesce(sum({hash}), 0) FROM {relation}{where}
+SELECT count(*), coalesce(sum({hash}), 0) FROM {relation} AS t{where}
 
 -- name: buckets
 SELECT pg_catalog.hashtextextended(({key})::text COLLATE "C", 0) & {mask}, count(*),
        sum({hash})
-FROM {relation}{where} GROUP BY 1
+FROM {relation} AS t{where} GROUP BY 1
 
 -- name: rows_of_buckets
-SELECT ({key})::text, {hash}, {columns} FROM (SELECT * FROM {relation}{where}) s
+SELECT ({key})::text, {hash}, {columns} FROM (SELECT * FROM {relation} AS t{where}) s
 WHERE (pg_catalog.hashtextextended(({key})::text COLLATE "C", 0) & {mask}) = ANY({buckets})
 
 -- name: rows_of_keys

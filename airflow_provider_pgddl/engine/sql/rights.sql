@@ -182,6 +182,24 @@ FROM authored a JOIN pg_catalog.pg_roles o ON o.oid = a.author
 WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
 
+-- name: makers_beside
+-- The schemas of functions and operators that a view's query calls, each with who may make others there, of which one could be taken
+-- for them by its arguments; everybody as ''.
+SELECT DISTINCT n.nspname, coalesce(CASE g.rolname WHEN 'pg_database_owner' THEN pg_catalog.pg_get_userbyid(b.datdba) ELSE g.rolname END, '')
+FROM pg_catalog.pg_rewrite w
+JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND d.objid = w.oid AND d.refobjid >= 16384
+LEFT JOIN pg_catalog.pg_proc p ON d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.refobjid
+LEFT JOIN pg_catalog.pg_operator o ON d.refclassid = 'pg_catalog.pg_operator'::pg_catalog.regclass AND o.oid = d.refobjid
+JOIN pg_catalog.pg_namespace n ON n.oid = coalesce(p.pronamespace, o.oprnamespace)
+JOIN pg_catalog.pg_database b ON b.datname = pg_catalog.current_database()
+CROSS JOIN LATERAL (
+    SELECT n.nspowner UNION
+    SELECT a.grantee FROM pg_catalog.aclexplode(coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))) a
+    WHERE a.privilege_type = 'CREATE') m(role)
+LEFT JOIN pg_catalog.pg_roles g ON g.oid = m.role
+WHERE w.ev_class = %s
+ORDER BY 1, 2
+
 -- name: calls
 -- The server's own functions are no code of anybody's, but some of them run SQL that they are given (ts_rewrite, query_to_xml), or
 -- do what only our rights allow (pg_read_file, set_config, lo_unlink): whose expression calls them does it. pg_depend knows nothing

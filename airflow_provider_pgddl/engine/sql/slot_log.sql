@@ -44,6 +44,10 @@ SELECT c.relreplident::text,
        c.relpersistence::text
 FROM pg_catalog.pg_class c WHERE c.oid = %s
 
+-- name: whole_rows
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY(%s::oid[]) AND c.relreplident = 'f' ORDER BY 1, 2
+
 -- name: captured
 -- Each captured leaf with its log, and its key in the log's order: attnums, present names, types.
 SELECT c.leaf, c.log_table, c.key,
