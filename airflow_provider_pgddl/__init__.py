@@ -33,6 +33,27 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.sensors.schema"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.triggers.schema"]}],
+        "config": {
+            "pgddl": {
+                "description": "The page of this provider, in Airflow's API server.",
+                "options": {
+                    "journal_timeout": {
+                        "description": "After how many seconds a server that has not answered is said to be silent.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "2",
+                    },
+                    "page_refresh": {
+                        "description": "How many seconds lie between two looks of an open page.",
+                        "version_added": "0.1.0",
+                        "type": "integer",
+                        "example": None,
+                        "default": "5",
+                    },
+                },
+            }
+        },
         "extra-links": ["airflow_provider_pgddl.links.PipelineLink"],
         "cli": ["airflow_provider_pgddl.cli.airflow_commands"],
     }

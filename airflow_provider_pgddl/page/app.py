@@ -25,7 +25,6 @@ from airflow_provider_pgddl.page.looks import Looked, Lookout
 from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of
 
 STATIC = {"pgddl.css": "text/css", "pgddl.js": "text/javascript"}
-REFRESH = 5  # seconds
 MOST_SENT = 10_000  # bytes of a form
 # The source is asked for what waits there, which may take it a while.
 SOURCE_EVERY = 15.0  # seconds
@@ -35,7 +34,7 @@ POLICY += "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
 User = Annotated[Any, Depends(get_user)]
 
 app = FastAPI(title="pgddl", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
-lookout = Lookout()
+lookout = Lookout(conf.getfloat("pgddl", "journal_timeout", fallback=2.0))
 templates = Environment(
     loader=PackageLoader("airflow_provider_pgddl.page"), autoescape=True, undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True,
@@ -164,6 +163,8 @@ def _conninfo(conn_id: str) -> str:
 def _shown(request: Request, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
     root = str(request.scope.get("root_path", ""))
     part = "part" in request.query_params
-    html = templates.get_template(template).render(root=root, part=part, refresh=REFRESH, **values)
+    html = templates.get_template(template).render(
+        root=root, part=part, refresh=conf.getint("pgddl", "page_refresh", fallback=5), **values
+    )
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return HTMLResponse(html, status_code, headers=headers)

@@ -1,4 +1,4 @@
-"""Looking at servers that may be slow or dead, for a page that may not be: it waits two seconds, and says so."""
+"""Looking at servers that may be slow or dead, for a page that may not be: it waits for a while, and says so."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
-
-PATIENCE = 2.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +22,9 @@ class Looked:
 
 class Lookout:
     """One thread at most for each thing that is looked at, however many people ask; who asks meanwhile gets what that
-    sees."""
+    sees. `patience` is in seconds."""
 
-    def __init__(self, patience: float = PATIENCE):
+    def __init__(self, patience: float):
         self._patience = patience
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, Future[Looked]] = {}
@@ -41,7 +39,7 @@ class Lookout:
         try:
             looked = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._patience)
         except TimeoutError:
-            return self._failed(key, f"has not answered within {self._patience:g} seconds")
+            return self._failed(key, f"has not answered within {self._patience:g} s")
         return looked if looked.error is None else self._failed(key, looked.error)
 
     def forget(self, key: Hashable) -> None:

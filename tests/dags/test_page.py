@@ -95,12 +95,14 @@ def api_server(airflow: Airflow, home: Path, **env: str) -> Iterator[Page]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    base = f"http://127.0.0.1:{port}"
+    base = f"http://127.0.0.1:{port}/team"  # behind a path, as a proxy may have it
     settings = {
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": base,
         "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__PGDDL__JOURNAL_TIMEOUT": "1.5",
+        "AIRFLOW__PGDDL__PAGE_REFRESH": "7",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in PEOPLE.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         **env,
@@ -165,11 +167,12 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
         nobody_else_learns_that_it_exists(page)
         said = page.get("").text
         for dag_id, name in (("move_shop", "shop"), ("silent", "silent"), ("by_dsn", "by_dsn")):
-            assert f'href="/pgddl/{dag_id}/{name}"' in said
-        assert "has not answered within 2 seconds" in said and "which is read where tasks run and never here" in said
+            assert f'href="/team/pgddl/{dag_id}/{name}"' in said
+        assert "has not answered within 1.5 s" in said and "which is read where tasks run and never here" in said
         assert "unknown" not in said
+        assert 'data-refresh="7"' in said
         assert "Not set up yet" in page.get("move_shop/shop").text
-        assert "The journal has not answered within 2 seconds" in page.get("silent/silent").text
+        assert "The journal has not answered within 1.5 s" in page.get("silent/silent").text
 
         for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify"):
             shop.run(stage)
@@ -223,8 +226,8 @@ def decides(page: Page, shop: Lifecycle) -> None:
     assert httpx.post(f"{page.base}/pgddl/{path}/pause").status_code == 401
     assert shop.journal("SELECT FROM pgddl.controls WHERE paused_at IS NOT NULL") == []
 
-    done = page.post(f"{path}/pause", "ann", {"origin": page.base}, note="the nightly report")
-    assert (done.status_code, done.headers["location"]) == (303, f"/pgddl/{path}")
+    done = page.post(f"{path}/pause", "ann", {"origin": page.base.removesuffix("/team")}, note="the nightly report")
+    assert (done.status_code, done.headers["location"]) == (303, f"/team/pgddl/{path}")
     assert "the nightly report (ann)" in page.get(path).text
     assert page.post(f"{path}/resume", "ann").status_code == 303
     assert "the nightly report" not in page.get(path).text

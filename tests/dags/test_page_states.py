@@ -66,8 +66,8 @@ def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, sou
     assert "paused 0 s ago: the report" in told(shop) and "Resume…" in told(shop)
     assert "Resume…" not in told(shop, acts=False)
     stages.resume(load_pipeline(shop.content), shop.target)
-    late = told(shop, error="has not answered within 2 seconds")
-    assert "The journal has not answered within 2 seconds. What follows was so" in late, late
+    late = told(shop, error="has not answered within 2 s")
+    assert "The journal has not answered within 2 s. What follows was so" in late, late
     assert "Lag and keys behind are 0 s old; asked again: has not answered" in late
 
     shop.run("swap")
