@@ -245,13 +245,14 @@ def _broken_keys(facts: Facts, keys: Sequence[dict[str, Any]]) -> dict[int, str]
     ends = {key[end] for key in by_oid.values() for end in ("referencing_oid", "referenced_oid")}
     surveyed = survey(side.conn, ends, facts.pipeline.trusted_roles)
     found, until = dict[int, str](), time.monotonic() + LOOKS_SECONDS
-    for oid, match_full, columns in side.rows("enforced_keys", keys=list(by_oid)) if by_oid else ():
+    compared = catalog.compared_columns(side.conn, by_oid) if by_oid else {}
+    for oid, match_full in side.rows("enforced_keys", keys=list(compared)) if compared else ():
         key = by_oid[oid]
         of_ends = [surveyed.get(key[end], NOTHING) for end in ("referencing_oid", "referenced_oid")]
         roles = {of_end.role for of_end in of_ends if of_end.role}
         if any(of_end.code or of_end.refused for of_end in of_ends) or len(roles) > 1:
             continue
-        rows = _rows_without(key, match_full, columns)
+        rows = _rows_without(key, match_full, compared[oid])
         try:
             with side.conn.transaction(force_rollback=True):
                 side.conn.execute(f"SET LOCAL statement_timeout = {LOOK_MS}; SET LOCAL lock_timeout = {LOOK_MS}")

@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.rights import as_owner
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -151,9 +152,11 @@ def read_ties(target: Session, names: Mapping[int, Name]) -> Ties:
     with plans_kept(target):
         found = target.execute(_Q["foreign_keys"], args).fetchall()
         rows = target.execute(_Q["triggers"], args).fetchall()
+        same = catalog.compared_columns(target, [oid for oid, *_ in found]) if found else {}
     keys = tuple(
-        CopyForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, tuple((p, o, c) for p, o, c in same))
-        for name, child, parent, (cs, cn), cp, (ps, pn), pp, same in found
+        CopyForeignKey(name, child, parent, (cs, cn), cp, (ps, pn), pp, same[oid])
+        for oid, name, child, parent, (cs, cn), cp, (ps, pn), pp in found
+        if oid in same
     )
     return Ties(
         keys, _by_table((t, r, names) for t, r, names, _ in rows), _by_table((t, r, names) for t, r, _, names in rows)

@@ -46,6 +46,15 @@ def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
 
 
+def compared_columns(conn: Session, keys: Iterable[int]) -> dict[int, tuple[tuple[str, str, str], ...]]:
+    """Of foreign keys, by oid: (referenced column, operator, referring column) of each pair; the operator as in
+    `Key.operators`. One that is gone is left out."""
+    found: dict[int, tuple[tuple[str, str, str], ...]] = {}
+    for key, *pair in conn.execute(_Q["compared_columns"], {"keys": list(keys)}):
+        found[key] = (*found.get(key, ()), (pair[0], pair[1], pair[2]))
+    return found
+
+
 def user_oids(conn: Session) -> set[int]:
     """The oids of all relations, functions and triggers that users made."""
     return {oid for (oid,) in conn.execute(_Q["user_oids"])}

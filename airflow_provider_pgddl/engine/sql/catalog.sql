@@ -100,6 +100,30 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
                   WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull)
 ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, i.indnkeyatts, ic.relname COLLATE "C"
 
+-- name: compared_columns
+-- How each of these foreign keys compares its columns, referenced with referring; the operator as in the query `keys`.
+SELECT f.oid, pa.attname::text,
+       CASE WHEN ot.typtype = 'p' AND EXISTS (
+                WITH RECURSIVE base(oid) AS (
+                    VALUES (pa.atttypid), (ca.atttypid)
+                    UNION ALL
+                    SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
+                SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
+                WHERE c.castcontext = 'i')
+            THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
+            ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END,
+       ca.attname::text
+FROM pg_catalog.pg_constraint f
+CROSS JOIN LATERAL unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY k(child, parent, operator, place)
+JOIN pg_catalog.pg_attribute ca ON ca.attrelid = f.conrelid AND ca.attnum = k.child
+JOIN pg_catalog.pg_attribute pa ON pa.attrelid = f.confrelid AND pa.attnum = k.parent
+JOIN pg_catalog.pg_operator o ON o.oid = k.operator
+JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
+JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
+JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
+WHERE f.oid = ANY(%(keys)s::oid[])
+ORDER BY f.oid, k.place
+
 -- name: leaves
 -- What holds the rows: the table itself, or the leaves of a partitioned one as pg_inherits shows them to this snapshot.
 -- filenode is as of now (hold a lock); attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.

@@ -1,7 +1,6 @@
 -- name: foreign_keys
--- Every foreign key from or to these copies (id, schema, name), with the ids of those at its ends, null where it is another table,
--- and how to compare its columns: referenced with referring. No index finds those to a table; its triggers do, which
--- are those of the key's own part where a partition has them. "OFFSET 0" has each looked up by an index, one by one: the
+-- Every foreign key from or to these copies (id, schema, name), with the ids of those at its ends, null where it is another table.
+-- No index finds those to a table; its triggers do, which are those of the key's own part where a partition has them. "OFFSET 0" has each looked up by an index, one by one: the
 -- planner takes every table for one of a thousand partitions, and would read the catalog whole, for each chunk.
 WITH RECURSIVE copies AS (
     SELECT k.id, t.relid
@@ -23,26 +22,7 @@ WITH RECURSIVE copies AS (
     CROSS JOIN LATERAL (
         SELECT f.conparentid FROM pg_catalog.pg_constraint f WHERE f.oid = whole.oid AND f.conparentid <> 0 OFFSET 0) f(oid)
 )
-SELECT f.conname, child.id, parent.id, f.child, f.child_partitioned, f.parent, f.parent_partitioned,
-       -- as in a table's key: which of two operators is meant is not always told by its name
-       ARRAY(SELECT ARRAY[pa.attname::text,
-                          CASE WHEN ot.typtype = 'p' AND EXISTS (
-                                   WITH RECURSIVE base(oid) AS (
-                                       VALUES (pa.atttypid), (ca.atttypid)
-                                       UNION ALL
-                                       SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
-                                   SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
-                                   WHERE c.castcontext = 'i')
-                               THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
-                               ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END, ca.attname::text]
-             FROM unnest(f.conkey, f.confkey, f.conpfeqop) WITH ORDINALITY k(child, parent, operator, place)
-             JOIN pg_catalog.pg_attribute ca ON ca.attrelid = f.conrelid AND ca.attnum = k.child
-             JOIN pg_catalog.pg_attribute pa ON pa.attrelid = f.confrelid AND pa.attnum = k.parent
-             JOIN pg_catalog.pg_operator o ON o.oid = k.operator
-             JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
-             JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
-             JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
-             ORDER BY k.place)
+SELECT f.oid, f.conname, child.id, parent.id, f.child, f.child_partitioned, f.parent, f.parent_partitioned
 FROM whole
 CROSS JOIN LATERAL (
     SELECT f.*, ARRAY[cn.nspname, cr.relname]::text[] AS child, cr.relkind = 'p' AS child_partitioned,

@@ -311,27 +311,8 @@ WHERE k.contype = 'f' AND k.conparentid = 0
 ORDER BY 4, 5, 1
 
 -- name: enforced_keys
--- Of foreign keys that are validated, by oid: how referenced and referring columns are compared (as in the query
--- foreign_keys of ties), and whether some of the referring ones being NULL is enough to break it.
-SELECT k.oid, k.confmatchtype = 'f',
-       ARRAY(SELECT ARRAY[pa.attname::text,
-                          CASE WHEN ot.typtype = 'p' AND EXISTS (
-                                   WITH RECURSIVE base(oid) AS (
-                                       VALUES (pa.atttypid), (ca.atttypid)
-                                       UNION ALL
-                                       SELECT t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
-                                   SELECT FROM base b JOIN pg_catalog.pg_cast c ON c.castsource = b.oid AND c.casttarget <> b.oid
-                                   WHERE c.castcontext = 'i')
-                               THEN pg_catalog.format('%%I.%%I', fs.nspname, fn.proname)
-                               ELSE pg_catalog.format('OPERATOR(%%I.%%s)', os.nspname, o.oprname) END, ca.attname::text]
-             FROM unnest(k.conkey, k.confkey, k.conpfeqop) WITH ORDINALITY e(child, parent, operator, place)
-             JOIN pg_catalog.pg_attribute ca ON ca.attrelid = k.conrelid AND ca.attnum = e.child
-             JOIN pg_catalog.pg_attribute pa ON pa.attrelid = k.confrelid AND pa.attnum = e.parent
-             JOIN pg_catalog.pg_operator o ON o.oid = e.operator
-             JOIN pg_catalog.pg_namespace os ON os.oid = o.oprnamespace
-             JOIN pg_catalog.pg_type ot ON ot.oid = o.oprleft
-             JOIN pg_catalog.pg_proc fn ON fn.oid = o.oprcode JOIN pg_catalog.pg_namespace fs ON fs.oid = fn.pronamespace
-             ORDER BY e.place)
+-- Of foreign keys those that are validated, by oid, and whether some of the referring columns being NULL is enough to break one.
+SELECT k.oid, k.confmatchtype = 'f'
 FROM pg_catalog.pg_constraint k
 WHERE k.oid = ANY(%(keys)s::oid[]) AND k.convalidated
   AND coalesce((to_jsonb(k) ->> 'conenforced')::boolean, true)  -- from 18 on
