@@ -415,10 +415,15 @@ def test_rows_of_a_type_whose_ddl_waits_do_not_go_on(make: Make, through: str) -
     assert differences(pipeline.source, pipeline.target) == []
 
 
+@pytest.mark.parametrize(("rows", "ddl"), [("change_log", "queue"), ("change_log", "wal"), ("wal", "wal")])
 def test_a_label_that_changes_its_meaning_just_before_a_window(
-    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+    lifecycle: Callable[..., Lifecycle],
+    source_dsn: str,
+    target_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: str,
+    ddl: str,
 ) -> None:
-    """With the queue only: the other transport cannot tell a window what its snapshot shows."""
     from airflow_provider_pgddl.engine.following import catch_up
 
     execute(
@@ -427,7 +432,8 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
         CREATE TABLE public.people (id int PRIMARY KEY, m public.mood);
         INSERT INTO public.people SELECT i, 'good' FROM generate_series(1, 20) i""",
     )
-    pipeline = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "queue"})
+    capture = {"rows": rows, "ddl": ddl}
+    pipeline = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture=capture)
     pipeline.run_all(until="replay")
     before, done = catch_up.one_window, []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -53,6 +53,8 @@ class Read:
     lost: list[dict[str, Any]]
     """Unresolved rows of pgddl.exceptions of transactions that the position did not show: changes that were not, or
     not wholly, recorded. Nothing may be taken for followed until a person has looked at them."""
+    types: dict[int, str]
+    """What the caller's snapshot shows of each enum and composite type, by oid; nothing for the queue, which tells."""
 
 
 def start(source: Session, pipeline: str, transport: Transport, *, failover: bool = False) -> None:
@@ -237,7 +239,13 @@ def read(source: Session, other: Session, pipeline: str, transport: Transport, p
         events = [event for (event,) in source.execute(_Q["queued"], {"position": position})]
     else:
         events, confirm_lsn = _decode(other, ddl_slot_name(pipeline), snapshot, position)
-    return Read(_completed(events), snapshot, lsn, confirm_lsn, _lost(source, position))
+    shown = {} if transport == "queue" else _types(source)
+    return Read(_completed(events), snapshot, lsn, confirm_lsn, _lost(source, position), shown)
+
+
+def _types(source: Session) -> dict[int, str]:
+    """A digest of each by which values that are written one way are told from such as mean something else."""
+    return dict(source.execute(_Q["types"]).fetchall())
 
 
 def _decode(other: Session, slot: str, snapshot: str, position: str | None) -> tuple[list[CapturedEvent], str]:
@@ -376,8 +384,10 @@ def _row(session: Session, name: str, *args: object) -> tuple[Any, ...]:
     return row
 
 
-def type_altered(source: Session, pipeline: str, position: str) -> bool:
+def type_altered(source: Session, pipeline: str, position: str, followed: Mapping[int, str]) -> bool:
     """Whether the snapshot shows an ALTER TYPE that has not been followed: a label of another name would be taken for
-    what it was before. Only the queue can tell."""
+    what it was before. The queue tells; where DDL comes by a slot, the `types` of the last read."""
     row = source.execute(_Q["type_altered"], {"pipeline": pipeline, "position": position}).fetchone()
-    return bool(row and row[0])
+    if row and row[0]:
+        return True
+    return bool(followed) and any(followed.get(oid, now) != now for oid, now in _types(source).items())

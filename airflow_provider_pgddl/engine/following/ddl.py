@@ -186,6 +186,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
             seen = _look(context, source, mine, names)
     if news:
         record(context, ddl, read)
+    context.types = read.types
     if news or read.confirm_lsn is not None:  # also of nothing: the slot lets go of its WAL
         ddl_log.confirm(other, context.name, read)
     return seen if news or look else None
@@ -409,8 +410,7 @@ def _apply(context: Context) -> int:
 
 
 def _is_trusted(context: Context, role: str) -> bool:
-    source = context.session_once("source", "ddl")
-    return is_trusted(source, role, context.pipeline.trusted_roles)
+    return is_trusted(context.session_once("source", "ddl"), role, context.pipeline.trusted_roles)
 
 
 def _powers(context: Context, role: str) -> set[str]:

@@ -105,6 +105,7 @@ class Context:
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
         self.said_to_wait = set[str]()  # applications whose executors have been waited for
         self._once: dict[tuple[str, str], Session] = {}
+        self.types: Mapping[int, str] = {}  # of the source, as the DDL shows them that is in the journal
         self.stream: KeptStream | None = None  # of the slot, where one is kept open
         ended = lease.terminate_stale(*{id(s): s for s in (self.source, self.target)}.values())
         if ended:
@@ -233,7 +234,8 @@ class Context:
         target = source if self.in_place else self.session("target", "window")
         receive = self.receive if self.pipeline.by_slot else None
         watcher = self.session("source", "watch")
-        return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive)
+        return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive,
+                       types=lambda: self.types)  # fmt: skip
 
     @contextmanager
     def tables_fenced(self) -> Iterator[None]:

@@ -96,6 +96,8 @@ class Replica:
     """Where a slot fills the change logs: brings them, on the target, to what the source has committed by now."""
     fenced: bool = False
     """Whether a session of ours holds all tables against writers, in mode EXCLUSIVE."""
+    types: Callable[[], Mapping[int, str]] = dict[int, str]
+    """Of the source, as far as DDL by a slot has been followed."""
 
 
 def logs_of(replica: Replica) -> Logs:
@@ -217,13 +219,12 @@ def _across(
     row = source.execute(_Q["take_snapshot"]).fetchone()
     assert row is not None
     snapshot, lsn, taken_at = row
-    acknowledged = change_log.window_no(source, replica.pipeline) or 0
     done = Window(taken_at, lsn, snapshot)
     logs = logs_of(replica).at_most(tables, take)
     with target.transaction():
         healthy, done.stopped = stopped_by_drift(source, journal, tables)
         position = DdlJournal(target, replica.pipeline, replica.run).position()
-        if position and ddl_log.type_altered(source, replica.pipeline, position):
+        if position and ddl_log.type_altered(source, replica.pipeline, position, replica.types()):
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
         healthy = _unaltered(target, healthy, done)
@@ -265,7 +266,7 @@ def _across(
             logs.forget(changed)
         failpoint("replay.before_flush", replica.watcher)
         flush(replica.watcher, lsn)
-        done.number = note_window(journal, replica, done, acknowledged, whole)
+        done.number = note_window(journal, replica, done, change_log.window_no(source, replica.pipeline) or 0, whole)
         lease.check(target, replica.fence)
         failpoint("replay.before_target_commit", target)
     failpoint("replay.before_acknowledge", source)
@@ -430,8 +431,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int
     left = logs.left(healthy, take or 1)
     for table in healthy:
         try:
-            here = 0 if table.id in left else fill
-            keys, rows = drain_into_partitions(conn, replica.pipeline, table, here, logs)
+            keys, rows = drain_into_partitions(conn, replica.pipeline, table, 0 if table.id in left else fill, logs)
         except LostTrack as lost:
             done.stopped[table.id] = [str(lost)]
             continue

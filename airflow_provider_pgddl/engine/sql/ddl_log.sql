@@ -158,6 +158,14 @@ WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
 -- name: identify
 SELECT pgddl.identify_relations(ARRAY[%s::oid])
 
+-- name: types
+SELECT e.enumtypid, pg_catalog.md5(pg_catalog.string_agg(e.oid::text || ' ' || e.enumlabel, ',' ORDER BY e.oid))
+FROM pg_catalog.pg_enum e GROUP BY 1
+UNION ALL
+SELECT c.reltype, pg_catalog.md5(pg_catalog.string_agg(a.attnum || ' ' || a.atttypid, ',' ORDER BY a.attnum))
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relkind = 'c' AND c.relnamespace <> 'pg_catalog'::pg_catalog.regnamespace GROUP BY c.oid, 1
+
 -- name: type_altered
 SELECT EXISTS (SELECT FROM pgddl.ddl_queue q
                WHERE q.event ->> 'tag' = 'ALTER TYPE'
