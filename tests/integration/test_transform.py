@@ -69,8 +69,9 @@ USERS_MADE = """
 
 def assert_masked(move: Lifecycle, *, swapped: bool = False) -> None:
     assert rows(move.target, "s.users") == [text for (text,) in move.on_source(USERS_MADE)]
-    made = "SELECT jsonb_build_object('id', id, 'at', at, 'who', md5(who))::text FROM s.parts ORDER BY 1"
-    assert rows(move.target, "s.parts") == [text for (text,) in move.on_source(made)]
+    if "exclude" not in move.content["tables"]:
+        made = "SELECT jsonb_build_object('id', id, 'at', at, 'who', md5(who))::text FROM s.parts ORDER BY 1"
+        assert rows(move.target, "s.parts") == [text for (text,) in move.on_source(made)]
     if swapped:
         made = "SELECT jsonb_build_object('body', md5(body))::text FROM s.notes ORDER BY 1"
         assert rows(move.target, "s.notes") == [text for (text,) in move.on_source(made)]
@@ -85,12 +86,17 @@ def dumped(cluster: Cluster, dsn: str) -> str:
     return done.stdout
 
 
+@pytest.mark.every_combination
 @pytest.mark.parametrize("capture", matrix("change_log", "wal"))
 def test_a_masked_value_never_leaves_the_source(
     pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make, capfd: pytest.CaptureFixture[str], capture: str
 ) -> None:
     execute(source_dsn, USERS)
-    move = lifecycle(source_dsn, target_dsn, tables=TABLES, capture={"rows": capture}, swap={"fence": "read_only"},
+    tables: dict[str, object] = dict(TABLES)
+    if capture == "wal":  # which is refused for partitioned tables
+        made = {name: values for name, values in MADE.items() if name != "s.parts"}
+        tables |= {"exclude": ["s.parts"], "transform": made}
+    move = lifecycle(source_dsn, target_dsn, tables=tables, capture={"rows": capture}, swap={"fence": "read_only"},
                      backfill={"chunk_bytes": "32kB", "workers": 2})  # fmt: skip
     said = list[object]()
     for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"):
@@ -213,6 +219,9 @@ def test_what_preflight_refuses(source_dsn: str, target_dsn: str, lifecycle: Mak
     assert "invalid input syntax for type integer" in refused({"n": "'seven'"})
     assert "is not immutable" in refused({"a": "now()::text"})
     assert "has REPLICA IDENTITY FULL" in refused({"a": "md5(a)"}, capture={"rows": "wal"})
+    assert "a partition that comes with REPLICA IDENTITY FULL" in refused(
+        {"who": "md5(who)"}, "s.parts", capture={"rows": "wal"}
+    )
     for made, why in (
         ({"a": "md5(a), n"}, "is not one expression"),
         ({"nobody": "1"}, "has no column nobody"),

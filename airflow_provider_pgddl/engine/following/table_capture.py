@@ -58,6 +58,8 @@ def refuse_whole_rows(source: Session, table: Table) -> None:
     leaves = [leaf.oid for leaf in table.leaves]
     if source.info.server_version < slot_log.COLUMN_LISTS:
         why = f"Postgres {source.info.server_version // 10_000} streams whole rows"
+    elif table.kind == "p":
+        why = "a partition that comes with REPLICA IDENTITY FULL is streamed whole"
     elif whole := source.execute(queries("slot_log")["whole_rows"], [leaves]).fetchall():
         why = f"{'.'.join(whole[0])} has REPLICA IDENTITY FULL"
     else:

@@ -71,13 +71,15 @@ def streamed(facts: Facts) -> Iterator[Finding]:
     masked = {facts.oids[t]: t for t, read in _read(facts) if read.transform}
     if not facts.pipeline.by_slot or not masked:
         return
-    instead = "capture: {rows: change_log}  # or give it another replica identity"
+    instead = "capture: {rows: change_log}"
     for table in catalog.describe(side.conn, list(masked)).values():
         whole = side.conn.execute(queries("slot_log")["whole_rows"], [[leaf.oid for leaf in table.leaves]]).fetchall()
         if side.version < COLUMN_LISTS:
             why = f"Postgres {side.version // 10_000} streams whole rows"
+        elif table.kind == "p":
+            why = "a partition that comes with REPLICA IDENTITY FULL is streamed whole"
         elif whole:
-            why = f"{written(*whole[0])} has REPLICA IDENTITY FULL"
+            why = f"{written(*whole[0])} has REPLICA IDENTITY FULL, and is streamed whole"
         else:
             continue
         what = f"{why}, so values that tables.transform keeps on the source would leave it in the slot's stream"
