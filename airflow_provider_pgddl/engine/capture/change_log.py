@@ -269,8 +269,9 @@ def note_birth(source: Session, pipeline: str, run: int) -> None:
 
 
 def birth(source: Session, pipeline: str) -> Birth | None:
-    """The last one that was noted; None where there is none."""
-    row = source.execute(_Q["birth"], [pipeline]).fetchone()
+    """The last one that was noted; None where there is none, or nothing of ours."""
+    known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captures') IS NOT NULL").fetchone()
+    row = source.execute(_Q["birth"], [pipeline]).fetchone() if known and known[0] else None
     return Birth(*row) if row else None
 
 

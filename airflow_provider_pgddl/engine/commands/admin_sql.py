@@ -110,8 +110,9 @@ def _part(pipeline: Pipeline, side: Side, findings: Sequence[Finding]) -> str:
     mine = [f for f in findings if f.where == side.where and f.severity == "error"]
     lines = [line for f in mine for line in (f.fix or "").splitlines() if line.startswith(_OF_RIGHTS)]
     lines = [line for line in lines if not _comes_with_membership(side, line, lines)]
-    sets = side.where == "source" and any(f.code == "event_triggers" for f in mine)
-    if sets and not pipeline.in_place and "wal" not in (pipeline.capture.rows, pipeline.capture.ddl):
+    sets = _may_have_sets(pipeline, side) and any(f.code == "event_triggers" for f in mine)
+    by_slot = "wal" in (pipeline.capture.rows, pipeline.capture.ddl)
+    if sets and side.where == "source" and not (pipeline.in_place or by_slot):
         # The one schema that would be made there is in the sets.
         lines = [line for line in lines if not line.startswith("GRANT CREATE ON DATABASE ")]
     if not (lines or sets):
@@ -121,6 +122,16 @@ def _part(pipeline: Pipeline, side: Side, findings: Sequence[Finding]) -> str:
         body = "".join([*_sets(pipeline, side), *([body] if body else [])])
     what = f"read it, and run it once as a superuser, with psql: it gives role {side.server['role']} what it lacks"
     return f"{_heading(side, what)}BEGIN;\nSET LOCAL search_path = '';\n{body}COMMIT;\n"
+
+
+def _may_have_sets(pipeline: Pipeline, side: Side) -> bool:
+    """With a way back either server is a source in its turn."""
+    return side.where == "source" or pipeline.swap.way_back is not None
+
+
+def _has_journal(pipeline: Pipeline) -> bool:
+    """Whether a server with the core set has a journal as well."""
+    return pipeline.in_place or pipeline.swap.way_back is not None
 
 
 def _comes_with_membership(side: Side, line: str, lines: Sequence[str]) -> bool:
@@ -135,8 +146,8 @@ def _comes_with_membership(side: Side, line: str, lines: Sequence[str]) -> bool:
 
 
 def _sets(pipeline: Pipeline, side: Side) -> Iterator[str]:
-    """The core set as its owner makes it, with the event triggers; in place the journal's too, for one ledger is in the
-    schema of both."""
+    """The core set as its owner makes it, with the event triggers; the journal's too where it is to be there, for one
+    ledger is in the schema of both."""
     conn, q = side.conn, queries("migrations")
     yield _HERS
     if not granted.schema_exists(conn):
@@ -156,7 +167,7 @@ def _sets(pipeline: Pipeline, side: Side) -> Iterator[str]:
     if identities:
         yield f"GRANT SELECT ON pgddl.table_identities, pgddl.column_identities TO {side.role};\n"
         yield "ALTER FUNCTION pgddl.identify_relations(oid[]) SECURITY DEFINER;\n"
-    if pipeline.in_place:
+    if _has_journal(pipeline):
         yield from _ups(conn, "journal")
         yield _hand_over(conn, side.role)
 
@@ -179,11 +190,11 @@ def _hand_over(conn: Session, role: str) -> str:
 
 def _undo_part(pipeline: Pipeline, side: Side, tables: Sequence[tuple[str, str]]) -> str:
     body = ""
-    if side.where == "source" and granted.is_granted(side.conn):
+    if _may_have_sets(pipeline, side) and granted.is_granted(side.conn):
         body = _UNUSED
         for name, _ in granted.known_event_triggers(side.conn):
             body += f"DROP EVENT TRIGGER {name};\n"
-        for set_name in ("journal", "injector", "core") if pipeline.in_place else ("injector", "core"):
+        for set_name in ("journal", "injector", "core") if _has_journal(pipeline) else ("injector", "core"):
             applied = migrations.state(side.conn, set_name)["applied"]
             downs = [m.down for m in reversed(migrations.migrations(set_name)) if m.version in applied]
             body += "".join(f"\n{down.rstrip().rstrip(';')};\n" for down in downs)

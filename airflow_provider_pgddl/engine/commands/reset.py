@@ -38,7 +38,7 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
-from airflow_provider_pgddl.engine.swapping.way_back_across import unmake
+from airflow_provider_pgddl.engine.swapping.way_back_across import is_alive, unmake
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
 
@@ -93,7 +93,7 @@ def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, targ
     found = Births(source, back).find() if back and not pipeline.in_place else None
     if back is None or found is None or found.of != pipeline.pipeline or found.finished:
         return
-    if not found.unborn and row.cut_over_at:
+    if not found.unborn and (row.cut_over_at or is_alive(found, pipeline.pipeline)):
         raise UsageError(
             f"the way back of pipeline {pipeline.pipeline!r} lives: {back}",
             todo=f"run stage cleanup of {back} first, which gives the way back up",
@@ -186,7 +186,7 @@ def _reset_all(
         refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
     if row.finished_at is None or pipeline.swap.fence != "none":
         dropped += _drop_capture(pipeline, source, tables, None)
-    if row.cut_over_at is None:
+    if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
         if pipeline.in_place:
             for table in tables:
                 failpoint("reset.before_copy", journal.conn)

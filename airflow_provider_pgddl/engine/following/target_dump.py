@@ -49,7 +49,8 @@ class Arrived:
         return [e for e in self._dumped if e.phase != "noise"]
 
     def _tree(self, event: DdlEvent) -> bytes:
-        known = self._context.source.info.server_version >= 180_000
+        sides = self._context.source, self._context.target
+        known = all(side.info.server_version >= 180_000 for side in sides)
         return statement_tree(event.statement, names_not_null=known)
 
     @cached_property

@@ -53,8 +53,8 @@ class Births:
 
     def be_born(self, birth: Birth) -> None:
         """From here on the run is one like any other: its copies are complete, and it has behind it what the cut-over
-        had. Window numbers go on from those that the source has seen."""
-        args = {"pipeline": self.pipeline, "position": birth.position, "lsn": birth.lsn, "window": birth.window_no}
+        had."""
+        args = {"pipeline": self.pipeline, "position": birth.position, "lsn": birth.lsn}
         self.conn.execute(_Q["be_born"], args)
 
     def unmake(self, run: int) -> None:

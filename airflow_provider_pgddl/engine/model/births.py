@@ -8,10 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Birth:
     """A mark on the source: `run` was born complete by a cut-over of this server, and has behind it the DDL that
-    `position`, a snapshot, shows; `lsn` is where the server's WAL was then, `window_no` the last window that was
-    acknowledged here."""
+    `position`, a snapshot, shows; `lsn` is where the server's WAL was then."""
 
     run: int
     position: str
     lsn: str
-    window_no: int

@@ -39,7 +39,8 @@ def event_triggers(facts: Facts) -> Iterator[Finding]:
     side, capture = facts.source, facts.pipeline.capture
     if capture.ddl == "off" or side.server["standby"] or ddl_log.may_make_event_triggers(side.conn):
         return
-    sets = ["core", *(["injector"] if capture.identities else []), *(["journal"] if facts.target is None else [])]
+    journal = facts.target is None or facts.pipeline.swap.way_back is not None
+    sets = ["core", *(["injector"] if capture.identities else []), *(["journal"] if journal else [])]
     made = granted.is_granted(side.conn) and ddl_log.are_there(side.conn)
     role = side.server["role"]
     if not made:

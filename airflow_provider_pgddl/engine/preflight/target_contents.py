@@ -53,15 +53,18 @@ def firing(facts: Facts) -> Iterator[Finding]:
 
 
 def silenced(facts: Facts) -> Iterator[Finding]:
-    """What follow.finish brings would fire for each replayed row."""
+    """What follow.finish brings would fire for each replayed row; so would all that a server has to which rows go back,
+    and by a further way back either server is one."""
     assert facts.target is not None
-    side = facts.target
-    if not facts.pipeline.follow.finish or foreign_keys_and_triggers.may_silence(side.conn):
+    side, swap = facts.target, facts.pipeline.swap
+    key = "follow.finish" if facts.pipeline.follow.finish else "swap.way_back" if swap.way_back else None
+    if key is None or foreign_keys_and_triggers.may_silence(side.conn):
         return
-    what = f"role {side.server['role']} may not keep triggers and foreign keys, which follow.finish brings, from firing"
+    brought = "which follow.finish brings, " if key == "follow.finish" else ""
+    what = f"role {side.server['role']} may not keep triggers and foreign keys, {brought}from firing"
     fix = f"GRANT SET ON PARAMETER session_replication_role TO {side.role};"
     if side.version < SET_ON_PARAMETER:
-        fix = "connect to the target as a superuser, or leave follow.finish out"
+        fix = f"connect to the {side.where} as a superuser, or leave {key} out"
     yield Finding("error", "firing", "target", None, what, fix)
 
 

@@ -15,8 +15,7 @@ RETURNING run
 
 -- name: be_born
 UPDATE pgddl.pipelines
-SET unborn = NULL, ddl_position = %(position)s::pg_catalog.pg_snapshot, ddl_lsn = %(lsn)s::pg_catalog.pg_lsn,
-    window_no = greatest(window_no, %(window)s)
+SET unborn = NULL, ddl_position = %(position)s::pg_catalog.pg_snapshot, ddl_lsn = %(lsn)s::pg_catalog.pg_lsn
 WHERE pipeline = %(pipeline)s AND unborn IS NOT NULL
 
 -- name: unmake

@@ -55,10 +55,11 @@ WHERE t.tgname = %s AND pn.nspname = 'pgddl' AND p.proname = 'fence'
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 
 -- name: note_birth
+-- No window of this run has been acknowledged yet: a journal that knows of fewer than are from here on has lost some.
 -- The position shows what has committed and this transaction itself: its own id is never among those in progress, and what lies
 -- between the newest that has ended and it is.
 UPDATE pgddl.captures SET
-    born_run = %s, born_at = pg_catalog.clock_timestamp(), born_lsn = pg_catalog.pg_current_wal_insert_lsn(),
+    window_no = 0, born_run = %s, born_at = pg_catalog.clock_timestamp(), born_lsn = pg_catalog.pg_current_wal_insert_lsn(),
     born_position = (
         SELECT pg_catalog.format('%%s:%%s:%%s', pg_catalog.pg_snapshot_xmin(s.now), greatest(pg_catalog.pg_snapshot_xmax(s.now)::text::bigint, s.own + 1),
                                  (SELECT pg_catalog.string_agg(x::text, ',' ORDER BY x)
@@ -70,7 +71,7 @@ UPDATE pgddl.captures SET
 WHERE pipeline = %s
 
 -- name: birth
-SELECT born_run, born_position::text, born_lsn::text, window_no FROM pgddl.captures
+SELECT born_run, born_position::text, born_lsn::text FROM pgddl.captures
 WHERE pipeline = %s AND born_run IS NOT NULL
 
 -- name: published

@@ -124,6 +124,10 @@ def _refuse_other_source(context: Context) -> None:
             f"(system identifier {now.system}, was {recorded.source_system})",
             todo="correct the connection, or `pgddl reset` the pipeline and start again",
         )
+    if lost := way_back_across.lost_cut_over(context):
+        if context.job.stage == "cleanup":
+            return  # which is how a person ends it
+        raise lost
     if recorded.source_timeline != now.timeline:
         from airflow_provider_pgddl.engine.following.failover import meet
 

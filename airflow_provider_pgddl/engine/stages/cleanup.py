@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
 )
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
@@ -91,7 +92,12 @@ def _kept_for(context: Context, back: str) -> StageResult:
 def _let_go(context: Context) -> StageResult:
     """Of a way back that nobody has gone: what is still in its logs is on the new server, where applications are."""
     tables = context.tables()
-    for oid in change_log.captured_roots(context.source, context.name):
+    captured = (
+        change_log.captured_roots(context.source, context.name)
+        if migrations.state(context.source, "core")["applied"]
+        else {}
+    )
+    for oid in captured:
         context.check_fence()
         stop_capture_of(context.source, context.pipeline, oid)
     with context.fenced("cleanup.before_let_go_commit"):

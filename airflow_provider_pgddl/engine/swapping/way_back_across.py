@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import preflight
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
-from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
@@ -34,7 +34,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import lease, migrations
-from airflow_provider_pgddl.engine.journal.births import Births
+from airflow_provider_pgddl.engine.journal.births import Births, Run
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -197,6 +197,38 @@ def begin(context: Context) -> None:
     with context.fenced("way_back.before_birth_commit"):
         births.be_born(birth)
     context.say(f"born complete by the cut-over of {found.of}: nothing has to be copied")
+
+
+def lost_cut_over(context: Context) -> StageFailed | None:
+    """Where the server that applications had cut over to was failed over to a state from before that: neither way may
+    go on. The server that was left has all that was committed up to the cut-over, and what has come back since; rows
+    of the other one would take its place, and its fence would fall while applications write elsewhere."""
+    name, way_back = context.name, context.pipeline.swap.way_back
+    found = Births(context.target, name).find()
+    if found is not None and found.of is not None and is_alive(found, found.of):
+        mark = change_log.birth(context.source, name)
+        return _lost("source", name, found.of) if mark is None or mark.run != found.run else None
+    if way_back is None or context.in_place or context.row().cut_over_at is not None:
+        return None
+    return _lost("target", way_back, name) if is_alive(Births(context.source, way_back).find(), name) else None
+
+
+def is_alive(way_back: Run | None, of: str) -> bool:
+    """Whether it lives: then the cut-over of `of` has been, whatever the other server says."""
+    return way_back is not None and way_back.of == of and not (
+        way_back.unborn or way_back.cut_over or way_back.finished
+    )  # fmt: skip
+
+
+def _lost(side: str, way_back: str, of: str) -> StageFailed:
+    return StageFailed(
+        f"the {side} has lost the cut-over of pipeline {of!r}, by which {way_back!r} was born: it was failed over to a "
+        "state from before that",
+        todo="the server that applications had left has all that was committed until then, and what has come back "
+        "since; it stays fenced. Look, by hand, what applications have written elsewhere since the failover. Then run "
+        f"stage cleanup of {way_back}, which ends it, and `pgddl reset` {of}, which takes the fence down; {of} begins "
+        "anew from setup",
+    )
 
 
 def lower_fence_there(context: Context) -> None:

@@ -1,0 +1,40 @@
+"""The way back of tables whose owner nobody trusts: returning windows write to the server where her code is live."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from tests.combinations import matrix
+from tests.integration.mallory import Attempt, Mallory
+from tests.integration.test_foreign_code_across import HERS, Make, arrived, begun, on_both
+
+__all__ = ["on_both"]
+
+# What would act on rows that come back, or could not be made there again: the swap says so before it fences anything.
+REFUSED = ("trigger_always", "partition_index_constant")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_code_on_a_table_runs_as_its_owner_on_the_way_back_too(
+    mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, rows: str
+) -> None:
+    """Her triggers, checks, policies and the like are all there on the old server, and its fence stands."""
+    kinds = [kind for kind in HERS if kind.name not in REFUSED and (rows != "wal" or kind.name != "cast_of_key")]
+    swap = {"fence": "read_only", "way_back": "shop_back"}
+    attempt = begun(mallory, lifecycle, on_both, kinds, capture={"rows": rows}, swap=swap)
+    there = attempt.move
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"):
+        attempt.stage(stage)
+    back = Attempt(mallory, lifecycle(there.target, there.source), attempt.going)
+    back.move.content = way_back_of(load_pipeline(there.content)).to_json()
+    for way in (back, attempt, back):
+        for stage in ("replay", "replay", "verify", "swap"):
+            way.writes()
+            way.stage(stage)
+        arrived(way)
+    back.stays()
+    attempt.stays()
