@@ -67,11 +67,15 @@ class Scheduled:
         """Whether the DAG has been parsed."""
         return bool(self._rows(f"SELECT 1 FROM serialized_dag WHERE dag_id = '{dag_id}'"))
 
-    def runs(self) -> list[tuple[str, str, dict[str, str]]]:
-        """Of each run of the DAG its logical date, state, and the states of its tasks."""
-        runs = self._rows("SELECT run_id, logical_date, state FROM dag_run WHERE dag_id = 'follow_shop' ORDER BY id")
-        tasks = self._rows("SELECT run_id, task_id, state FROM task_instance WHERE dag_id = 'follow_shop'")
+    def runs(self, dag: str = "follow_shop") -> list[tuple[str, str, dict[str, str]]]:
+        """Of each run of a DAG its logical date, state, and the states of its tasks."""
+        runs = self._rows(f"SELECT run_id, logical_date, state FROM dag_run WHERE dag_id = '{dag}' ORDER BY id")
+        tasks = self._rows(f"SELECT run_id, task_id, state FROM task_instance WHERE dag_id = '{dag}'")
         return [(date, state, {t: s for run, t, s in tasks if run == run_id}) for run_id, date, state in runs]
+
+    def knows(self, dag: str) -> bool:
+        """Whether its file has been read."""
+        return bool(self._rows(f"SELECT dag_id FROM dag WHERE dag_id = '{dag}'"))
 
     def wait_for(self, true: Callable[[], object], seconds: float = 420) -> None:
         deadline = time.monotonic() + seconds
@@ -102,6 +106,16 @@ class Scheduled:
         return []
 
 
+def only(home: Path, *names: str) -> Path:
+    """A folder of these example DAGs with their pipeline files: whatever has a schedule would run beside them."""
+    folder = home / "dags"
+    folder.mkdir()
+    for path in EXAMPLES.iterdir():
+        if path.stem in names:
+            shutil.copy(path, folder)
+    return folder
+
+
 @contextmanager
 def standalone(airflow: Airflow, home: Path, dags: Path, **env: str) -> Iterator[Scheduled]:
     shutil.copy(airflow.home / "airflow.db", home / "airflow.db")
@@ -124,7 +138,7 @@ def standalone(airflow: Airflow, home: Path, dags: Path, **env: str) -> Iterator
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(AIRFLOW), "standalone"],
-            env=Airflow(home).environment(dags, **settings, **env),
+            env=Airflow(home).environment(dags, **(settings | env)),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -146,8 +160,7 @@ def test_each_run_brings_the_shop_up_to_date(airflow: Airflow, shop_databases: t
         "AIRFLOW_CONN_SHOP_PG18": postgres_connection(target),
     }
     to = conninfo_to_dict(target)
-    dags = tmp_path / "dags"
-    shutil.copytree(EXAMPLES, dags)
+    dags = only(tmp_path, "follow_shop")
     asset = f"postgres://{to['host']}:{to['port']}/{to['dbname']}/shop/vouchers"
     (dags / "consumer.py").write_text(CONSUMER.format(asset=asset))
     with standalone(airflow, tmp_path, dags, **connections) as scheduled:

@@ -74,7 +74,9 @@ class Ways:
     def alike(self) -> None:
         self.equal()
         assert [str(d) for d in compare_sequences(self.old, self.new)] == []
-        assert diff_catalogs(catalog_lines(self.old), catalog_lines(self.new)) == []
+        with psycopg.connect(self.old) as conn:  # before 16 columns are printed with their table
+            ignored = ["shop.rich view"] if conn.info.server_version < 160_000 else []
+        assert diff_catalogs(catalog_lines(self.old), catalog_lines(self.new), ignore=ignored) == []
 
 
 def refused(dsn: str, statement: str) -> None:
@@ -111,7 +113,7 @@ def servers(request: pytest.FixtureRequest, database: Callable[[Cluster], str]) 
 PARTITION = (
     "CREATE TABLE shop.part_{0} PARTITION OF shop.part FOR VALUES FROM ('{0}-01-01') TO ('{0}-12-31');"
     " CREATE TABLE shop.new_{0} (id int PRIMARY KEY, n text NOT NULL DEFAULT 'n');"
-    " INSERT INTO shop.part VALUES ('{0}-05-05', 3, 'x'); INSERT INTO shop.new_{0} VALUES (1), (2)"
+    " INSERT INTO shop.part VALUES ('{0}-05-05', 10039, 'x'); INSERT INTO shop.new_{0} VALUES (1), (2)"
 )
 
 

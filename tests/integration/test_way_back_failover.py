@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.combinations import matrix
 from tests.conftest import Database
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
@@ -44,7 +45,7 @@ def home_and_forth(ways: Ways) -> None:
     ways.alike()
 
 
-@pytest.mark.parametrize("rows", ["change_log", "wal"])
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_a_standby_without_the_last_commits(
     lifecycle: Lifecycles, source_dsn: str, database: Database, pg18: Cluster, rows: str
 ) -> None:
@@ -151,7 +152,7 @@ def test_an_old_server_that_has_lost_the_birth_and_what_came_back(
         home_and_forth(ways)
 
 
-@pytest.mark.parametrize("lost", ["fail", "restart_tables"])
+@pytest.mark.parametrize("lost", matrix("fail", "restart_tables"))
 def test_a_slot_that_does_not_fail_over(lifecycle: Lifecycles, database: Database, pg18: Cluster, lost: str) -> None:
     """Before 17 a promoted standby has none: the way back ends there, or all of its tables are read again."""
     old = database(pg18)
@@ -179,7 +180,7 @@ def test_a_slot_that_does_not_fail_over(lifecycle: Lifecycles, database: Databas
         home_and_forth(ways)
 
 
-@pytest.mark.parametrize("rows", ["change_log", "wal"])
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_a_synchronous_standby_has_all(
     lifecycle: Lifecycles, source_dsn: str, database: Database, pg18: Cluster, rows: str
 ) -> None:

@@ -69,7 +69,8 @@ def way_back(back: Pipeline, old: Session, new: Session, tables: Sequence[Name])
     the new server to be asked about: then it is about both servers alone."""
     facts = Facts(back, [Side("source", new), Side("target", old)], tables)
     there = [target_contents.firing, target_contents.silenced, target_contents.encodings, source_tables.subscribed]
-    steps = [*_SERVERS, *_TABLES, *there] if tables else [*_SERVERS, target_contents.silenced]
+    about_tables = [step for step in _TABLES if step is not foreign_code.without_usage]  # indexes are there already
+    steps = [*_SERVERS, *about_tables, *there] if tables else [*_SERVERS, target_contents.silenced]
     other: dict[Where, Where] = {"source": "target", "target": "source", "pipeline": "pipeline"}
     return [
         replace(finding, where=other[finding.where], what=f"for the way back: {finding.what}")
