@@ -14,6 +14,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import metrics
+from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.commands.way_back import way_back_file
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -100,6 +101,56 @@ def test_a_cast_that_loses_something_has_no_way_back(lifecycle: Lifecycles, sour
 def ways(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> Ways:
     execute(source_dsn, SHOP)
     return Ways(lifecycle, source_dsn, target_dsn)
+
+
+FEELING = """
+CREATE TYPE shop.mood AS ENUM ('sad', 'ok');
+CREATE TABLE shop.feeling (id int PRIMARY KEY, mood shop.mood NOT NULL);
+"""
+
+
+def test_values_that_the_old_server_does_not_take_stop_their_tables(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """A label and a missing constraint of the new server's alone; all else goes on."""
+    execute(source_dsn, SHOP + FEELING)
+    ways = Ways(lifecycle, source_dsn, target_dsn, capture={"ddl": "off"})
+    ways.there.run_all(until="swap")
+    execute(ways.new, "ALTER TYPE shop.mood ADD VALUE 'great'")
+    execute(ways.new, "INSERT INTO shop.feeling VALUES (41, 'ok'), (42, 'great')")
+    execute(ways.new, "ALTER TABLE shop.purchase DROP CONSTRAINT purchase_total_check")
+    execute(ways.new, "UPDATE shop.purchase SET total = -5 WHERE id = 43; UPDATE shop.part SET v = 'on' WHERE id = 7")
+    blocked = {b["table"]: b["reason"] for b in ways.back.run("replay").blocked}
+    assert blocked.keys() == {"shop.feeling", "shop.purchase"}
+    assert "mood" in blocked["shop.feeling"] and "purchase_total_check" in blocked["shop.purchase"], blocked
+    assert ways.there.on_source("SELECT v FROM shop.part WHERE id = 7") == [("on",)]
+    ways.back.refused("swap")
+    execute(ways.new, "DELETE FROM shop.feeling WHERE id = 42; UPDATE shop.purchase SET total = 5 WHERE id = 43")
+    execute(ways.new, "ALTER TABLE shop.purchase ADD CONSTRAINT purchase_total_check CHECK (total >= 0)")
+    execute(ways.old, "ALTER TYPE shop.mood ADD VALUE 'great'")
+    for stage in ("replay", "verify", "swap"):
+        assert not ways.back.run(stage).blocked
+    ways.alike()
+
+
+def test_ddl_that_the_old_version_does_not_take_stops_its_table(ways: Ways) -> None:
+    ways.there.run_all(until="swap")
+    execute(ways.new, "ALTER TABLE shop.purchase ADD COLUMN twice numeric GENERATED ALWAYS AS (total * 2) VIRTUAL")
+    execute(ways.new, WORK.format("there", 2))
+    blocked = {b["table"]: b["reason"] for b in ways.back.run("replay").blocked}
+    assert blocked.keys() == {"shop.purchase"} and "ALTER TABLE" in blocked["shop.purchase"], blocked
+    assert ways.there.on_source("SELECT count(*) FROM shop.customer WHERE born = '2000-01-01'") != [(0,)]
+    ways.back.refused("swap")
+    execute(ways.new, "ALTER TABLE shop.purchase DROP COLUMN twice")
+    for _ in range(2):  # that, too, is not to be had there
+        query = "SELECT id FROM pgddl.ddl_events WHERE status IN ('unhandled', 'failed') ORDER BY id LIMIT 1"
+        ((event,),) = ways.back.journal(query)
+        back = load_pipeline(ways.back.content)
+        record_decision(back, ways.new, ways.old, event, "resolved", "not on the old version", "me")
+        ways.back.run("replay")
+    for stage in ("replay", "verify", "swap"):
+        assert not ways.back.run(stage).blocked
+    ways.alike()
 
 
 @pytest.fixture(params=matrix("16 to 18", "18 to 16", "15 to 18"))
@@ -291,12 +342,17 @@ ALTER TABLE shop.part ADD COLUMN only_new text DEFAULT 'new';
 
 def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
     execute(source_dsn, SHOP + "ALTER TABLE shop.customer ADD COLUMN secret text")
-    execute(source_dsn, "UPDATE shop.customer SET secret = 's' || id")
+    execute(source_dsn, "UPDATE shop.customer SET secret = 's' || id; CREATE TABLE shop.diary (id int PRIMARY KEY)")
+    execute(source_dsn, "INSERT INTO shop.diary VALUES (1)")
     ways = Ways(
         lifecycle,
         source_dsn,
         target_dsn,
-        tables={"include": ["shop.*"], "skip_columns": {"shop.customer": ["secret"]}},
+        tables={
+            "include": ["shop.*"],
+            "skip_columns": {"shop.customer": ["secret"]},
+            "schema_only": ["shop.diary"],
+        },
         schema={"type_mismatches": "cast_if_safe"},
         capture={"ddl": "off"},
     )
@@ -309,7 +365,9 @@ def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_d
     secrets = "SELECT id, secret FROM shop.customer WHERE id <= 300 ORDER BY id"
     before = dict(there.on_source(secrets))
     execute(new, WORK.format("there", 2) + "UPDATE shop.part SET only_new = 'x' WHERE id = 5")
+    execute(new, "INSERT INTO shop.diary VALUES (2)")
     assert not back.run("replay").blocked
+    assert there.on_source("SELECT id FROM shop.diary") == [(1,)]
     after = dict(there.on_source(secrets))
     assert after == {key: value for key, value in before.items() if key in after} and len(after) == 294
     rows = "SELECT id, customer, total, note FROM shop.purchase ORDER BY id"
@@ -318,7 +376,7 @@ def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_d
     execute(new, "INSERT INTO shop.purchase (id, customer, total) VALUES (3000000000, 11, 7)")
     execute(new, "UPDATE shop.customer SET name = 'goes on' WHERE id = 12")
     blocked = back.run("replay").blocked
-    assert {b["table"] for b in blocked} == {"shop.purchase"}
+    assert {b["table"] for b in blocked} == {"shop.purchase"} and "3000000000" in blocked[0]["reason"], blocked
     assert there.on_source("SELECT name FROM shop.customer WHERE id = 12") == [("goes on",)]
     execute(new, "DELETE FROM shop.purchase WHERE id = 3000000000")
     assert not back.run("replay").blocked
@@ -354,6 +412,8 @@ def test_a_table_without_a_key_comes_back_whole(lifecycle: Lifecycles, source_ds
     execute(ways.new, "INSERT INTO shop.note VALUES (now(), 'b')")
     assert not ways.back.run("replay").blocked
     assert ways.there.on_source("SELECT what FROM shop.note") == [("a",)]
+    said = stages.status(load_pipeline(ways.back.content), ways.new, ways.old)["tables"]
+    assert [name for name, of in said.items() if of["copied_at_swap"]] == ["shop.note"]
     for stage in ("verify", "swap"):
         assert not ways.back.run(stage).blocked
     ways.alike()

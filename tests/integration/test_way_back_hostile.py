@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.combinations import matrix
 from tests.integration.mallory import Attempt, Mallory
-from tests.integration.test_foreign_code_across import HERS, Make, arrived, begun, on_both
+from tests.integration.test_foreign_code_across import BY_NAME, HERS, Make, arrived, begun, on_both
 
 __all__ = ["on_both"]
 
-REFUSED = ("trigger_always",)  # it would act on rows that come back: the swap says so before it fences anything
+REFUSED = ("trigger_always", "rule")  # they would act on rows that come back: a swap says so before it fences anything
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,4 +37,16 @@ def test_code_on_a_table_runs_as_its_owner_on_the_way_back_too(
             way.stage(stage)
         arrived(way)
     back.stays()
+    attempt.stays()
+
+
+def test_what_would_act_on_rows_that_come_back_is_refused_before_the_fence(
+    mallory: Mallory, on_both: tuple[str, str], lifecycle: Make
+) -> None:
+    kinds = [BY_NAME["rule"], BY_NAME["check"]]
+    attempt = begun(mallory, lifecycle, on_both, kinds, swap={"fence": "read_only", "way_back": "shop_back"})
+    for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify"):
+        attempt.stage(stage)
+    assert "rule r on m.rule" in str(attempt.move.refused("swap", PreflightRefused))
+    attempt.writes()
     attempt.stays()

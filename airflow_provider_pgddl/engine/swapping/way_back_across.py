@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -31,7 +32,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture,
     stop_capture_of,
 )
-from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.context import Context, patiently
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.births import Births, Run
@@ -43,6 +44,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight.findings import refuse
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
@@ -394,5 +396,19 @@ def _adopt(back: Context) -> None:
             table=name,
             todo="make both sides alike, or leave swap.way_back out",
         )
+    patiently(back, partial(_refuse_traps, back))
     with back.fenced("way_back.before_indexed_commit"):
         back.journal.tables.set_state("indexed", [t.id for t in tables])
+
+
+def _refuse_traps(back: Context) -> None:
+    """What on the old server's tables would act on rows that come back, and no window keeps from it."""
+    plans = {t.id: t.plan for t in back.tables() if not t.keyless}
+    with back.target.transaction():
+        _, stops = foreign_code.hold_code_of_copies(back.target, plans)
+    for found, why in stops.items():
+        raise PreflightRefused(
+            f"the way back: {'; '.join(why)}",
+            table=plans[found].qualified,
+            todo="put it right on the source, or leave swap.way_back out",
+        )
