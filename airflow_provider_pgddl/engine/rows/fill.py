@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.journal import lease
@@ -16,6 +17,7 @@ from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
+from airflow_provider_pgddl.engine.rows.out_of_range import keys_out_of_range
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     add_pending,
     count_pending,
@@ -147,9 +149,11 @@ def fill_tables(
                     keys, rows = fill_across(source, target, plan, table_id, limit, staged=here, behind=at_wall)
                 count_partial(target, pipeline, plan, rows)
         except REFUSALS as error:
-            refused[table_id] = [refused_row(error)]
             if staged and table_id in staged:
                 add_pending(target, table_id, plan, staging_table(target, "ingest", plan, table_id))
+            beyond = isinstance(error, pg.NumericValueOutOfRange)
+            keys_told = keys_out_of_range(source, target, plan, table_id, limit) if beyond else []
+            refused[table_id] = [refused_row(error, keys_told)]
             count_refusal(target, pipeline, plan, error)
             continue
         limit -= keys

@@ -6,6 +6,7 @@ psycopg.pq with joined buffers 10.4 s (3.9 s CPU). Hence psycopg.pq."""
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -30,10 +31,11 @@ REFUSALS = (
 )  # fmt: skip
 
 
-def refused_row(error: psycopg.Error) -> str:
-    """A REFUSALS error as a finding."""
+def refused_row(error: psycopg.Error, keys: Sequence[str] = ()) -> str:
+    """A REFUSALS error as a finding; `keys`: of rows that it is about."""
+    said = f"{error.diag.message_primary or error}{', key ' if keys else ''}{', '.join(keys)}"
     return (
-        f"the copy refused a row of the source ({error.diag.message_primary or error}): undo what changed on the "
+        f"the copy refused a row of the source ({said}): undo what changed on the "
         "source, or `pgddl reset` (--tables, where only this table changed) and run again from setup"
     )
 
