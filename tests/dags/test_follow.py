@@ -73,10 +73,6 @@ class Scheduled:
         tasks = self._rows(f"SELECT run_id, task_id, state FROM task_instance WHERE dag_id = '{dag}'")
         return [(date, state, {t: s for run, t, s in tasks if run == run_id}) for run_id, date, state in runs]
 
-    def knows(self, dag: str) -> bool:
-        """Whether its file has been read."""
-        return bool(self._rows(f"SELECT dag_id FROM dag WHERE dag_id = '{dag}'"))
-
     def wait_for(self, true: Callable[[], object], seconds: float = 420) -> None:
         deadline = time.monotonic() + seconds
         while not true():
