@@ -404,7 +404,7 @@ def _adopt(back: Context) -> None:
 def _refuse_traps(back: Context) -> None:
     """What on the old server's tables would act on rows that come back, and no window keeps from it."""
     plans = {t.id: t.plan for t in back.tables() if not t.keyless}
-    with back.target.transaction():
+    with back.target.transaction(force_rollback=True):
         _, stops = foreign_code.hold_code_of_copies(back.target, plans)
     for found, why in stops.items():
         raise PreflightRefused(
