@@ -150,14 +150,14 @@ class Airflow:
 
     def links(self, dag_id: str) -> list[str]:
         """To the page of a pipeline, of each task that has begun."""
-        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True, timeout=60)) as database:
             query = "SELECT value FROM xcom WHERE key = '_link_PipelineLink' AND dag_id = ?"
             return [json.loads(value) for (value,) in database.execute(query, [dag_id])]
 
     def asset_events(self, dag_id: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Asset, task and extra of each event that the DAG's tasks have told of."""
         query = "SELECT a.uri, e.source_task_id, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id"
-        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True)) as database:
+        with closing(sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True, timeout=60)) as database:
             rows = database.execute(f"{query} WHERE e.source_dag_id = ? ORDER BY e.id", [dag_id]).fetchall()
         return [(uri, task, json.loads(extra)) for uri, task, extra in rows]
 

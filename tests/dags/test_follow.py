@@ -170,12 +170,14 @@ def test_each_run_brings_the_shop_up_to_date(airflow: Airflow, shop_databases: t
         begun = len(scheduled.runs())
         scheduled.wait_for(lambda: scheduled.done() > max(begun, 2))
         # By then the new table is known; whoever begins now has nothing to do but to replay.
-        known = len(scheduled.runs())
+        known, told = len(scheduled.runs()), len(Airflow(tmp_path).asset_events("follow_shop"))
         scheduled.wait_for(lambda: scheduled.done() > known)
         runs, submitted = scheduled.runs(), scheduled.submitted()
-        scheduled.wait_for(lambda: scheduled.states_of("consumer") == ["success"])
-    told = [extra for uri, _, extra in Airflow(tmp_path).asset_events("follow_shop") if uri == asset]
-    assert [(extra["pipeline"], extra["stage"]) for extra in told] == [("follow_shop", "replay")], "it came once"
+        scheduled.wait_for(lambda: "success" in scheduled.states_of("consumer"))
+    events = Airflow(tmp_path).asset_events("follow_shop")
+    assert len(events) == told, "of runs that change nothing nobody hears"
+    by = {(extra["pipeline"], extra["stage"]) for uri, _, extra in events if uri == asset}
+    assert by == {("follow_shop", "replay")}
     assert submitted[0] >= 5 and submitted[known] == 1, submitted
     finished = [run for run in runs if run[1] == "success"]
     assert len(finished) >= 3

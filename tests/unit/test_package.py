@@ -67,6 +67,19 @@ def test_every_module_of_the_provider_info_exists() -> None:
         assert callable(getattr(importlib.import_module(module), name))
 
 
+def test_the_page_is_a_plugin_that_airflow_finds() -> None:
+    import importlib
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    ((_, where),) = project["entry-points"]["airflow.plugins"].items()
+    module, _, name = where.partition(":")
+    plugin = getattr(importlib.import_module(module), name)
+    assert plugin.name == "pgddl"
+    assert [app["url_prefix"] for app in plugin.fastapi_apps] == ["/pgddl"]
+    (view,) = plugin.external_views
+    assert (view["destination"], view["href"]) == ("nav", "/pgddl/")
+
+
 @pytest.mark.airflow
 def test_airflow_lists_the_provider(tmp_path: Path) -> None:
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
