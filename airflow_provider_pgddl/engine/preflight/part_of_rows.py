@@ -88,9 +88,11 @@ def streamed(facts: Facts) -> Iterator[Finding]:
 
 def dangling(facts: Facts) -> Iterator[Finding]:
     """Foreign keys to tables of which only part is on the target."""
+    if not facts.pipeline.tables.where:
+        return
     side, keys = facts.source, foreign_keys(facts)
-    columns = {oid: {pk: fk for pk, _, fk in pairs} for oid, _, pairs in side.rows(
-        "enforced_keys", keys=[key["key"] for key in keys])} if facts.pipeline.tables.where else {}  # fmt: skip
+    compared = catalog.compared_columns(side.conn, [key["key"] for key in keys]) if keys else {}
+    columns = {oid: {pk: fk for pk, _, fk in pairs} for oid, pairs in compared.items()}
     for key in keys:
         child = (key["referencing_schema"], key["referencing_name"])
         parent = (key["referenced_schema"], key["referenced_name"])
