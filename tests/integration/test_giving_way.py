@@ -110,7 +110,8 @@ def test_c36_so_is_one_by_a_slot_while_an_old_transaction_is_open(
     monkeypatch.setattr(slot_stream.SlotStream, "__enter__", counted)
     monkeypatch.setattr(kept_stream, "LEFT_ALONE", 1000.0)
     do(source_dsn, STORM, "CREATE TABLE elsewhere (id int)")
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.storm"]}, capture={"rows": "wal"})
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.storm"]}, capture={"rows": "wal"},
+                     replay={"run_for": "3s"})  # fmt: skip
     move.run_all(until="backfill")
     with storm(source_dsn), psycopg.connect(source_dsn) as old:
         old.execute("INSERT INTO elsewhere VALUES (1)")

@@ -143,6 +143,23 @@ def test_foreign_keys_over_enums_with_an_implicit_cast(
                "AND contype = 'f'") == 2  # fmt: skip
 
 
+def test_a_log_of_an_older_package_has_its_keys_in_their_types(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    do(source_dsn, KEYS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.k"]}, capture={"rows": "wal"})
+    move.run_all(until="snapshot")
+    log = one(target_dsn, "SELECT log_table FROM pgddl.tables")
+    alter = ", ".join(f"ALTER {n} TYPE m.mood USING {n}::m.mood" for n in ("old_1", "new_1"))
+    do(target_dsn, f"ALTER TABLE pgddl.{log} {alter}")
+    do(source_dsn, *WRITES[:4])
+    move.run_all(after="snapshot", until="replay")
+    do(source_dsn, "UPDATE m.k SET m = 'c' WHERE m = 'd'")
+    move.run("replay")
+    rows = "SELECT array_agg(x::text ORDER BY x::text) FROM m.k x"
+    assert one(target_dsn, rows) == one(source_dsn, rows) == ["(a,7)", "(c,2)", "(e,9)"]
+
+
 def test_values_that_the_copy_alone_has_follow_keys_that_a_slot_leaves_as_text(
     source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
 ) -> None:

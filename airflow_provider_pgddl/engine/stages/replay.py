@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.following.staying import stay
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows.throttle import limits
 from airflow_provider_pgddl.engine.rows.windows import Window
@@ -33,13 +34,14 @@ def run(context: Context) -> StageResult:
     finish_all(context, first=False)  # what hides rows comes before the rows that it hides
     border, done = context.border(limits(context.pipeline)), _Done()
     until = time.monotonic() + context.pipeline.replay.run_for
-    done.took(catch_up(context, border=border))
-    hand_over(context)
-    unfinished = finish_all(context)
-    if context.pipeline.replay.run_for:
-        stay(context, border, until, done.took)
+    with one_stream(context):
+        done.took(catch_up(context, border=border))
         hand_over(context)
         unfinished = finish_all(context)
+        if context.pipeline.replay.run_for:
+            stay(context, border, until, done.took)
+            hand_over(context)
+            unfinished = finish_all(context)
     last = done.last
     lag = behind(context.source, last.lsn, last.taken_at)
     moved = done.keys or done.rows
