@@ -11,10 +11,12 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, PLAIN, Attempt, Kind, Mallory, rewritten
 from tests.integration.sessions import do
@@ -210,3 +212,44 @@ def test_an_error_of_hers_stops_her_table_alone(
             mallory.lets_in(target)
     assert blocked == {"m.t"}
     assert move.journal("SELECT count(*) FROM shop.fine") == [(2,)]
+
+
+# --- she hides rows from whoever reads as her ------------------------------------------------------------------------
+
+HIDES = (
+    "ALTER TABLE m.t ENABLE ROW LEVEL SECURITY",
+    "ALTER TABLE m.t FORCE ROW LEVEL SECURITY",
+    "CREATE POLICY few ON m.t USING (id < 3) WITH CHECK (true)",
+)
+
+
+@pytest.mark.parametrize("when", ["before a look", "behind it"])
+def test_rows_that_she_hides_are_not_taken_for_deleted_ones(
+    mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, at: At, when: str
+) -> None:
+    source, target = on_both
+    mallory.makes(source, [HER_TABLE])
+    harmless = (
+        "CREATE FUNCTION m.harmless(bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN true; END'"
+    )
+    mallory.does(source, harmless, "CREATE INDEX ON m.t (v) WHERE m.harmless(id)")  # planned whenever it is read
+    move = lifecycle(source, target, tables={"include": ["m.*"], "schema_only": ["lair.*"]})
+    for stage in UNTIL_REPLAY:
+        assert not move.run(stage).blocked
+        if stage == "snapshot":
+            mallory.lets_in(target)
+    do(source, "UPDATE m.t SET v = v")
+    if when == "before a look":
+        mallory.does(source, *HIDES)
+        blocked = move.run("replay").blocked
+        assert "row security is forced" in blocked[0]["reason"]
+    else:
+        with at("replay.before_lock", once(lambda: mallory.does(source, *HIDES))):
+            blocked = move.run("replay").blocked
+        assert "affected by row-level security" in blocked[0]["reason"]
+    assert [entry["table"] for entry in blocked] == ["m.t"]
+    assert move.run("verify").blocked
+    move.refused("swap", PreflightRefused)
+    mallory.does(source, "ALTER TABLE m.t NO FORCE ROW LEVEL SECURITY")
+    assert not move.run("replay").blocked
+    assert differences(source, target) == []
