@@ -451,6 +451,41 @@ def test_a_label_that_changes_its_meaning_just_before_a_window(
     all_through(pipeline, after="schema_sync")
 
 
+LABELS = """
+CREATE TYPE public.mood AS ENUM ('good', 'bad');
+CREATE TABLE public.people (id int PRIMARY KEY, m public.mood, filler text);
+INSERT INTO public.people
+SELECT i, CASE WHEN i % 2 = 0 THEN 'good' ELSE 'bad' END::public.mood, repeat('x', 300) FROM generate_series(1, 2000) i;
+"""
+EXCHANGE = """
+ALTER TYPE public.mood RENAME VALUE 'good' TO 'fine'
+ALTER TYPE public.mood RENAME VALUE 'bad' TO 'good'
+ALTER TYPE public.mood RENAME VALUE 'fine' TO 'bad'"""
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+@pytest.mark.parametrize("where", ["backfill.before_chunk", "backfill.before_chunk_commit", "replay.after_snapshot"])
+def test_labels_that_change_places_while_rows_are_copied(make: Make, at: At, rows: str, where: str) -> None:
+    """A server writes labels as of now: rows of a snapshot before it would say the opposite on the target."""
+    pipeline = make(LABELS, capture={"rows": rows}, backfill={"chunk_bytes": "64kB", "workers": 1})
+    stage = where.partition(".")[0]
+    pipeline.run_all(until="snapshot" if stage == "backfill" else "replay")
+    execute(pipeline.source, "UPDATE public.people SET filler = 'y' WHERE id < 900")
+    with at(where, once(lambda: each(pipeline.source, EXCHANGE), at=3 if stage == "backfill" else 1)):
+        assert not pipeline.run(stage).blocked
+    pipeline.run_all(after=stage if stage == "backfill" else "schema_sync", until="replay")
+    assert differences(pipeline.source, pipeline.target) == []
+    all_through(pipeline, after="replay")
+
+
+def test_a_label_of_a_new_name_has_nothing_read_again(make: Make) -> None:
+    pipeline = make(LABELS)
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "ALTER TYPE public.mood RENAME VALUE 'good' TO 'fine'")
+    assert pipeline.run("replay").figures["rows"] == 0
+    assert differences(pipeline.source, pipeline.target) == []
+
+
 # --- what others' triggers, failures and whole lives in one transaction leave behind --------------------------------
 
 # Its name sorts before ours, so what it runs is recorded before the command that it runs in.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Literal, NotRequired, TypedDict
 
@@ -235,15 +234,6 @@ def is_about(event: CapturedEvent, there: Collection[int]) -> bool:
             return True
     tables = {one["objid"] for one in event["dropped"] if one["classid"] == "pg_class" and one["type"] == "table"}
     return any((one["original"] or one["normal"]) and one["objid"] not in tables for one in event["dropped"])
-
-
-def changes_values_as_text(event: CapturedEvent) -> bool:
-    """Whether values of a type may be written otherwise from here on: labels of an enum or attributes of a composite
-    have other names, or there are others. One more label changes none. Where only a function knows the text, it may."""
-    if event["tag"] != "ALTER TYPE":
-        return False
-    text = event["inner"] if event["nested"] else event["statement"]
-    return text is None or re.search(r"\b(rename|attribute)\b", text, re.IGNORECASE) is not None
 
 
 DecisionVerdict = Literal["apply", "skip", "unhandled"]

@@ -12,12 +12,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
+from airflow_provider_pgddl.engine.ddl.altered_types import changes_values_as_text
 from airflow_provider_pgddl.engine.ddl.captured_events import (
     TOLD_BY_A_DUMP,
     CapturedEvent,
     TableMeta,
     changes_a_dump,
-    changes_values_as_text,
     is_about,
 )
 from airflow_provider_pgddl.engine.ddl.decide import decide
@@ -29,12 +29,12 @@ from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relo
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following.altered_types import lose_track_of_altered_types
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.reconcile import reconcile
 from airflow_provider_pgddl.engine.following.sequences import in_reach
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
-from airflow_provider_pgddl.engine.job.slot_receiver import lose_keys_of_altered_types
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN, WAITS
 from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
@@ -296,7 +296,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
             ddl.record(_for_now(context, decision, rows), approval=context.pipeline.ddl.approval, masks=masks)
-        lose_keys_of_altered_types(context, events)
+        lose_track_of_altered_types(context, events)
         for lost in read.lost:
             ddl.record_lost(lost)
         ddl.set_position(read.position, read.lsn)

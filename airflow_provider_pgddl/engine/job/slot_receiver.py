@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,6 @@ from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
 from airflow_provider_pgddl.engine.capture.slot_log import ReadBeyond
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, changes_values_as_text
 from airflow_provider_pgddl.engine.errors import PgddlError, Retry, from_postgres
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -108,14 +107,6 @@ def _refuse_much_wal(context: Context, source: Session) -> None:
             sql="SELECT pid, usename, xact_start, query FROM pg_stat_activity"
             " WHERE backend_xid IS NOT NULL ORDER BY xact_start;",
         )
-
-
-def lose_keys_of_altered_types(context: Context, events: Iterable[CapturedEvent]) -> None:
-    """In the transaction that records these. Keys of user types wait in a slot's logs as the text that they were when
-    they were written: after an ALTER TYPE it may be that of another value."""
-    if context.pipeline.by_slot and any(map(changes_values_as_text, events)):
-        tables = context.journal.tables.of(context.journal.run)
-        slot_log.lose_track(context.target, [t for t in tables if t.plan.key.has_user_types])
 
 
 @contextmanager

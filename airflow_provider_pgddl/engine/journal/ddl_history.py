@@ -50,6 +50,10 @@ class DdlHistory(JournalSection):
         name on the target."""
         return self._rows(AppliedStatements, "captured_statements", [self.pipeline, run, str(oid), WAS_THERE])
 
+    def type_alterations(self, run: int) -> list[CapturedEvent]:
+        """Every ALTER TYPE, whatever has become of it."""
+        return self._values("type_alterations", [self.pipeline, run])
+
     def touched(self, run: int) -> tuple[set[Name], set[Name], set[Name]]:
         """(what captured events were about, of that what one was about that the scope left out, and what one that a
         person resolved)."""

@@ -206,6 +206,11 @@ WHERE pipeline = %s AND run = %s AND captured_id IS NOT NULL AND status = 'appli
   AND NOT EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(notes) n(note) WHERE pg_catalog.starts_with(n.note, %s))
 ORDER BY seq
 
+-- name: type_alterations
+SELECT captured FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND captured_id IS NOT NULL AND captured ->> 'tag' = 'ALTER TYPE'
+ORDER BY seq
+
 -- name: unplan
 UPDATE pgddl.tables SET planned_at = NULL WHERE id = %s
 

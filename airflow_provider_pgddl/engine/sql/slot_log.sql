@@ -14,6 +14,10 @@ SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput', failover =>
 -- By a transaction that every snapshot shows.
 INSERT INTO {log} (op, leaf, xid, at) VALUES ('X', %s, '3', '0/0')
 
+-- name: labels
+SELECT e.enumlabel FROM pg_catalog.pg_enum e JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid
+WHERE t.typnamespace = pg_catalog.to_regnamespace(pg_catalog.quote_ident(%s)) AND t.typname = %s
+
 -- name: in_progress
 -- Whether some transaction has an id and has not ended. Without one the slot lets go a little later by itself.
 SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid())
