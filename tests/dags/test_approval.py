@@ -68,6 +68,10 @@ def test_a_swap_waits_for_a_person(
             api("POST", "dagRuns", dag_run_id=f"run_{run}", logical_date=None)
             where = f"dagRuns/run_{run}/taskInstances/l.approve/-1"
             scheduled.wait_for(lambda: api("GET", where).json()["state"] == "awaiting_input")
+            # An answer that comes before the scheduler has heard that the task's first process ended fails the task.
+            task = f"TaskInstanceKey(dag_id='rewrite', task_id='l.approve', run_id='run_{run}'"
+            ended = f"Received executor event with state success for task instance {task}"
+            scheduled.wait_for(lambda: ended in scheduled.said())
             asked = api("GET", f"{where}/hitlDetails").json()
             assert asked["subject"] == "Swap orders?"
             assert scheduled.states_of("consumer") == []

@@ -82,6 +82,10 @@ class Scheduled:
             assert alive and not stuck and time.monotonic() < deadline, f"{self.runs()}\n{said[-4000:]}"
             time.sleep(0.25)
 
+    def said(self) -> str:
+        """By the scheduler, the API server and all else."""
+        return self._log.read_text()
+
     def submitted(self) -> list[int]:
         """How many applications each run of the DAG has submitted to Spark, by the logs of its tasks."""
         runs = self._rows("SELECT run_id FROM dag_run WHERE dag_id = 'follow_shop' ORDER BY id")

@@ -370,12 +370,12 @@ def test_a_composite_that_is_altered_between_our_look_and_our_copy_runs_nothing_
     module = {"backfill": chunks, "replay": fill}[stage]
     copied, came = fill.copy_between, list[str]()
 
-    def copy(source: Session, target: Session, read: sql.Composable, write: sql.Composable) -> Copied:
+    def copy(source: Session, target: Session, read: sql.Composable, write: sql.Composable, **more: Any) -> Copied:
         if not came and '"v"' in write.as_string(target):
             for side in (dsn, target_dsn):
                 as_mallory(side, late)
             came.append(stage)
-        return copied(source, target, read, write)
+        return copied(source, target, read, write, **more)
 
     for each in STAGES[: STAGES.index(stage)]:
         move.run(each)

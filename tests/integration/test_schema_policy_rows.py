@@ -348,11 +348,11 @@ def dying_backfill(move: Lifecycle, at: int, **changed: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         copied = [0]
 
-        def copying(*args: Any) -> Any:
+        def copying(*args: Any, **options: Any) -> Any:
             copied[0] += 1
             if copied[0] == at:
                 raise _Killed
-            return copy_between(*args)
+            return copy_between(*args, **options)
 
         patch.setattr(chunks, "copy_between", copying)
         with pytest.raises(_Killed):
