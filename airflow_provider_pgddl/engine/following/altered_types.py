@@ -16,16 +16,16 @@ def lose_track_of_altered_types(context: Context, events: Sequence[CapturedEvent
     changed, so these are captured anew and read again, once the target's types have followed.
 
     Keys of user types wait in a slot's logs as the text that they were when they were written. And rows that were
-    copied since the ALTER TYPE came with the labels of now, where the target has those of before (C26)."""
+    copied since the ALTER TYPE came with the labels of now, where the target has those of before (C26); in place they
+    are copied as they are."""
     altered = [event for event in events if changes_values_as_text(event)]
-    if not altered or context.in_place:
+    if not altered:
         return
     tables = [t for t in context.journal.tables.of(context.journal.run) if t.has_user_types and not t.keyless]
-    if any(_reuses_a_text(context, event) for event in altered):
-        on_target = context.pipeline.by_slot
-        logs = context.target if on_target else context.session_once("source", "ddl marker")
-        slot_log.lose_track(logs, tables)
-    elif context.pipeline.by_slot:
+    by_slot = context.pipeline.by_slot
+    if not context.in_place and any(_reuses_a_text(context, event) for event in altered):
+        slot_log.lose_track(context.target if by_slot else context.session_once("source", "ddl marker"), tables)
+    elif by_slot:
         slot_log.lose_track(context.target, [t for t in tables if t.plan.key.has_user_types])
 
 
