@@ -109,7 +109,8 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
         again=args.again,
         mend=args.mend,
     )
-    quiet = _idle(job, submission.found, sys.stderr if args.json else sys.stdout)
+    with handed_out(pipeline, lookup, os.environ, submission.found, "127.0.0.1") as found:
+        quiet = _idle(job, found, sys.stderr if args.json else sys.stdout)
     several = bool(others)
     if len(quiet) == len(args.stages):
         _print_result(args, {"pipeline": pipeline.pipeline, "stages": quiet} if several else quiet[0])

@@ -184,7 +184,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
             job, began = self._job(pipeline, found), time.monotonic()
-            quiet = stages.first_idle(job, found["source"], found.get("target", found["source"]))
+            with handed_out(pipeline, lookup_in_task, os.environ, found, "127.0.0.1") as ends:
+                quiet = stages.first_idle(job, ends["source"], ends.get("target", ends["source"]))
             for one in quiet:
                 self.log.info("%s; nothing is submitted", driver.closing_line(one.to_json(), time.monotonic() - began))
             if len(quiet) == len(job.stages):
