@@ -25,7 +25,7 @@ SWAP = [
 ]  # fmt: skip
 BEHIND = {
     "change_log": ["capture.before_stop_commit", "way_back.before_birth_commit"],
-    "wal": ["cleanup.before_unpublished_commit", "forget.before_rows_slot", "way_back.before_birth_commit"],
+    "wal": ["cleanup.before_unpublished_commit", "way_back.before_birth_commit", "forget.before_rows_slot"],
 }
 ATTEMPTS = 6
 
