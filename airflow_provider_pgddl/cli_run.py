@@ -133,7 +133,8 @@ def _refuse_options(args: argparse.Namespace) -> None:
     """Before anything is connected to. Where one stage is named, it says so itself."""
     for option, of in (("again", "setup"), ("mend", "verify")):
         if getattr(args, option) and len(args.stages) > 1 and of not in args.stages:
-            raise UsageError(f"--{option} is for stage {of}, which is not among {', '.join(args.stages)}")
+            named = ", ".join(args.stages)
+            raise UsageError(f"--{option} is for stage {of}, which is not among {named}", todo="leave it out")
     if args.dry_run and args.stages != ("swap",):
         named = ", ".join(args.stages)
         raise UsageError(f"{named} has no dry run", todo="`pgddl plan` lists what each stage does")
