@@ -17,14 +17,13 @@ from mkdocs.structure.files import File, Files
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from docs.generated import commands, journal, layers, operators, pipeline_file, server_errors  # noqa: E402
+from docs.generated import commands, journal, operators, pipeline_file, server_errors  # noqa: E402
 
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands.commands,
     "flags of the policy": commands.policy_flags,
     "journal": lambda: journal.tables("journal"),
     "keys": pipeline_file.tables,
-    "layers": layers.layers,
     "operators": operators.operators,
     "server errors": server_errors.remedies,
     "source": lambda: journal.tables("core"),

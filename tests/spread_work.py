@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from airflow_provider_pgddl.engine.apply.index_build import build
 from airflow_provider_pgddl.engine.rows.chunks import copy_chunks
 from airflow_provider_pgddl.engine.rows.fill import fill_part
-from airflow_provider_pgddl.engine.rows.range_comparison import compare_part
+from airflow_provider_pgddl.engine.rows.timed_comparison import compare_part
 from tests.integration.lifecycle import Lifecycle, execute
 
 # Two tables that are large beside a chunk, and one that is not.

@@ -1,7 +1,8 @@
 """Every error that a user can meet, and what each means for a retry.
 
 An error says what happened, to which table, and what to do, with the SQL to do it. The class decides the
-exit code of the shell and whether Airflow tries again (`retryable`); nothing else does.
+exit code of a stage that failed and whether Airflow tries again (`retryable`). One that ended, and left tables out, has
+the code of its result (`job.context.StageResult`); a command without a stage, that of its module (`cli_…`).
 """
 
 from __future__ import annotations

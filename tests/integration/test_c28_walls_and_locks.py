@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.following import sequences
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, PlanColumns, PlanKey
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
-from airflow_provider_pgddl.engine.rows import checksums, chunks, fill
+from airflow_provider_pgddl.engine.rows import chunks, fill, range_checksums
 from airflow_provider_pgddl.engine.rows.transfer import Copied
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
@@ -338,7 +338,7 @@ def test_a_key_of_her_type_is_read_behind_the_wall_for_the_casts_that_may_come(d
         foreign_code.lock(conn, [(plan.source, plan)], "reader")
         role = foreign_code.reader_of(conn, plan)
         as_mallory(dsn, "CREATE CAST (m.color AS text) WITH FUNCTION m.printed(m.color)")
-        reading = checksums._Reading(conn, conn, checksums.Sides(plan), Range(0), None, (role, role))
+        reading = range_checksums._Reading(conn, conn, range_checksums.Sides(plan), Range(0), None, (role, role))
         reading.rows_of_buckets(list(range(4096)))
     assert others(dsn) == []
 

@@ -12,7 +12,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows.checksums import compare_range
+from airflow_provider_pgddl.engine.rows.range_checksums import compare_range
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute

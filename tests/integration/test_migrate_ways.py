@@ -21,8 +21,8 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows import range_comparison
-from airflow_provider_pgddl.engine.rows.checksums import RangeCompared, Sides
+from airflow_provider_pgddl.engine.rows import timed_comparison
+from airflow_provider_pgddl.engine.rows.range_checksums import RangeCompared, Sides
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.stages import swap
 from airflow_provider_pgddl.engine.swapping import across
@@ -316,7 +316,7 @@ def test_what_was_compared_before_it_gave_way_stands(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
     move.run_all(until="replay")
     compared: list[int] = []
-    compare = range_comparison.compare_range
+    compare = timed_comparison.compare_range
     client = Underway(lambda: execute(source_dsn, "TRUNCATE a, b"))
 
     def waited_for(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> RangeCompared:
@@ -327,7 +327,7 @@ def test_what_was_compared_before_it_gave_way_stands(
         return compare(source, copy, sides, within, latest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(range_comparison, "compare_range", waited_for)
+        patched.setattr(timed_comparison, "compare_range", waited_for)
         move.run("verify")
     client.finish()
     first, second, third = compared

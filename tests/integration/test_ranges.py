@@ -17,8 +17,8 @@ from airflow_provider_pgddl.engine.following import row_comparison
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows import checksums, range_comparison, ranges
-from airflow_provider_pgddl.engine.rows.checksums import RangeCompared, Sides
+from airflow_provider_pgddl.engine.rows import range_checksums, ranges, timed_comparison
+from airflow_provider_pgddl.engine.rows.range_checksums import RangeCompared, Sides
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
@@ -157,7 +157,7 @@ def test_text_may_have_another_order_on_the_copy(
     pg15: Cluster, database: Database, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, keys: str
 ) -> None:
     """A range is another set of rows there, and what differs is found all the same, and nothing else."""
-    monkeypatch.setattr(checksums, "ROWS_AT_ONCE", 300)
+    monkeypatch.setattr(range_checksums, "ROWS_AT_ONCE", 300)
     source, target = with_icu(pg15, database(pg15)), database(pg15)
     execute(source, "CREATE TABLE t (k text, n int, v text, PRIMARY KEY (k, n))")
     execute(source, f"INSERT INTO t SELECT {ORDERS[keys]}, i % 3, 'v' FROM generate_series(1, {ROWS // 2}) i")
@@ -205,21 +205,21 @@ SLOW = "SELECT count(*), coalesce(sum({hash}), 0), count(pg_catalog.pg_sleep(0.0
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row takes a while, and no window's snapshot may be used for long."""
-    monkeypatch.setitem(checksums._Q, "sum", SLOW)
+    monkeypatch.setitem(range_checksums._Q, "sum", SLOW)
     monkeypatch.setattr(row_comparison, "WINDOW_SECONDS", 0.2)
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of which range each comparison was, or of which first."""
-    compare, tried = range_comparison.compare_range, list[int]()
+    compare, tried = timed_comparison.compare_range, list[int]()
 
     def counting(source: Session, copy: Session, sides: Sides, within: Range, latest: float | None) -> RangeCompared:
         assert latest is not None
         tried.append(within.id)
         return compare(source, copy, sides, within, latest)
 
-    monkeypatch.setattr(range_comparison, "compare_range", counting)
+    monkeypatch.setattr(timed_comparison, "compare_range", counting)
     return tried
 
 
@@ -309,7 +309,7 @@ def test_what_is_not_found_by_its_key_still_differs(
     source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a type whose values are not found again by what they were printed as."""
-    monkeypatch.setattr(checksums, "wider_types", lambda plan: list(plan.key.types))
+    monkeypatch.setattr(range_checksums, "wider_types", lambda plan: list(plan.key.types))
     execute(source_dsn, "CREATE TABLE t (k text, f real, n int, PRIMARY KEY (k, f, n))")
     execute(source_dsn, f"INSERT INTO t SELECT 'k', 0.5, i FROM generate_series(1, {ROWS}) i")
     alter = ["ALTER COLUMN f TYPE double precision"]
@@ -353,11 +353,11 @@ def test_a_table_may_change_behind_a_range_that_took_too_long(
         copy: Session,
         todo: Todo,
         seconds: float,
-        compared: list[range_comparison.RangeResult],
+        compared: list[timed_comparison.RangeResult],
         apart: bool,
     ) -> None:
         if first:
-            range_comparison.compare_ranges(source, copy, todo, seconds, compared, apart)
+            timed_comparison.compare_ranges(source, copy, todo, seconds, compared, apart)
             return
         first.append(todo[0][0].id)
         compared.append((first[0], 0, None))
@@ -389,7 +389,7 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
         assert not single.limited and Range(1, ("2",), ("3",)).limited
         (sides,) = row_comparison.sides_of(target, [of], in_place=False).values()
         late = 0.000_01  # seconds
-        results = list[range_comparison.RangeResult]()
-        range_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
-        range_comparison.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
+        results = list[timed_comparison.RangeResult]()
+        timed_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)
+        timed_comparison.compare_ranges(source, target, [(single, sides), (Range(2, ("3",)), sides)], late, results)
     assert results == [(1, 0, None), (1, 1, ())]

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgddl.engine.errors import PipelineFileError, UsageError
 from airflow_provider_pgddl.engine.parallel import spark_settings
-from airflow_provider_pgddl.engine.parallel.executors import unable
+from airflow_provider_pgddl.engine.parallel.executor_slots import unable
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
 HEAD = "spark://head:7077"

@@ -6,10 +6,10 @@ import pytest
 
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import is_not_valid, not_valid
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
+from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.node_names import added_constraints
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import cut_foreign_keys
 from airflow_provider_pgddl.engine.ddl.parse import deparse, parse, statement_node, without_locations
-from airflow_provider_pgddl.engine.ddl.phases import Phase
 from tests.unit.hand_made import event, foreign_key, table
 
 MOVING: set[Phase] = {"foreign_key", "finish"}

@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT, unsu
 from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.stages import ALL_STAGES, STAGES
 from docs import pictures
-from docs.generated import journal, operators, pipeline_file
+from docs.generated import journal, layers, operators, pipeline_file
 from tests.conftest import REPOSITORY
 
 README = REPOSITORY / "README.md"
@@ -460,3 +460,9 @@ def test_every_operator_and_every_table_of_the_journal_has_its_place() -> None:
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_a_picture_is_what_its_script_draws(name: str) -> None:
     assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.PICTURES[name]()
+
+
+def test_the_map_of_packages_is_that_of_their_docstrings() -> None:
+    page = layers.PAGE.read_text()
+    assert layers.layers() in page, "python -m docs.generated.layers writes it"
+    assert layers.written(page.replace("What belongs there", "")) == page

@@ -48,7 +48,7 @@ def test_there_is_no_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", ["rows.chunks.copy_chunks", "rows.fill.fill_part", "rows.range_comparison.compare_part"]
+    "function", ["rows.chunks.copy_chunks", "rows.fill.fill_part", "rows.timed_comparison.compare_part"]
 )
 def test_what_moves_and_compares_rows_on_an_executor_needs_neither_parsers_nor_airflow(function: str) -> None:
     module, _, name = f"{PACKAGE}.engine.{function}".rpartition(".")

@@ -144,6 +144,3 @@ def apply_in_groups(
                 raise
             apply_events(conn, pipeline, fence, group, trusted, copies_only=copies_only)
     return len(events)
-
-
-# --- captured live ------------------------------------------------------------------------------------------------

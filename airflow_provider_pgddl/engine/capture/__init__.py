@@ -1,4 +1,5 @@
 """What is kept of changes while they happen: the change log of rows, by triggers (`change_log`) or from a slot
-(`slot_log`), the direct trigger's function, the log of DDL, and the fence that keeps writers out.
+(`slot_log`, which `slot_stream` reads), the direct trigger's function, the log of DDL (`ddl_log`, from a queue or a
+slot of its own), and the fence that keeps writers out (`change_log`).
 
 Reading a log into a copy belongs to `rows`; taking a table under capture as a stage does, to `following`."""

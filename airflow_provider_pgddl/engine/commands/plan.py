@@ -10,8 +10,8 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import not_valid
+from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.lock_modes import locks
-from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.plans import first_plan

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.dump_phases import Phase, phase_of
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import parse, split
-from airflow_provider_pgddl.engine.ddl.phases import Phase, phase_of
 from airflow_provider_pgddl.engine.ddl.redact import without_secrets
 from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed

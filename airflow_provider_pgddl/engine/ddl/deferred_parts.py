@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import cut_from_column
+from airflow_provider_pgddl.engine.ddl.dump_phases import FINISHING, FINISHING_ACTIONS, Phase
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind, object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
-from airflow_provider_pgddl.engine.ddl.phases import FINISHING, FINISHING_ACTIONS, Phase
 
 _BUILT = ("primary key", "unique", "exclude")
 _INDEX_ACTIONS = {"AT_AddIndex", "AT_AddIndexConstraint", "AT_ClusterOn", "AT_DropCluster", "AT_ReplicaIdentity"}

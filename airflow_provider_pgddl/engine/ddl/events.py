@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from postgast import ParseResult
 
+from airflow_provider_pgddl.engine.ddl.dump_phases import DumpSection, Phase, phase_of, setting_value
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, split, start_of, unwrap
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
-from airflow_provider_pgddl.engine.ddl.phases import DumpSection, Phase, phase_of, setting_value
 from airflow_provider_pgddl.engine.ddl.quoting import unquoted
 from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed

@@ -12,22 +12,17 @@ from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
 from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.following.workers_at_snapshot import FillWorkers
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
-from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
-from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillElsewhere, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.fill import FillElsewhere
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
-from airflow_provider_pgddl.engine.server.connect import application_name
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 from airflow_provider_pgddl.engine.server.lag import behind
-from airflow_provider_pgddl.engine.sql import queries
 
-# From this many full windows of pending keys on, filling them is spread over workers.
-SPREAD_WINDOWS = 4
 WINDOWS_TO_SEE_A_TREND = 4
 
 
@@ -79,7 +74,7 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
     replica = context.replica
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed_tables(context)).values())
-    workers = _FillWorkers(context)
+    workers = FillWorkers(context)
     windows: list[Window] = []
     looked = time.monotonic()
     while True:
@@ -93,7 +88,7 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
         whole = context.job.tables is None
         before, elsewhere = (workers.prepare, workers.fill) if workers.is_worth(waiting) else (None, None)
         done = one_window(
-            context, replica, followed_tables(context), before=before, fill_elsewhere=elsewhere, whole=whole
+            context, replica, followed_tables(context), before_snapshot=before, fill_elsewhere=elsewhere, whole=whole
         )
         windows.append(done)
         workers.took(done)
@@ -124,23 +119,23 @@ def one_window(
     replica: Replica,
     tables: Sequence[TableRow],
     *,
-    before: Callable[[], None] | None = None,
+    before_snapshot: Callable[[], None] | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
     whole: bool = False,
     fill: bool = True,
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
-    goes on in the next one where captured DDL explains it. `before` is done right before each try: what must be there
-    once there is a snapshot. Without `fill` no rows come, they wait."""
+    goes on in the next one where captured DDL explains it. `before_snapshot` is done before each try: what must be
+    there once there is a snapshot. Without `fill` no rows come, they wait."""
     receive_backlog(context)
     rows = context.pipeline.replay.window_rows if fill else 0
     tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt(effort: Effort) -> Window:
         elsewhere = fill_elsewhere if effort == POLITE else None  # else there is no time for that
-        if before is not None and (inside is not None or elsewhere is not None):
-            before()
+        if before_snapshot is not None and (inside is not None or elsewhere is not None):
+            before_snapshot()
         return window(
             replica, tables, fill=effort.of(rows) if rows else 0, take=context.part_of_log(effort),
             fill_elsewhere=elsewhere, inside=inside, whole=whole, effort=effort,
@@ -149,65 +144,3 @@ def one_window(
     done = insistently(context, attempt)
     stop(context, done.stopped)
     return done
-
-
-class _FillWorkers:
-    """Workers that fill at a window's snapshot, from the first time on that there is much: threads of the driver, and
-    Spark's from where the rest is worth its start."""
-
-    def __init__(self, context: Context):
-        self._context = context
-        self._app = f"pgddl replay {context.name}"
-        self._begun = False
-        self._slots = self._waiting = self._filled = 0
-        self._seconds = 0.0
-
-    @property
-    def _workers(self) -> int:
-        return self._context.workers
-
-    def is_worth(self, waiting: int) -> bool:
-        """With so many keys pending."""
-        rows = self._context.pipeline.replay.window_rows
-        self._begun |= waiting > SPREAD_WINDOWS * rows
-        self._waiting = waiting
-        return self._begun and waiting > rows and self._workers > 1 and not self._context.in_place
-
-    def took(self, window: Window) -> None:
-        """Of the pending keys fewer are left, as fast as the driver goes."""
-        self._filled += max(0, self._waiting - window.pending)
-        self._seconds += window.seconds
-
-    def prepare(self) -> None:
-        """Spark's workers are there before a window holds a snapshot (C32)."""
-        if self._slots or pays(self._context, time_left(self._filled, self._seconds, self._waiting)):
-            self._slots = start_spark(self._context, self._app, self._workers)
-
-    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
-        """Up to `limit` keys for each worker: with more workers a window brings more, in as long."""
-        context, workers = self._context, self._slots or self._workers
-        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
-        part = FillPart(
-            *dsns, context.name, snapshot, context.fence(), tuple((t.id, t.plan) for t in tables), limit,
-            context.replica.fenced,
-        )  # fmt: skip
-        try:
-            if self._slots:
-                from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
-
-                done = spread(
-                    fill_part, [part] * workers, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
-                    settings=context.spark,
-                )  # fmt: skip
-            else:
-                done = beside_each_other(fill_part, [part] * workers, doing="running replay")
-        finally:
-            _end_fills(context)
-        return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
-
-
-def _end_fills(context: Context) -> None:
-    """No worker outlives its window: Spark runs a task a second time when it has lost sight of a worker, or for speed,
-    and the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11)."""
-    name = application_name(context.name, context.lease.token, FILL)
-    context.target.execute(queries("catalog")["terminate_workers"], [name])

@@ -23,8 +23,8 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
 from airflow_provider_pgddl.engine.ddl.decide import decide
 from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
+from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile

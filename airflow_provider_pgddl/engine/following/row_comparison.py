@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,19 +14,18 @@ from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
+from airflow_provider_pgddl.engine.following.workers_at_snapshot import CompareWorkers
 from airflow_provider_pgddl.engine.job.context import Context, worth_spreading
-from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.progress import amount
-from airflow_provider_pgddl.engine.rows.checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.mend import take_out
-from airflow_provider_pgddl.engine.rows.range_comparison import Part, RangeResult, compare_part, compare_ranges
+from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
+from airflow_provider_pgddl.engine.rows.timed_comparison import RangeResult, compare_ranges
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -52,7 +50,7 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
         context.say(f"{mended} rows are read again, and compared once more")
         _compare_all(context, tables_now)
     tables = followed_tables(context)
-    verdicts = _verdicts(context, tables)
+    verdicts = verdicts_of(context, tables)
     differing = {name: v for name, v in verdicts.items() if v["differ"]}
     if differing:
         _raise_difference(context, tables, differing)
@@ -72,7 +70,7 @@ def unverified(context: Context, tables: Sequence[TableRow]) -> dict[str, str]:
     return reasons
 
 
-def _is_current(context: Context, tables: Sequence[TableRow]) -> bool:
+def is_current(context: Context, tables: Sequence[TableRow]) -> bool:
     """Whether the last verification stands: complete, equal, and no window has changed a copy since."""
     row = context.row()
     if row.verify_needed or unverified(context, tables):
@@ -113,7 +111,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
     journal, job = context.journal, context.job.id
     _cut_missing(context, chosen())
     total = len(journal.verification.left([t.id for t in chosen()], job))
-    elsewhere = _CompareWorkers(context) if _worth_spreading(context, chosen(), total) else None
+    elsewhere = CompareWorkers(context) if _worth_spreading(context, chosen(), total) else None
     planned: dict[int, Plan] = {}
     sides: dict[int, Sides] = {}
     at_once = set[int]()  # tables of which all ranges are tried as one
@@ -162,7 +160,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
         failpoint("verify.before_window")
         over = tables if context.in_place else followed_tables(context)
         before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
-        window = one_window(context, replica, over, inside=inside, before=before, fill=fill)
+        window = one_window(context, replica, over, inside=inside, before_snapshot=before, fill=fill)
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
             fill, context.looked = False, False
             follow_ddl(context, look=True)
@@ -245,49 +243,6 @@ def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) 
     return not context.in_place and worth_spreading(context.pipeline, ranges, size)
 
 
-class _CompareWorkers:
-    """Workers that compare at a window's snapshot: threads of the driver, and Spark's from where the rest is worth its
-    start."""
-
-    def __init__(self, context: Context):
-        self._context, self._workers = context, context.workers
-        self._app = f"pgddl verify {context.name}"
-        self._slots = self._ranges = 0  # of Spark, once it is started; compared so far
-        self._seconds = 0.0
-
-    def took(self, ranges: int, seconds: float) -> None:
-        """So many were compared in a window of so many seconds."""
-        self._ranges += ranges
-        self._seconds += seconds
-
-    def prepare(self, ranges: int) -> None:
-        """Spark's workers are there before a window holds a snapshot (C32), whatever became of them since the last."""
-        if self._slots or pays(self._context, time_left(self._ranges, self._seconds, ranges)):
-            self._slots = start_spark(self._context, self._app, self._workers)
-
-    def compare(
-        self, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
-    ) -> list[RangeResult]:
-        context = self._context
-        # As many parts as can run beside each other: one that waits for another's end would lose the window's time.
-        share = math.ceil(len(todo) / (self._slots or self._workers))
-        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
-        work = [  # one behind the other: a worker's ranges are neighbours
-            Part(*dsns, context.name, context.lease.token, snapshot, tuple(todo[first : first + share]), seconds, apart)
-            for first in range(0, len(todo), share)
-        ]
-        if self._slots:
-            from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
-
-            shares = spread(
-                compare_part, work, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
-                settings=context.spark,
-            )  # fmt: skip
-        else:
-            shares = beside_each_other(compare_part, work, doing="running verify")
-        return [result for share in shares for result in share]
-
-
 def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:
     """By table id, how source and copy are read to be compared; StageFailed where a copy is gone."""
     names = {t.id: (t.plan.copy_schema, t.plan.copy_name) for t in tables}
@@ -304,7 +259,7 @@ def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> 
     return sides
 
 
-def _verdicts(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
+def verdicts_of(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
     found = context.journal.verification.of_tables([t.id for t in tables])
     return {t.qualified: {"rows": found[t.id].rows, "differ": found[t.id].differ} for t in tables if t.id in found}
 

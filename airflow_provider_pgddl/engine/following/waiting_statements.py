@@ -9,8 +9,8 @@ from dataclasses import replace
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.phases import Phase
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.source_dump import DumpStep, in_place_steps, steps_across
 from airflow_provider_pgddl.engine.job.context import Context

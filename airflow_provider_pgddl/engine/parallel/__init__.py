@@ -1,3 +1,4 @@
-"""Work that is done beside each other: over Spark, or in this process. The one place that imports pyspark.
+"""Work that is done beside each other: over Spark, or in this process. `spark` is the one place that imports pyspark;
+`executor_slots` says how much room a cluster has, and what is missing.
 
 What is spread belongs to the package that does the work."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 # What stages spread. Where these can be imported there, their tasks can run.
-SPREAD = ("apply.index_build", "rows.chunks", "rows.fill", "rows.range_comparison")
+SPREAD = ("apply.index_build", "rows.chunks", "rows.fill", "rows.timed_comparison")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefused, Retry, StageFailed
-from airflow_provider_pgddl.engine.parallel import executors
+from airflow_provider_pgddl.engine.parallel import executor_slots
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
 from airflow_provider_pgddl.engine.parallel.executor_settings import DEFAULT, Settings
 from airflow_provider_pgddl.engine.parallel.part_results import attempt, be_there, results
@@ -100,7 +100,7 @@ def spread(
         if watch.given_up:
             what = f"Spark had no core free within {begin_within:.0f} s"
             raise Busy(what, todo="give the application cores of its own, or wait: this is tried again") from None
-        if said := executors.unable(str(error)):
+        if said := executor_slots.unable(str(error)):
             raise PreflightRefused(said[0], todo=said[1]) from None
         raise
     return results(ended, f"running {app}")
@@ -176,20 +176,20 @@ class _Watch:
                 return
             while not self._local and not self._over.wait(LOOK_EVERY):
                 now = time.monotonic()
-                if executors.slots(self._context):
+                if executor_slots.slots(self._context):
                     there, say_at = now, SAY_AFTER
                 elif not self._needed():
                     self.not_needed = True
                     self._context.cancelJobGroup(self._group)
                     return
                 elif now - there >= self._settings.wait:
-                    self.lost = executors.missing(self._context)
+                    self.lost = executor_slots.missing(self._context)
                     self._context.cancelJobGroup(self._group)
                     return
                 elif now - there >= say_at:
                     say_at += SAY_AGAIN
                     what = "waiting for Spark's executors" if there == began else "Spark has lost its executors"
-                    self._settings.say(f"{what}, {now - there:.0f} s so far: {executors.missing(self._context)}")
+                    self._settings.say(f"{what}, {now - there:.0f} s so far: {executor_slots.missing(self._context)}")
 
     def _begun(self) -> bool:
         tracker = self._context.statusTracker()
@@ -225,7 +225,7 @@ def start(app: str, *, workers: int, settings: Settings = DEFAULT, needed: Calla
     something, or counts how long it is kept waiting. Returns how many parts can run beside each other, at most
     `workers`; Retry where no executor has come for as long as `settings` say, NotNeeded where none is by then."""
     spread(be_there, [None] * workers, workers=workers, app=app, settings=settings, needed=needed)
-    return max(1, min(workers, executors.slots(_context(app, workers, settings))))
+    return max(1, min(workers, executor_slots.slots(_context(app, workers, settings))))
 
 
 def _context(app: str, workers: int, settings: Settings) -> SparkContext:

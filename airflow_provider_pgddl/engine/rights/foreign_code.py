@@ -394,6 +394,3 @@ def refusal(code: Code, role: str) -> str:
         f"{code} {how} cannot be kept from rights that {code.author} has not: run the pipeline as "
         f"{role or code.author}, or set trusted_roles: [{code.author}]"
     )
-
-
-# --- behind the wall -------------------------------------------------------------------------------------------------

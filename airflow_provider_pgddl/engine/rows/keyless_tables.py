@@ -14,10 +14,10 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
-from airflow_provider_pgddl.engine.rows.checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import empty, quiet, told
+from airflow_provider_pgddl.engine.rows.range_checksums import Sides, count_and_sum
 from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,

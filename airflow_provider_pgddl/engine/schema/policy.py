@@ -1,6 +1,6 @@
 """What a table's policy makes of the differences between source and target: a verdict, and what becomes of each column.
 
-Pure. The differences come from `compatibility.compare`; the words of the options are those of the pipeline file.
+Pure. The differences come from `compatibility.compare_tables`; the words of the options are those of the pipeline file.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ class _Judgement:
             )
 
     def same_type(self, difference: Difference) -> tuple[str, ...]:
-        """The target's column made what the source's is, where `compare` saw no need for it."""
+        """The target's column made what the source's is, where `compare_tables` saw no need for it."""
         assert difference.source is not None, difference.finding.kind
         table, column = in_sql(self.target.schema, self.target.name), in_sql(_column(difference))
         was, becomes = _target(difference).type, difference.source.type

@@ -15,8 +15,8 @@ class Pair:
     """Two tables with their columns matched: `both` are those of one name, `other_names` those that the sides call
     otherwise (how, the source's, the target's), `lacking` what only the source has, `extra` what only the target has.
 
-    `types`, `removed` and `altered` are what `compare` is given; `there` is the source's table as people read it,
-    `alter` how a statement begins that alters the target's."""
+    `types`, `removed` and `altered` are what `compare_tables` is given; `there` is the source's table as people read
+    it, `alter` how a statement begins that alters the target's."""
 
     def __init__(
         self,

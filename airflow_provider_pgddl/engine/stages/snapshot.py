@@ -107,15 +107,6 @@ def _revive(context: Context) -> None:
             context.journal.dump_events.set_status(row.id, "pending")
 
 
-# --- across databases -----------------------------------------------------------------------------------------------
-
-
-# --- in place -------------------------------------------------------------------------------------------------------
-
-
-# --- both -----------------------------------------------------------------------------------------------------------
-
-
 def _apply(context: Context) -> int:
     run_no = context.journal.run
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}

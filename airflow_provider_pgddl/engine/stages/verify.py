@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, ready
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
-from airflow_provider_pgddl.engine.following.row_comparison import _is_current, _verdicts, compare_rows
+from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, is_current, verdicts_of
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
@@ -17,12 +17,12 @@ def run(context: Context) -> StageResult:
     tables = [t for t in ready(context) if not t.keyless]
     for table in (t for t in context.tables() if t.keyless):
         context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
-    if _is_current(context, tables):
-        return context.result("nothing_to_do", _verdicts(context, tables))
+    if is_current(context, tables):
+        return context.result("nothing_to_do", verdicts_of(context, tables))
     with one_stream(context):
         mended = compare_rows(context)
     tables = followed_tables(context)
-    verdicts = _verdicts(context, tables)
+    verdicts = verdicts_of(context, tables)
     if {t.id for t in tables} == {t.id for t in context.journal.tables.of(context.journal.run) if not t.keyless}:
         with context.fenced("verify.before_over_commit"):
             context.journal.require_verify(None)

@@ -12,7 +12,7 @@ from psycopg import errors as pg
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.rows.checksums import Sides, compare_range
+from airflow_provider_pgddl.engine.rows.range_checksums import Sides, compare_range
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 

@@ -1,4 +1,4 @@
-"""When a statement of a dump is applied: the phases of a move, and what may run beside what. Pure."""
+"""When a statement of a dump is applied: the phases of a move. Pure."""
 
 from __future__ import annotations
 

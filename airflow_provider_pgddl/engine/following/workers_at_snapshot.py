@@ -1,0 +1,127 @@
+"""Workers that read at a window's snapshot, and are there before it is taken (C32): they fill pending keys, or compare
+ranges. Threads of the driver at first, Spark's executors once what is left is worth its start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
+from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillPart, fill_part
+from airflow_provider_pgddl.engine.rows.range_checksums import Sides
+from airflow_provider_pgddl.engine.rows.timed_comparison import Part, RangeResult, compare_part
+from airflow_provider_pgddl.engine.rows.windows import Window
+from airflow_provider_pgddl.engine.server.connect import application_name
+from airflow_provider_pgddl.engine.sql import queries
+
+# From this many full windows of pending keys on, filling them is spread over workers.
+SPREAD_WINDOWS = 4
+
+
+class FillWorkers:
+    """Workers that fill at a window's snapshot, from the first time on that there is much: threads of the driver, and
+    Spark's from where the rest is worth its start."""
+
+    def __init__(self, context: Context):
+        self._context = context
+        self._app = f"pgddl replay {context.name}"
+        self._begun = False
+        self._slots = self._waiting = self._filled = 0
+        self._seconds = 0.0
+
+    @property
+    def _workers(self) -> int:
+        return self._context.workers
+
+    def is_worth(self, waiting: int) -> bool:
+        """With so many keys pending."""
+        rows = self._context.pipeline.replay.window_rows
+        self._begun |= waiting > SPREAD_WINDOWS * rows
+        self._waiting = waiting
+        return self._begun and waiting > rows and self._workers > 1 and not self._context.in_place
+
+    def took(self, window: Window) -> None:
+        """Of the pending keys fewer are left, as fast as the driver goes."""
+        self._filled += max(0, self._waiting - window.pending)
+        self._seconds += window.seconds
+
+    def prepare(self) -> None:
+        """Spark's workers are there before a window holds a snapshot (C32)."""
+        if self._slots or pays(self._context, time_left(self._filled, self._seconds, self._waiting)):
+            self._slots = start_spark(self._context, self._app, self._workers)
+
+    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+        """Up to `limit` keys for each worker: with more workers a window brings more, in as long."""
+        context, workers = self._context, self._slots or self._workers
+        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
+        part = FillPart(
+            *dsns, context.name, snapshot, context.fence(), tuple((t.id, t.plan) for t in tables), limit,
+            context.replica.fenced,
+        )  # fmt: skip
+        try:
+            if self._slots:
+                from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+                done = spread(
+                    fill_part, [part] * workers, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
+                    settings=context.spark,
+                )  # fmt: skip
+            else:
+                done = beside_each_other(fill_part, [part] * workers, doing="running replay")
+        finally:
+            _end_fills(context)
+        return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
+
+
+class CompareWorkers:
+    """Workers that compare at a window's snapshot: threads of the driver, and Spark's from where the rest is worth its
+    start."""
+
+    def __init__(self, context: Context):
+        self._context, self._workers = context, context.workers
+        self._app = f"pgddl verify {context.name}"
+        self._slots = self._ranges = 0  # of Spark, once it is started; compared so far
+        self._seconds = 0.0
+
+    def took(self, ranges: int, seconds: float) -> None:
+        """So many were compared in a window of so many seconds."""
+        self._ranges += ranges
+        self._seconds += seconds
+
+    def prepare(self, ranges: int) -> None:
+        """Spark's workers are there before a window holds a snapshot (C32), whatever became of them since the last."""
+        if self._slots or pays(self._context, time_left(self._ranges, self._seconds, ranges)):
+            self._slots = start_spark(self._context, self._app, self._workers)
+
+    def compare(
+        self, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
+    ) -> list[RangeResult]:
+        context = self._context
+        # As many parts as can run beside each other: one that waits for another's end would lose the window's time.
+        share = math.ceil(len(todo) / (self._slots or self._workers))
+        dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
+        work = [  # one behind the other: a worker's ranges are neighbours
+            Part(*dsns, context.name, context.lease.token, snapshot, tuple(todo[first : first + share]), seconds, apart)
+            for first in range(0, len(todo), share)
+        ]
+        if self._slots:
+            from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+
+            shares = spread(
+                compare_part, work, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
+                settings=context.spark,
+            )  # fmt: skip
+        else:
+            shares = beside_each_other(compare_part, work, doing="running verify")
+        return [result for share in shares for result in share]
+
+
+def _end_fills(context: Context) -> None:
+    """No worker outlives its window: Spark runs a task a second time when it has lost sight of a worker, or for speed,
+    and the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11)."""
+    name = application_name(context.name, context.lease.token, FILL)
+    context.target.execute(queries("catalog")["terminate_workers"], [name])
