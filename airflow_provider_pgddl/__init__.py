@@ -54,6 +54,7 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         },
+        "notifications": ["airflow_provider_pgddl.notifications.PgddlNotifier"],
         "extra-links": ["airflow_provider_pgddl.links.PipelineLink"],
         "cli": ["airflow_provider_pgddl.cli.airflow_commands"],
     }

@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2] / "airflow_provider_pgddl"
-_MODULES = ("operators/base.py", "operators/stages.py", "operators/approval.py", "sensors/schema.py", "task_groups.py")
+_MODULES = (
+    "operators/base.py",
+    "operators/stages.py",
+    "operators/approval.py",
+    "sensors/schema.py",
+    "task_groups.py",
+    "notifications.py",
+)
 
 
 def operators() -> str:
@@ -19,7 +26,7 @@ def operators() -> str:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 if name == "operators/base.py" and node.name != "PgddlOperator":
                     continue
-                if name == "operators/approval.py" and isinstance(node, ast.FunctionDef):
+                if name in ("operators/approval.py", "notifications.py") and isinstance(node, ast.FunctionDef):
                     continue
                 lines += [f"### {node.name}", "", f"`{module}`", "", *_described(ast.get_docstring(node) or ""), ""]
                 lines += _parameters(node)

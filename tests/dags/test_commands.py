@@ -25,10 +25,20 @@ def shell(airflow: Airflow) -> Iterator[Shell]:
         yield shell
 
 
-def test_airflow_shows_the_provider(shell: Shell) -> None:
-    code, said = shell("providers", "get", "airflow-provider-pgddl", "-o", "plain")
+@pytest.mark.parametrize(
+    ("listing", "ours"),
+    [
+        (["get", "airflow-provider-pgddl", "-o", "plain"], ["airflow-provider-pgddl"]),
+        (["links"], ["airflow_provider_pgddl.links.PipelineLink"]),
+        (["notifications"], ["airflow_provider_pgddl.notifications.PgddlNotifier"]),
+        (["configs"], ["pgddl"]),
+        (["triggers"], ["airflow_provider_pgddl.triggers.schema"]),
+    ],
+)
+def test_airflow_shows_the_provider(shell: Shell, listing: list[str], ours: list[str]) -> None:
+    code, said = shell("providers", *listing)
     assert code == 0, said
-    assert "airflow-provider-pgddl" in said
+    assert all(one in said for one in ours), said
 
 
 def test_the_exit_code_is_that_of_the_process(airflow: Airflow) -> None:

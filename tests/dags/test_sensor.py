@@ -208,6 +208,20 @@ def test_a_new_mismatch_is_announced_once_and_a_broken_notifier_changes_nothing(
     assert notes.count("gated: public.orders: mismatch; 1 findings; [ERROR]") == 1, notes
 
 
+def test_a_notifier_tells_each_thing_once_as_a_callback_too(gated: Gated, shell: Shell) -> None:
+    """As the gate's `notify`, as a failure's callback, in a second run; what a receiver did not take comes again."""
+    gated.notes.write_text("")
+    with gated.mismatch() as column:
+        for _ in range(2):
+            failed(shell, "gate_told")
+    notes = gated.notes.read_text()
+    assert notes.count("told: mismatch: gated: pgddl gated: public.users is stopped: ") == 1, notes
+    assert notes.count("told to the other: pgddl gated: public.users is stopped: ") == 2, "as one of both has failed"
+    assert notes.count("told: failure: None: pgddl: gate_told: gate failed: the schema gate is closed") == 2
+    assert f"ADD COLUMN {column} character varying" in notes, "what to do"
+    assert no_secret(notes, gated)
+
+
 def test_for_ddl_that_waits_it_shows_event_statement_and_command(
     airflow: Airflow, pg16: Cluster, pg18: Cluster, database: Database, lifecycle: Any
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseNotifier
 
+from airflow_provider_pgddl.notifications import PgddlNotifier
 from airflow_provider_pgddl.operators.stages import PgddlReplayOperator
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 
@@ -36,9 +37,26 @@ class Note(BaseNotifier):
             print(f"{self.text}; {len(context['findings'])} findings; {context['message']}", file=notes)
 
 
+class Post(BaseNotifier):
+    """The same for what PgddlNotifier tells, with a field that has a name of its own."""
+
+    template_fields = ("subject",)
+
+    def __init__(self, subject: str) -> None:
+        super().__init__()
+        self.subject = subject
+
+    def notify(self, context: Any) -> None:
+        with Path(os.environ["PGDDL_TEST_NOTES"]).open("a") as notes:
+            print(f"{self.subject}\n{context['pgddl']['message']}", file=notes)
+
+
 def broken(context: Any) -> None:
     raise RuntimeError(f"no channel for {context['table']}")
 
+
+TELL = PgddlNotifier(to=Post("told: {{ pgddl.event }}: {{ pgddl.pipeline }}: {{ pgddl.subject }}"), lag_limit=3600)
+FAILS = PgddlNotifier(to=[broken, Post("told to the other: {{ pgddl.subject }}")], events=["mismatch", "failure"])
 
 WAYS: dict[str, dict[str, Any]] = {
     "poke": {"poke_interval": 0.1},
@@ -50,6 +68,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fail_deferrable": {"on_mismatch": "fail", "retries": 3, "deferrable": True},
     "report": {"on_mismatch": "report", "deferrable": True, "retries": 3},
     "notify": {"poke_interval": 0.1, "notify": [broken, Note("{{ pipeline }}: {{ table }}: {{ status }}")]},
+    "told": {"notify": TELL, "on_mismatch": "fail", "on_failure_callback": [TELL, FAILS]},
     "unknown": {"pipeline": {**GATED, "pipeline": "unknown"}, "poke_interval": 0.1},
     "one_table": {"on_mismatch": "fail", "tables": ["public.orders"]},
 }
