@@ -56,6 +56,7 @@ ALONE = {
     "following.schema_gate._add_lost_commits": "what was told to whom, by whoever looks",
     "following.schema_gate._reports": "the same",
     "following.schema_gate.shown_already": "what was shown to a task of Airflow",
+    "commands.news": "what was told to whom, by whoever looks",
     "commands.reset": "it holds the whole pipeline's lock, and takes the journal's rows away",
 }
 
