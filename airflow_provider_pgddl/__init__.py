@@ -32,10 +32,15 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.sensors.schema"]}],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_pgddl.triggers.schema"]}],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_provider_pgddl.triggers.schema", "airflow_provider_pgddl.triggers.watch"],
+            }
+        ],
         "config": {
             "pgddl": {
-                "description": "The page of this provider, in Airflow's API server.",
+                "description": "Defaults of this provider: of its page in the API server, and of its operators.",
                 "options": {
                     "journal_timeout": {
                         "description": "After how many seconds a server that has not answered is said to be silent.",
@@ -43,6 +48,13 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "float",
                         "example": None,
                         "default": "2",
+                    },
+                    "spark_conn_id": {
+                        "description": "The Spark connection of operators that name none, nor does their pipeline.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "spark_big",
+                        "default": "spark_default",
                     },
                     "page_refresh": {
                         "description": "How many seconds lie between two looks of an open page.",
@@ -55,6 +67,6 @@ def get_provider_info() -> dict[str, Any]:
             }
         },
         "notifications": ["airflow_provider_pgddl.notifications.PgddlNotifier"],
-        "extra-links": ["airflow_provider_pgddl.links.PipelineLink"],
+        "extra-links": ["airflow_provider_pgddl.links.PipelineLink", "airflow_provider_pgddl.links.SparkLink"],
         "cli": ["airflow_provider_pgddl.cli.airflow_commands"],
     }

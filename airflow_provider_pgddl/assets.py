@@ -1,14 +1,17 @@
-"""What Airflow is told of tables whose rows have changed: events of assets, on which other DAGs are scheduled."""
+"""Assets, on which DAGs are scheduled: tables whose rows have changed, of which tasks tell Airflow, and what waits for
+a person, which the triggerer watches."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, AssetWatcher
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgddl.connections import refuse_commands
 from airflow_provider_pgddl.engine.model.names import Name
 
 if TYPE_CHECKING:
@@ -20,14 +23,50 @@ def alias(pipeline: str) -> AssetAlias:
     return AssetAlias(f"pgddl/{pipeline}")
 
 
-def uri(conninfo: str, schema: str, table: str) -> str:
-    """`postgres://host:port/database/schema/table`, as the Postgres provider has it."""
+def ddl_waits(pipeline: str | os.PathLike[str] | Mapping[str, Any], *, poke_interval: float = 30) -> Asset:
+    """An asset with an event each time when more DDL of this pipeline waits for a person: `schedule=[ddl_waits(...)]`.
+    `pipeline` is a dict, YAML text, or an absolute path; looked for every `poke_interval` seconds, by the triggerer."""
+    return _watched(pipeline, "ddl", poke_interval)
+
+
+def mismatch_stands(pipeline: str | os.PathLike[str] | Mapping[str, Any], *, poke_interval: float = 30) -> Asset:
+    """The same for each table that the schema gate stops."""
+    return _watched(pipeline, "mismatch", poke_interval)
+
+
+def _watched(
+    given: str | os.PathLike[str] | Mapping[str, Any], watched: Literal["ddl", "mismatch"], poke_interval: float
+) -> Asset:
+    from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
+    from airflow_provider_pgddl.triggers.schema import ends_of
+    from airflow_provider_pgddl.triggers.watch import PgddlWatchTrigger
+
+    refuse_literal_secrets(given)
+    pipeline = load_pipeline(given)
+    refuse_commands(pipeline)
+    trigger = PgddlWatchTrigger(pipeline=ends_of(pipeline), watched=watched, poke_interval=poke_interval)
+    name = f"pgddl/{pipeline.pipeline}/{watched}"
+    return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def place(conninfo: str, schema: str, table: str) -> tuple[str, str]:
+    """`postgres://host:port` and `database.schema.table`, which is how OpenLineage has it."""
     parts = conninfo_to_dict(conninfo)
     host = str(parts.get("host") or parts.get("hostaddr") or "").partition(",")[0]
     port = str(parts.get("port") or "").partition(",")[0] or "5432"
-    database = str(parts.get("dbname") or parts.get("user") or "")
-    names = "/".join(quote(name, safe="") for name in (database, schema, table))
-    return f"postgres://{'localhost' if not host or host.startswith(('/', '@')) else host}:{port}/{names}"
+    where = "localhost" if not host or host.startswith(("/", "@")) else host
+    return f"postgres://{where}:{port}", f"{_database(conninfo)}.{schema}.{table}"
+
+
+def uri(conninfo: str, schema: str, table: str) -> str:
+    """`postgres://host:port/database/schema/table`, as the Postgres provider has it."""
+    server, _ = place(conninfo, schema, table)
+    return "/".join((server, *(quote(name, safe="") for name in (_database(conninfo), schema, table))))
+
+
+def _database(conninfo: str) -> str:
+    parts = conninfo_to_dict(conninfo)
+    return str(parts.get("dbname") or parts.get("user") or "")
 
 
 def tell(

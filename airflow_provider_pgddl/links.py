@@ -23,6 +23,19 @@ class PipelineLink(BaseOperatorLink):  # type: ignore[misc]
         return f"{base}/pgddl/{quote(ti_key.dag_id, safe='')}/{quote(told['pipeline'], safe='')}"
 
 
+class SparkLink(BaseOperatorLink):  # type: ignore[misc]
+    """To Spark's own page, which is there while the application is: only a running task knows where (`show_spark`)."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow asks once the task has ended
+        return ""
+
+
+def show_spark(context: Any, url: str) -> None:
+    context["ti"].xcom_push(SparkLink().xcom_key, url)
+
+
 def show(task: Any, context: Any) -> None:
     """While the task runs, too: Airflow itself looks for links once it has ended."""
     for link in task.operator_extra_links:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -16,9 +17,10 @@ import psutil
 import psycopg
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_pgddl import assets, links
+from airflow_provider_pgddl import assets, lineage, links
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.description import FIELD, describe, described
 from airflow_provider_pgddl.engine import failpoints
@@ -31,6 +33,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
+from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import Session, connect
@@ -54,6 +57,7 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
     _env: dict[str, Any] | None
 
     private_env: dict[str, str]
+    on_spark_page: Callable[[str], None] | None = None
 
     @classmethod
     def of(cls, hook: SparkSubmitHook) -> PrivateEnvHook:
@@ -76,6 +80,15 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         """What is started to submit."""
         return str(self._connection["spark_binary"])
 
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(self._watched(itr))
+
+    def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
+        for line in lines:
+            if self.on_spark_page is not None and (url := str(line).partition(PAGE)[2].strip()):
+                self.on_spark_page(url)
+            yield line
+
     @property
     def in_cluster_mode(self) -> bool:
         return bool(self._connection["deploy_mode"] == "cluster")
@@ -87,7 +100,7 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         return command
 
 
-class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
+class PgddlOperator(lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
     """Runs one stage of a pipeline as a Spark application, through the Spark provider.
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
@@ -96,7 +109,8 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         skipped, and tasks behind it do not run unless their trigger rule lets them. `fail` fails it for good. `go_on`
         takes it for a success. A swap leaves no table out: there it is about a swap that is done, and left to a person
         what could not be finished
-    :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`
+    :param conn_id: the Spark connection; wins over the pipeline's `spark.conn_id`, which wins over Airflow's
+        configuration (`[pgddl] spark_conn_id`)
 
     Everything else is SparkSubmitOperator's. The result is a small dict: stage, pipeline, run, state (`done` or
     `nothing_to_do`), tables (how many), figures, and blocked: the tables that this stage had to leave out, each with
@@ -115,7 +129,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     template_fields: Sequence[str] = ("pipeline", "tables", *SparkSubmitOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {"pipeline": "yaml", "tables": "json"}
-    operator_extra_links = (links.PipelineLink(),)
+    operator_extra_links = (links.PipelineLink(), links.SparkLink())
     ui_color = "#dbeafe"
 
     def __init__(
@@ -158,11 +172,16 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
         if self.changes_live_tables and (told := describe(self)):
             self.outlets = [*self.outlets, assets.alias(told["pipeline"])]
         self._private_env: dict[str, str] = {}
+        self._on_spark_page: Callable[[str], None] | None = None
         self._folder = Path()
         self._given: dict[str, str] = {}
         self._behind: Path | None = None
         self._around: Mapping[str, str] = {}
         self._archive: ClassArchive | None = None
+
+    @property
+    def lineage_stages(self) -> Sequence[str]:
+        return (self.stage,)
 
     @property
     def pgddl(self) -> str | None:
@@ -232,7 +251,10 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _check_spark(self, pipeline: Pipeline) -> None:
         """One clear line before anything is submitted; SparkSubmitHook turns a missing connection into yarn."""
-        self._conn_id = self._conn_id or pipeline.spark.conn_id
+        if not self._conn_id:
+            named = "conn_id" in pipeline.spark.model_fields_set
+            here = conf.get("pgddl", "spark_conn_id", fallback="") or pipeline.spark.conn_id
+            self._conn_id = pipeline.spark.conn_id if named else here
         if lookup_in_task(self._conn_id) is None:
             raise UsageError(
                 f"Airflow knows no Spark connection {self._conn_id}",
@@ -281,6 +303,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _get_hook(self) -> PrivateEnvHook:
         hook = self._bare_hook()
+        hook.on_spark_page = self._on_spark_page
         local = spark_settings.is_local(hook.master)
         own = hook._py_files or self._around.get("spark.submit.pyFiles")
         hook._py_files = ",".join(filter(None, [own, spark.carried(hook.master, self._folder)])) or None
@@ -299,6 +322,7 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def _submit(self, context: Context) -> AirflowException | None:
         """Run spark-submit to its end. Whatever interrupts that (a timeout, ^C) ends every process of the run."""
+        self._on_spark_page = partial(links.show_spark, context)
         try:
             super().execute(context)
         except AirflowFailException:
@@ -355,6 +379,9 @@ class PgddlOperator(SparkSubmitOperator):  # type: ignore[misc]
                     if self._tells_of(one.stage):
                         self._tell_assets(conn, one, recorded, target, context)
                     results.append(dict(recorded))
+                if lineage.is_wanted():
+                    stages = self.lineage_stages
+                    self.lineage_found = lineage.lineage(conn, pipeline, found["source"], target, stages, results)
         except PgddlError as error:
             give_up(error)
         for entry in (entry for recorded in results for entry in recorded.get("blocked", ())):

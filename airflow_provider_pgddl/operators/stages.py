@@ -126,6 +126,10 @@ class PgddlStagesOperator(PgddlOperator):
         self.changes_live_tables = "swap" in self.stages
         super().__init__(**kwargs)
 
+    @property
+    def lineage_stages(self) -> Sequence[str]:
+        return self.stages
+
     def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
         first, *others = self.stages
         return replace(super()._job(pipeline, found), stage=first, then=tuple(others))

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from airflow.sdk import BaseHook
@@ -92,7 +92,7 @@ class PgddlSchemaTrigger(BaseTrigger):  # type: ignore[misc]
         yield TriggerEvent({"started": self.started, "error": error})
 
     async def _look(self, pipeline: Pipeline) -> str:
-        found = secrets(pipeline, (await _connections(pipeline)).get, os.environ)
+        found = secrets(pipeline, (await airflow_connections(pipeline)).get, os.environ)
         return await look(pipeline.pipeline, found["source"], found.get("target", found["source"]), self.tables)
 
 
@@ -142,7 +142,17 @@ async def _journal(target: AsyncSession, pipeline: str) -> dict[str, list[tuple[
     return {name: await rows(name, pipeline) for name in ("run", "tables", "statuses", "events")}
 
 
-async def _connections(pipeline: Pipeline) -> dict[str, Any]:
+async def standing(target: AsyncSession, pipeline: str, what: Literal["ddl", "mismatch"]) -> dict[str, str]:
+    """DDL events that wait for a person, by id, or tables with a mismatch, each with what makes it another one."""
+    journal = await _journal(target, pipeline)
+    if not journal or journal["run"] == [] or (what == "mismatch" and journal["run"][0][1] is not None):
+        return {}
+    if what == "ddl":
+        return {str(event): status for event, status in journal["events"]}
+    return {f"{row[0]}.{row[1]}": str(row[3]) for row in journal["statuses"] if row[2] == "mismatch"}
+
+
+async def airflow_connections(pipeline: Pipeline) -> dict[str, Any]:
     """The pipeline's Airflow connections by id, as `connections.secrets` takes them; unknown ones are left out.
 
     `extra_dejson` of a connection calls back to the supervisor, which would block the triggerer: it is made here."""

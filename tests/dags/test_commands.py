@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_pgddl import get_provider_info
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.conftest import Database
 from tests.dags.conftest import EXAMPLES, Airflow, Shell
@@ -29,16 +30,24 @@ def shell(airflow: Airflow) -> Iterator[Shell]:
     ("listing", "ours"),
     [
         (["get", "airflow-provider-pgddl", "-o", "plain"], ["airflow-provider-pgddl"]),
-        (["links"], ["airflow_provider_pgddl.links.PipelineLink"]),
+        (["links"], ["airflow_provider_pgddl.links.PipelineLink", "airflow_provider_pgddl.links.SparkLink"]),
         (["notifications"], ["airflow_provider_pgddl.notifications.PgddlNotifier"]),
         (["configs"], ["pgddl"]),
-        (["triggers"], ["airflow_provider_pgddl.triggers.schema"]),
+        (["triggers"], ["airflow_provider_pgddl.triggers.schema", "airflow_provider_pgddl.triggers.watch"]),
     ],
 )
 def test_airflow_shows_the_provider(shell: Shell, listing: list[str], ours: list[str]) -> None:
     code, said = shell("providers", *listing)
     assert code == 0, said
     assert all(one in said for one in ours), said
+
+
+def test_every_option_of_the_configuration_has_its_default(shell: Shell) -> None:
+    options = get_provider_info()["config"]["pgddl"]["options"]
+    assert {*options} == {"journal_timeout", "page_refresh", "spark_conn_id"}
+    for name, option in options.items():
+        code, said = shell("config", "get-value", "pgddl", name)
+        assert code == 0 and option["default"] in said.splitlines(), said
 
 
 def test_the_exit_code_is_that_of_the_process(airflow: Airflow) -> None:

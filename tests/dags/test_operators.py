@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +29,11 @@ from airflow_provider_pgddl.engine.errors import (
     Unreachable,
     UsageError,
 )
+from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
 from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from airflow_provider_pgddl.links import show_spark
 from airflow_provider_pgddl.operators.base import PgddlOperator, PrivateEnvHook, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
@@ -164,6 +167,39 @@ def test_no_option_of_the_spark_provider_is_lost(monkeypatch: pytest.MonkeyPatch
     }
 
 
+def test_the_spark_connection_is_the_operators_the_pipelines_or_the_configurations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("spark_default", "big", "mine", "theirs"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", '{"conn_type": "spark", "host": "local[2]"}')
+
+    def taken(pipeline: dict[str, Any], **given: str) -> str:
+        task = PgddlBackfillOperator(task_id="b", pipeline=pipeline, **given)
+        task._check_spark(load_pipeline(pipeline))
+        return task._conn_id
+
+    assert taken(SHOP) == "spark_default"
+    monkeypatch.setenv("AIRFLOW__PGDDL__SPARK_CONN_ID", "big")
+    assert taken(SHOP) == "big"
+    assert taken({**SHOP, "spark": {"conn_id": "theirs"}}) == "theirs"
+    assert taken({**SHOP, "spark": {"conn_id": "theirs"}}, conn_id="mine") == "mine"
+
+
+def test_a_running_task_links_to_sparks_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as the application says where that is; once it has ended there is none."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    task = PgddlBackfillOperator(task_id="b", pipeline=SHOP, conn_id="spark_default")
+    pushed: dict[str, str] = {}
+    hook = task._bare_hook()
+    hook.on_spark_page = partial(show_spark, {"ti": SimpleNamespace(xcom_push=pushed.__setitem__)})
+    hook._process_spark_submit_log(iter(["starting\n"]))
+    assert pushed == {}
+    hook._process_spark_submit_log(iter([f"pgddl backfill: {PAGE}http://driver:4040\n", "pgddl backfill: done\n"]))
+    (link,) = (link for link in task.operator_extra_links if link.name == "Spark")
+    assert pushed == {link.xcom_key: "http://driver:4040"}
+    assert link.get_link(task, ti_key=None) == ""
+
+
 def test_what_can_be_rendered_holds_no_connection_string() -> None:
     assert {"pipeline", "tables", "env_vars", "conf"} <= set(PgddlBackfillOperator.template_fields)
     assert not [field for field in PgddlBackfillOperator.template_fields if "private" in field]
@@ -265,7 +301,7 @@ def test_a_task_describes_its_pipeline_and_links_to_its_page(make: Any, monkeypa
     told = {"pipeline": "shop", "source": None, "target": "new", "in_place": False}
     assert json.loads(kept["stage"]["pgddl"]) == told
     assert "pgddl" not in kept["later"]
-    (link,) = dag.get_task("stage").operator_extra_links
+    link = dag.get_task("stage").operator_extra_links[0]
     key = SimpleNamespace(dag_id="moves")
     assert link.get_link(dag.get_task("stage"), ti_key=key) == "https://airflow.example/team/pgddl/moves/shop"
     assert link.get_link(dag.get_task("later"), ti_key=key) == ""

@@ -21,12 +21,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, TaskD
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgddl.assets import mismatch_stands
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import ddl
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
+from airflow_provider_pgddl.triggers.watch import PgddlWatchTrigger
 from tests.conftest import Database, drop_database
 from tests.dags.conftest import Airflow, Shell, postgres_connection
 from tests.dags.folder.gates import GATED
@@ -304,6 +307,25 @@ def sessions(gated: Gated) -> int:
         with psycopg.connect(dsn) as conn:
             found += conn.execute(query).fetchone()[0]
     return found
+
+
+def test_a_watcher_wakes_for_each_mismatch_that_is_new(here: Gated) -> None:
+    """Not for one that stood before, and again for one that has come back."""
+    (watcher,) = mismatch_stands(here.dsns, poke_interval=0.05).watchers
+    path, kwargs = watcher.trigger.serialize()
+    assert path == "airflow_provider_pgddl.triggers.watch.PgddlWatchTrigger"
+    pipeline = load_pipeline(here.dsns)
+
+    async def woken() -> list[list[str]]:
+        events, told = PgddlWatchTrigger(**json.loads(json.dumps(kwargs))).run(), []
+        for table in ("users", "orders", "users"):
+            with here.mismatch(table):
+                await asyncio.to_thread(stages.gate, pipeline, here.source, here.target)
+                told.append((await asyncio.wait_for(anext(events), 60)).payload["new"])
+            await asyncio.to_thread(stages.gate, pipeline, here.source, here.target)
+        return told
+
+    assert asyncio.run(woken()) == [["public.users"], ["public.orders"], ["public.users"]]
 
 
 def test_the_trigger_sleeps_while_nothing_differs_and_wakes_when_it_does(here: Gated) -> None:

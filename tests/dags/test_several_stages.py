@@ -1,12 +1,14 @@
-"""Several stages in one task: one Spark application, and a result for each."""
+"""Several stages in one task: one Spark application, and a result for each; what OpenLineage is told of them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.compare import differences
 from tests.dags.conftest import Airflow
@@ -24,12 +26,15 @@ INSERT INTO public.lines SELECT i, i FROM generate_series(1, 100) i;
 
 
 def test_a_migration_in_two_tasks(
-    airflow: Airflow, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+    airflow: Airflow, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], tmp_path: Path
 ) -> None:
     execute(source_dsn, SHOP)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
     ends = {move.content[side]["dsn"][2:-1]: dsn for side, dsn in (("source", source_dsn), ("target", target_dsn))}
     given = {"PGDDL_TEST_SEVERAL": json.dumps(move.content), **ends}
+    file = tmp_path / "lineage"
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    given["AIRFLOW__OPENLINEAGE__TRANSPORT"] = json.dumps(transport)
     done = airflow("dags", "test", "several", dags=FOLDER, **given)
     assert airflow.states("several") == {"copy": "success", "swap": "success"}, done.stdout
     assert done.stdout.count("Spark-Submit cmd") == 2
@@ -45,3 +50,29 @@ def test_a_migration_in_two_tasks(
         ("verify", "done"), ("swap", "done"), ("cleanup", "done"),
     ]  # fmt: skip
     assert differences(source_dsn, target_dsn) == []
+    lineage_is_told([json.loads(line) for line in file.read_text().splitlines()], source_dsn, target_dsn)
+
+
+def lineage_is_told(events: list[dict[str, Any]], source: str, target: str) -> None:
+    there, here = (conninfo_to_dict(dsn) for dsn in (source, target))
+    ends = [f"postgres://{end['host']}:{end['port']}" for end in (there, here)]
+    tasks = {(event["job"]["name"], event["eventType"]): event for event in events if event["job"]["name"] != "several"}
+    assert ("several.swap", "START") in tasks and ("several.swap", "COMPLETE") in tasks, tasks.keys()
+    copied = tasks["several.copy", "COMPLETE"]
+    assert {(one["namespace"], one["name"]) for one in copied["inputs"]} == {
+        (ends[0], f"{there['dbname']}.public.{table}") for table in ("orders", "lines")
+    }
+    outputs = {one["name"].rpartition(".")[2]: one for one in copied["outputs"]}
+    assert {one["namespace"] for one in outputs.values()} == {ends[1]}
+    assert {name: one["outputFacets"]["outputStatistics"]["rowCount"] for name, one in outputs.items()} == {
+        "orders": 500,
+        "lines": 100,
+    }
+    facets = outputs["orders"]["facets"]
+    assert {f["name"]: f["type"] for f in facets["schema"]["fields"]} == {"id": "integer", "note": "text"}
+    note = facets["columnLineage"]["fields"]["note"]
+    assert [one["field"] for one in note["inputFields"]] == ["note"] and note["transformationType"] == "IDENTITY"
+    started = tasks["several.swap", "START"]
+    assert len(started["inputs"]) == len(started["outputs"]) == 2, "the journal knows them by then"
+    for dsn in (there, here):
+        assert str(dsn["password"]) not in json.dumps(events)

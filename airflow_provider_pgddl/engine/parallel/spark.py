@@ -282,6 +282,7 @@ def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
             ) from None
     if not is_local(master):
         settings.say(f"executors of {master} run {context.pythonExec}")
+    settings.say_page(context.uiWebUrl)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, told_to_stop)  # it has put its own in the place
     context.setLogLevel("ERROR")
