@@ -746,7 +746,7 @@ def test_c22_a_live_name_that_is_left_in_a_statement_for_the_copy_is_refused(
 def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_followed(
     source_dsn: str, target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch, captured: bool
 ) -> None:
-    """Between the two halves of a dump, which are two runs of pg_dump at one snapshot."""
+    """Behind pg_dump's run at a snapshot, and before it is asked what has come since."""
     do(source_dsn, ITEMS, "CREATE TABLE others (id int PRIMARY KEY, v text)", "CREATE TABLE log_2026 (at date)")
     settings = SMALL if captured else UNCAPTURED
     move = lifecycle(
@@ -760,9 +760,9 @@ def test_c24_ddl_that_commits_while_the_dump_runs_is_dumped_or_followed(
         "INSERT INTO others VALUES (1, 'v', 2)",
         dsn=source_dsn,
     )
-    dumps = after_each(monkeypatch, source_dump, "dump_schema", meanwhile)
+    dumps = after_each(monkeypatch, source_dump, "dump_sections", meanwhile)
     result = move.run("snapshot")
-    assert len(dumps) == 4
+    assert len(dumps) == 2
     assert not result.blocked
     move.run_all(after="snapshot", until="swap")
     assert differences(source_dsn, target_dsn) == []
@@ -784,7 +784,7 @@ def test_c24_ddl_during_every_dump_is_worth_a_retry(
     with monkeypatch.context() as busy:
         # By somebody who does not wait for locks, and so not for the dump either.
         alter = "SET lock_timeout = '20ms'; ALTER TABLE log_2026 ADD COLUMN c{} int"
-        after_each(busy, source_dump, "dump_schema", lambda n: do(source_dsn, alter.format(n)))
+        after_each(busy, source_dump, "dump_sections", lambda n: do(source_dsn, alter.format(n)))
         error = move.refused("snapshot")
     assert error.retryable
     assert "changed while it was dumped, in each of " in str(error)

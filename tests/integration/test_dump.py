@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -18,10 +19,11 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_fr
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.server import pg_dump
-from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
+from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, dump_sections, find_pg_dump
 from tests.combinations import matrix
 
 NASTY = Path(__file__).parent / "nasty.sql"
+RIGHTS = ("GRANT", "REVOKE", "ALTER DEFAULT PRIVILEGES")
 ROLES = ("pgddl_test_app", "pgddl_test_owner")
 Database = Callable[..., str]
 
@@ -40,8 +42,21 @@ def major(dsn: str) -> int:
 
 
 def events_of(dsn: str, **choice: object) -> list[DdlEvent]:
-    pre, post = (dump_schema(dsn, major(dsn), section=section, **choice) for section in ("pre-data", "post-data"))  # type: ignore[arg-type]
+    return events_from_dump(*dump_sections(dsn, major(dsn), **choice))  # type: ignore[arg-type]
+
+
+def events_of_two_runs(dsn: str) -> list[DdlEvent]:
+    """With the sections as pg_dump knows them."""
+    pre, post = (dump_schema(dsn, major(dsn), section=section) for section in ("pre-data", "post-data"))
     return events_from_dump(pre, post)
+
+
+def without_settings(events: Iterable[DdlEvent]) -> list[DdlEvent]:
+    """Which two runs set twice. Rights stand at the end of their section, or of all: they are told apart."""
+    said = [replace(event, seq=0) for event in events if event.tag not in ("SET", "SELECT")]
+    rights = [replace(event, section=None) for event in said if event.tag in RIGHTS]
+    assert {event.phase for event in rights} <= {"finish", "noise"}
+    return [event for event in said if event.tag not in RIGHTS] + rights
 
 
 def statements_of(dsn: str) -> list[str]:
@@ -96,6 +111,28 @@ def test_a_real_database_arrives_phase_by_phase_as_psql_would_restore_it(
     restored(pg18, source_dsn, oracle)
     assert len(statements_of(target_dsn)) > 20
     assert statements_of(target_dsn) == statements_of(oracle)
+
+
+def test_one_run_of_pg_dump_says_what_a_run_for_each_section_says(
+    pg18: Cluster, nasty: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psql(pg18, target_dsn, file=NASTY)
+    late = "CREATE TABLE v.t (id int PRIMARY KEY, n int); CREATE VIEW v.late AS SELECT * FROM v.t GROUP BY id;"
+    for dsn in (nasty, target_dsn):
+        psql(pg18, dsn, text=f"CREATE SCHEMA v; {late} CREATE RULE r AS ON INSERT TO v.late DO INSTEAD NOTHING;")
+        events = without_settings(events_of(dsn))
+        assert {event.section for event in events} == {"pre-data", "post-data", None}
+        assert events == without_settings(events_of_two_runs(dsn))
+    # What a name says is not taken for pg_dump's word.
+    psql(
+        pg18, nasty, text='CREATE TABLE v."x; Type: INDEX; Schema: v" (id int PRIMARY KEY); CREATE VIEW v.y AS SELECT 1'
+    )
+    runs: list[object] = []
+    run_it = pg_dump._run
+    monkeypatch.setattr(pg_dump, "_run", lambda *given: runs.append(given) or run_it(*given))
+    events = without_settings(events_of(nasty))
+    assert len(runs) == 3
+    assert events == without_settings(events_of_two_runs(nasty))
 
 
 def test_a_schema_of_everything_arrives_phase_by_phase_as_psql_would_restore_it(

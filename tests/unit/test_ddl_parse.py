@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.parse import deparse, dotted_names, parse, read, split, start_of
+from airflow_provider_pgddl.engine.ddl.parse import (
+    deparse,
+    dotted_names,
+    parse,
+    post_data_begins,
+    read,
+    split,
+    start_of,
+)
 from airflow_provider_pgddl.engine.errors import StageFailed
 
 SCRIPTS = {
@@ -132,3 +140,30 @@ def test_a_statements_start_is_one_short_line() -> None:
 def test_columns_of_statistics_keep_their_quotes() -> None:
     statement = 'CREATE STATISTICS shop.s (mcv) ON "Id", "a.b", "order", "q""q", plain, ("order" + 1) FROM shop."T"'
     assert parse(deparse(parse(statement))).stmts[0].stmt.create_stats_stmt.exprs[3].stats_elem.name == 'q"q'
+
+
+ENTRY = "--\n-- Name: {}; Type: {}; Schema: s; Owner: o\n--\n\n"
+TABLE = ENTRY.format("t", "TABLE") + 'CREATE TABLE "s"."t" ("id" int);\n\n'
+INDEX = ENTRY.format("i", "INDEX")
+
+
+@pytest.mark.parametrize(
+    "pre",
+    [
+        TABLE,
+        f"\\restrict abc\n\n{TABLE}",
+        f"""{TABLE}{ENTRY.format("TABLE t", "COMMENT")}COMMENT ON TABLE "s"."t" IS 'it''s\n{INDEX}';\n\n""",
+        f"""{TABLE}{ENTRY.format("f()", "FUNCTION")}CREATE FUNCTION f() RETURNS int AS $_$\n{INDEX}$_$;\n\n""",
+        f"""{TABLE}{ENTRY.format("INDEX", "TABLE")}CREATE TABLE "\n{INDEX}" ();\n\n""",
+    ],
+)
+def test_a_dumps_second_section_begins_in_front_of_its_first_index_and_in_no_quotes(pre: str) -> None:
+    dump = f"{pre}{INDEX}CREATE INDEX i ON t (id);\n\n{TABLE}"
+    begins = post_data_begins(dump)
+    assert begins is not None
+    assert f"--\n{dump[begins:]}" == dump[len(pre) :]
+    assert post_data_begins(pre) == len(pre)
+
+
+def test_a_name_that_reads_like_what_pg_dump_says_is_not_believed() -> None:
+    assert post_data_begins(ENTRY.format("x; Type: INDEX; Schema: s", "TABLE") + INDEX) is None

@@ -88,8 +88,8 @@ def events_from_dump(pre: str, post: str) -> list[DdlEvent]:
     mentioned types are tables. StageFailed names the statement that is not understood.
     """
     read: list[DdlEvent] = []
+    settings: dict[str, str] = {}  # of the one session: where the sections come from two, each says anew what it needs
     for section, text in _sections(pre, post):
-        settings: dict[str, str] = {}
         for statement in map(unquoted, split(text)):
             tree = parse(statement)
             try:

@@ -39,6 +39,28 @@ _LEXEME = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
+# What pg_dump says in front of each object: its name, kind, schema and owner, on one line. The kinds of post-data: a
+# view or a function that pg_dump has put off stands behind the constraint that it was put off for.
+_KIND, _BEHIND_KIND = "; Type: ", "; Schema: "
+_POST_DATA = {
+    "CHECK CONSTRAINT",
+    "CONSTRAINT",
+    "EVENT TRIGGER",
+    "FK CONSTRAINT",
+    "INDEX",
+    "INDEX ATTACH",
+    "MATERIALIZED VIEW DATA",
+    "POLICY",
+    "PUBLICATION",
+    "PUBLICATION TABLE",
+    "PUBLICATION TABLES IN SCHEMA",
+    "ROW SECURITY",
+    "RULE",
+    "STATISTICS",
+    "SUBSCRIPTION",
+    "SUBSCRIPTION TABLE",
+    "TRIGGER",
+}
 _SPACE_OR_COMMENT = re.compile(r"\s+|--[^\n]*")
 _BLOCK_EDGE = re.compile(r"/\*|\*/")
 
@@ -98,6 +120,25 @@ def _without_psql(sql: str) -> tuple[str, list[str]]:
             begun = position
     kept.append(sql[taken:])
     return "".join(kept), left_out
+
+
+def post_data_begins(dump: str) -> int | None:
+    """Where pg_dump's section post-data begins in a dump of both; its end, where there is none. None where that cannot
+    be told, because a name reads like what pg_dump says itself."""
+    position = 0
+    while lexeme := _LEXEME.search(dump, position):
+        position = lexeme.end()
+        if lexeme["block"]:
+            position = _block_end(dump, lexeme.start())
+        elif tag := lexeme["dollar"]:
+            position = dump.index(tag, position) + len(tag)
+        elif (lexeme["comment"] or "").startswith("-- Name: "):
+            _, *behind = lexeme["comment"].split(_KIND)
+            if len(behind) != 1:
+                return None
+            if behind[0].partition(_BEHIND_KIND)[0] in _POST_DATA:
+                return lexeme.start()
+    return len(dump)
 
 
 def _block_end(sql: str, start: int) -> int:

@@ -37,7 +37,7 @@ from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.foreign_code import is_superuser
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
+from airflow_provider_pgddl.engine.server.pg_dump import dump_sections
 from airflow_provider_pgddl.engine.sql import queries
 
 CHANGED = "the schema changed while it was dumped"
@@ -162,10 +162,7 @@ def _dump(context: Context, snapshot: str | None, tables: Sequence[TableRow] | N
     major = context.source.info.server_version // 10_000
     failpoint("snapshot.before_pg_dump", context.source)
     try:
-        pre, post = (
-            dump_schema(context.source_dsn, major, section=section, snapshot=snapshot, only=only, exclude=exclude)
-            for section in ("pre-data", "post-data")
-        )
+        pre, post = dump_sections(context.source_dsn, major, snapshot=snapshot, only=only, exclude=exclude)
     except Unreachable:
         raise
     except Retry as error:  # what it was about to lock is gone, or held

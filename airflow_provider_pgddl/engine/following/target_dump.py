@@ -9,7 +9,7 @@ from functools import cached_property
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
-from airflow_provider_pgddl.engine.server.pg_dump import dump_schema
+from airflow_provider_pgddl.engine.server.pg_dump import dump_sections
 from airflow_provider_pgddl.engine.sql import queries
 
 
@@ -58,11 +58,7 @@ class Arrived:
         target = self._context.target
         unread = target.execute(queries("dump")["unreadable"]).fetchall()
         major = target.info.server_version // 10_000
-        pre, post = (
-            dump_schema(self._context.target_dsn, major, section=section, exclude=unread)
-            for section in ("pre-data", "post-data")
-        )
-        return events_from_dump(pre, post)
+        return events_from_dump(*dump_sections(self._context.target_dsn, major, exclude=unread))
 
 
 _WAIT = ("foreign_key", "finish")

@@ -15,6 +15,7 @@ from typing import Literal
 import psycopg
 from psycopg import conninfo as libpq
 
+from airflow_provider_pgddl.engine.ddl.parse import post_data_begins
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser, unquoted
 from airflow_provider_pgddl.engine.errors import (
     GONE_MEANWHILE,
@@ -115,7 +116,7 @@ def dump_schema(
     """One section of the schema, or (None) all of it, as pg_dump prints it at a snapshot.
 
     `only` leaves everything out but these tables and what belongs to them: owned sequences, indexes, constraints,
-    statistics, triggers, rules, policies, grants, comments, and their own foreign keys. Tables are (schema, name);
+    triggers, rules, policies, grants, comments, and their own foreign keys. Tables are (schema, name);
     `lock_timeout` (seconds) is for ACCESS SHARE on each. pgddl's own schemas, publications, subscriptions and large
     objects are never in it. Retry where it may pass, StageFailed where not.
     """
@@ -127,9 +128,29 @@ def dump_schema(
         )  # fmt: skip
 
     text, _ = credentials.opened(conninfo, dump)
-    if only and section == "post-data":
-        text += for_parser(_statistics(conninfo, snapshot, only), server_major)
     return text
+
+
+def dump_sections(
+    conninfo: str,
+    server_major: int,
+    *,
+    snapshot: str | None = None,
+    only: Collection[Name] | None = None,
+    exclude: Collection[Name] = (),
+) -> tuple[str, str]:
+    """The sections pre-data and post-data, with the extended statistics of `only`, which pg_dump leaves out. One run of
+    pg_dump reads the catalogs for both: half of what two would take."""
+
+    def dump(section: Literal["pre-data", "post-data"] | None) -> str:
+        return dump_schema(conninfo, server_major, section=section, snapshot=snapshot, only=only, exclude=exclude)
+
+    whole = dump(None)
+    begins = post_data_begins(whole)
+    pre, post = (dump("pre-data"), dump("post-data")) if begins is None else (whole[:begins], whole[begins:])
+    if only:
+        post += for_parser(_statistics(conninfo, snapshot, only), server_major)
+    return pre, post
 
 
 def _dump(
