@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
 from airflow_provider_pgddl.engine.server import credentials
+from airflow_provider_pgddl.engine.server.password_file import why_without_password
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 
 CONNECT_TIMEOUT = 10  # seconds
@@ -254,6 +255,8 @@ def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
         return PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}")
     text = " ".join(_redact(str(error), dsn).split())
     where = describe_dsn(dsn)
+    if "no password supplied" in text and (found := why_without_password(dsn)):
+        return PreflightRefused(f"{where} demands a password, and {found[0]}", todo=found[1])
     final = {
         "password authentication failed": "correct the password of this connection",
         "no password supplied": "give this connection a password",
