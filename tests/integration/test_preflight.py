@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.server.connections import room, workers_with_room
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from tests.combinations import matrix
 from tests.conftest import Database, database_name
@@ -675,6 +676,44 @@ def test_too_few_connections_for_the_workers(source_dsn: str, target_dsn: str) -
         (most,) = conn.execute("SELECT current_setting('max_connections')::int").fetchone() or (0,)
     free, needed = (int(number) for number in re.findall(r"\d+", found[0].what)[:2])
     assert f"SET max_connections = {most + needed - free};" in (found[0].fix or "")
+
+
+def test_connections_that_role_and_database_are_limited_to(pg16: Cluster, source_dsn: str, target_dsn: str) -> None:
+    """Both for a role that sees of other roles' sessions no more than that they are there."""
+    run(source_dsn, ORDERS)
+    limited = as_user(source_dsn, role(pg16, "few", "LOGIN CONNECTION LIMIT 20"))
+    ten = migrate(backfill={"workers": 10}, **UNCAPTURED)
+
+    def found() -> list[Finding]:
+        return [f for f in findings(ten, limited, target_dsn) if f.code == "connections"]
+
+    def workers() -> int:
+        with connect(limited, purpose="test") as one, connect(target_dsn, purpose="test") as other:
+            return workers_with_room(10, one, other, in_place=False)
+
+    (finding,) = found()
+    assert (finding.where, finding.severity) == ("source", "warning")
+    assert finding.what.startswith("19 connections are free to the role, and up to 28 are needed (8 and 2 a worker)")
+    assert workers() == 5
+    apply_fix(source_dsn, finding)
+    assert found() == []
+    assert workers() == 10
+    name = database_name(source_dsn)
+    run(source_dsn, f'ALTER DATABASE "{name}" CONNECTION LIMIT 15')
+    with connect(source_dsn, purpose="test") as admin, connect(source_dsn, purpose="test"):
+        assert room(admin).of == "server"  # of a superuser nothing else is asked
+        (finding,) = found()
+        assert finding.what.startswith("12 connections are free to the database")
+        assert workers() == 2
+        apply_fix(source_dsn, finding)
+        assert found() == []
+        run(
+            source_dsn,
+            f'ALTER DATABASE "{name}" CONNECTION LIMIT -1',
+            f"ALTER ROLE {conninfo_to_dict(limited)['user']} CONNECTION LIMIT -1",
+        )
+        with connect(limited, purpose="test") as plain:
+            assert room(plain) == room(admin)
 
 
 def test_what_the_target_will_not_have_is_said(source_dsn: str, target_dsn: str) -> None:

@@ -34,7 +34,7 @@ from airflow_provider_pgddl.engine.rows.windows import Replica
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
-from airflow_provider_pgddl.engine.server.connections import room_for_workers
+from airflow_provider_pgddl.engine.server.connections import workers_with_room
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, SAY_EVERY, Effort, Patience
 from airflow_provider_pgddl.engine.server.lock_timeout import holders, waited_for
 
@@ -303,11 +303,7 @@ class Context:
     @cached_property
     def workers(self) -> int:
         """How many there are: as many as the pipeline says, and as both servers have connections for."""
-        wanted = self.pipeline.backfill.workers
-        room = room_for_workers(self.source, self.target)
-        if room < wanted:
-            self.say(f"{room} workers instead of {wanted}: the servers have no connections for more")
-        return min(wanted, room)
+        return workers_to_have(self.pipeline, self.source, self.target, self.say)
 
     @cached_property
     def spark(self) -> Settings:
@@ -324,6 +320,15 @@ class Context:
     @property
     def trigger_names(self) -> tuple[str, ...]:
         return change_log.capture_names(self.name)
+
+
+def workers_to_have(pipeline: Pipeline, source: Session, target: Session, say: Callable[[str], None]) -> int:
+    """As many as the pipeline says, and as both servers have connections for, which is said where it is fewer."""
+    wanted = pipeline.backfill.workers
+    there = workers_with_room(wanted, source, target, in_place=pipeline.in_place)
+    if there < wanted:
+        say(f"{there} workers instead of {wanted}: the servers have no connections for more")
+    return there
 
 
 def for_executors(pipeline: Pipeline, dsn: str) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_REFUSED
-from airflow_provider_pgddl.engine.job.context import executor_dsns
+from airflow_provider_pgddl.engine.job.context import executor_dsns, workers_to_have
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.server.connect import connect
 
 NAME = "check_executors"
 
@@ -45,7 +46,12 @@ def run(job: Job) -> Checked:
     """See `preflight.executors`."""
     pipeline = job.pipeline
     settings = Settings(pipeline.spark.wait, pipeline.spark.may_be_read, lambda text: say("check", text))
-    seen, findings = executors(pipeline.pipeline, executor_dsns(job), pipeline.backfill.workers, settings)
+    with (
+        connect(job.conninfo("source"), purpose="check", pipeline=pipeline.pipeline) as source,
+        connect(job.conninfo("target"), purpose="check", pipeline=pipeline.pipeline) as target,
+    ):
+        workers = workers_to_have(pipeline, source, target, settings.say)
+    seen, findings = executors(pipeline.pipeline, executor_dsns(job), workers, settings)
     for host, python in dict.fromkeys((one.host, one.python) for one in seen):
         settings.say(f"executor {host} runs {python}")
     for finding in findings:

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.preflight.facts import Facts, cannot_create, free_name
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.server import catalog, credentials
-from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, sessions_of_a_worker
+from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, room, sessions_of_a_worker
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, find_pg_dump
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from airflow_provider_pgddl.engine.sql import queries
@@ -155,14 +155,20 @@ def connections(facts: Facts) -> Iterator[Finding]:
     for side in facts.sides:
         each = sessions_of_a_worker(side.where, in_place=facts.target is None)
         needed = each * facts.pipeline.backfill.workers + OWN_SESSIONS
-        free = side.server["free_connections"]
-        if free < needed:
+        there = room(side.conn)
+        if there.free < needed:
+            whose = "" if there.of == "server" else f" to the {there.of}"
             what = (
-                f"{free} connections are free, and up to {needed} are needed ({OWN_SESSIONS} and {each} a worker): "
-                "with fewer there are fewer workers"
+                f"{max(0, there.free)} connections are free{whose}, and up to {needed} are needed ({OWN_SESSIONS} and "
+                f"{each} a worker): with fewer there are fewer workers"
             )
-            raised = side.server["max_connections"] + needed - free
-            fix = f"ALTER SYSTEM SET max_connections = {raised};  -- and restart the server; or lower backfill.workers"
+            raised = there.limit + needed - there.free
+            fix = {
+                "server": f"ALTER SYSTEM SET max_connections = {raised};  -- and restart the server; or",
+                "database": f"ALTER DATABASE {side.name(side.server['database'])} CONNECTION LIMIT {raised};  -- or",
+                "role": f"ALTER ROLE {side.role} CONNECTION LIMIT {raised};  -- or",
+            }[there.of]
+            fix += " lower backfill.workers"
             yield Finding("warning", "connections", side.where, None, what, fix)
 
 

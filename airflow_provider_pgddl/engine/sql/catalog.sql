@@ -424,8 +424,19 @@ UNION ALL SELECT p.oid FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
 UNION ALL SELECT t.oid FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal
 
 -- name: free_connections
--- Connections that a role that is no superuser can still open.
-SELECT pg_catalog.current_setting('max_connections')::int
-       - pg_catalog.current_setting('superuser_reserved_connections')::int
-       - coalesce(pg_catalog.current_setting('reserved_connections', true), '0')::int
-       - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend')
+-- How many connections can still be opened, of how many, by what limits them: the server, to a role that is no superuser; database
+-- and role where they have a limit, which is none for superusers. Of other roles' sessions a role may see little but the database.
+WITH s AS MATERIALIZED (
+    SELECT a.datid, a.usesysid, a.backend_type FROM pg_catalog.pg_stat_activity a
+    WHERE a.backend_type IN ('client backend', 'walsender') OR a.backend_type IS NULL AND a.datid IS NOT NULL
+)
+SELECT m.setting::int - pg_catalog.current_setting('superuser_reserved_connections')::int
+           - coalesce(pg_catalog.current_setting('reserved_connections', true), '0')::int
+           - (SELECT count(*) FROM s WHERE s.backend_type IS DISTINCT FROM 'walsender'),
+       m.setting::int, 'server'
+FROM pg_catalog.current_setting('max_connections') m(setting)
+UNION ALL SELECT d.datconnlimit - (SELECT count(*) FROM s WHERE s.datid = d.oid), d.datconnlimit, 'database'
+FROM pg_catalog.pg_database d JOIN pg_catalog.pg_roles r ON r.rolname = session_user AND NOT r.rolsuper
+WHERE d.datname = pg_catalog.current_database() AND d.datconnlimit >= 0
+UNION ALL SELECT r.rolconnlimit - (SELECT count(*) FROM s WHERE s.usesysid = r.oid), r.rolconnlimit, 'role'
+FROM pg_catalog.pg_roles r WHERE r.rolname = session_user AND NOT r.rolsuper AND r.rolconnlimit >= 0

@@ -13,11 +13,7 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        pg_catalog.has_database_privilege(d.oid, 'CREATE') AS can_create,
        pg_catalog.current_setting('wal_level') AS wal_level,
        r.rolreplication OR r.rolsuper AS replication,
-       pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots,
-       pg_catalog.current_setting('max_connections')::int AS max_connections,
-       pg_catalog.current_setting('max_connections')::int
-           - pg_catalog.current_setting('superuser_reserved_connections')::int
-           - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend') AS free_connections
+       pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots
 FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
 WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user
 

@@ -19,7 +19,13 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     stop_capture_of,
     take_back_capture,
 )
-from airflow_provider_pgddl.engine.job.context import Context, StageResult, executor_dsns, require_same_config
+from airflow_provider_pgddl.engine.job.context import (
+    Context,
+    StageResult,
+    executor_dsns,
+    require_same_config,
+    workers_to_have,
+)
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.slot_receiver import wait_for_older_transactions
 from airflow_provider_pgddl.engine.journal import migrations
@@ -55,7 +61,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         if row is None or row.finished_at is not None:
             _check_before_touching(pipeline, source, target)
             if job.master is not None and not is_local(job.master):
-                _check_executors(job)
+                _check_executors(job, source, target)
         else:
             pipeline = require_same_config(pipeline, row.config)
         journal_name = change_log.journal_name(catalog.server(target))
@@ -84,10 +90,11 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
         first_plan(pipeline, described[name])
 
 
-def _check_executors(job: Job) -> None:
-    """Whether those of a cluster can do the work that is to come."""
-    told, workers = job.pipeline.spark, job.pipeline.backfill.workers
+def _check_executors(job: Job, source: Session, target: Session) -> None:
+    """Whether those of a cluster can do the work that is to come: as many as there will be, as each opens a session."""
+    told = job.pipeline.spark
     settings = Settings(told.wait, told.may_be_read, partial(say, job.stage))
+    workers = workers_to_have(job.pipeline, source, target, settings.say)
     _, findings = executors(job.pipeline.pipeline, executor_dsns(job), workers, settings)
     refuse(findings)
 
