@@ -28,6 +28,13 @@ def test_the_parts_run_in_other_processes() -> None:
     assert os.getpid() not in spark.spread(work.worker_pid, range(2), workers=2, app="pids")
 
 
+def test_no_more_run_beside_each_other_than_there_are_to_be_workers(tmp_path: Path) -> None:
+    """Where the application has more cores than that: of a session that another stage began, or that a cluster gave."""
+    parts = [str(tmp_path)] * 5
+    assert any(spark.spread(work.met_another, parts, workers=2, app="beside"))
+    assert not any(spark.spread(work.met_another, parts, workers=1, app="beside"))
+
+
 def test_once_it_is_started_the_workers_are_there() -> None:
     spark.start("begin", workers=2)
     begun = {child.pid for child in psutil.Process().children(recursive=True)}

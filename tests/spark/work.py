@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 
@@ -43,6 +44,17 @@ def begin_and_wait(folder: str) -> None:
     Path(folder, f"begun {os.getpid()}").touch()
     while not Path(folder, "go on").exists():
         time.sleep(0.01)
+
+
+def met_another(folder: str) -> bool:
+    """Whether another one was under way within half a second."""
+    mine = Path(folder, f"under way {uuid4()}")
+    mine.touch()
+    deadline = time.monotonic() + 0.5
+    while not (met := len(list(Path(folder).iterdir())) > 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    mine.unlink()
+    return met
 
 
 def die_once(mark: str) -> str:

@@ -3,9 +3,12 @@ none. Asks the JVM of a SparkContext; imports neither pyspark nor what would hav
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from typing import Any
+
+from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
 
 _MASTER = re.compile(r"([^,:/]+|\[[^\]]+\]):(\d+)")
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
@@ -15,6 +18,14 @@ def slots(context: Any) -> int:
     """How many tasks can run beside each other just now."""
     scala = context._jsc.sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def at_most(context: Any) -> float:
+    """How many there may ever be beside each other, whatever comes later."""
+    if is_local(context.master):
+        return slots(context)
+    cores = context.getConf().get("spark.cores.max") if context.master.startswith("spark://") else None
+    return int(cores) if cores else math.inf
 
 
 def missing(context: Any) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 
@@ -14,6 +15,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 
 T = TypeVar("T")
 R = TypeVar("R")
+_NONE: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,22 @@ def attempt(work: Callable[[T], R], part: T) -> Done[R] | Failed:
         return Done(work(part))
     except (PgddlError, psycopg.Error) as error:
         return Failed(error)
+
+
+def dealt(parts: Sequence[T], shares: int) -> list[Sequence[T]]:
+    """The parts in at most so many shares, one round after the other."""
+    return [parts[n::shares] for n in range(min(shares, len(parts)))]
+
+
+def attempt_each(work: Callable[[T], R], share: Sequence[T]) -> list[Done[R] | Failed]:
+    """A share's parts, one behind the other."""
+    return [attempt(work, part) for part in share]
+
+
+def gathered(shares: Sequence[Sequence[R]]) -> list[R]:
+    """What `dealt` has dealt, in its order."""
+    rounds = zip_longest(*shares, fillvalue=_NONE)
+    return [one for turn in rounds for one in turn if one is not _NONE]
 
 
 def results(ended: Iterable[Done[R] | Failed], doing: str) -> list[R]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import re
 import shutil
 import signal
 import sys
@@ -28,8 +27,8 @@ from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefu
 from airflow_provider_pgddl.engine.parallel import executor_slots
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
 from airflow_provider_pgddl.engine.parallel.executor_settings import DEFAULT, Settings
-from airflow_provider_pgddl.engine.parallel.part_results import attempt, be_there, results
-from airflow_provider_pgddl.engine.parallel.spark_settings import is_local, refuse
+from airflow_provider_pgddl.engine.parallel.part_results import attempt_each, be_there, dealt, gathered, results
+from airflow_provider_pgddl.engine.parallel.spark_settings import is_local, refuse, retrying
 from airflow_provider_pgddl.engine.progress import repeating
 
 if TYPE_CHECKING:
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-# Local mode gives a lost worker up unless the master names a number of failures (`local[2]` never tries again).
-LOCAL_FAILURES = 4
 
 # A JVM that waits for Postgres needs neither the optimizing compiler nor a parallel collector; without them the first
 # job of a session is through after 4.6 s instead of 5.1 s on two cores.
@@ -67,7 +63,7 @@ def spread(
     settings: Settings = DEFAULT,
     needed: Callable[[], bool] = lambda: True,
 ) -> list[R]:
-    """`work` of each part, on Spark's workers; results in the order of `parts`.
+    """`work` of each part, on Spark's workers, at most `workers` beside each other; results in the order of `parts`.
 
     `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
     Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
@@ -80,7 +76,9 @@ def spread(
     watch = _Watch(context, begin_within, settings, needed)
     try:
         with watch:
-            ended = _distributed(context, parts).map(partial(attempt, work)).collect()
+            too_many = len(parts) > workers and executor_slots.at_most(context) > workers
+            shares = dealt(parts, workers if too_many else len(parts))
+            ended = gathered(_distributed(context, shares).map(partial(attempt_each, work)).collect())
     except KeyboardInterrupt:
         _cancel(context)
         raise
@@ -287,15 +285,6 @@ def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
         signal.signal(signal.SIGINT, told_to_stop)  # it has put its own in the place
     context.setLogLevel("ERROR")
     return context
-
-
-def retrying(master: str) -> str:
-    """The same master, with a lost worker's task tried again in local mode: `local[2]` → `local[2,4]`."""
-    if master == "local":
-        return f"local[1,{LOCAL_FAILURES}]"
-    if found := re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master):
-        return f"local[{found[1]},{LOCAL_FAILURES}]"
-    return master
 
 
 def base_conf(master: str, env: Mapping[str, str], archive: ClassArchive | None = None) -> dict[str, str]:

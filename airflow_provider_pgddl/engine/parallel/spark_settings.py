@@ -18,6 +18,9 @@ from airflow_provider_pgddl.engine.pipeline.endpoint import VARIABLE
 
 Conf = Mapping[str, str]
 
+# Local mode gives a lost worker up unless the master names a number of failures (`local[2]` never tries again).
+LOCAL_FAILURES = 4
+
 DEFAULT_MASTER = "local[2]"  # of the shell
 _ON = "true"
 # Each encrypts what driver and executors say to one another (Spark, "Security").
@@ -103,6 +106,15 @@ def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
 def is_local(master: str) -> bool:
     """Whether driver and workers share this machine and one JVM."""
     return master == "local" or master.startswith("local[")
+
+
+def retrying(master: str) -> str:
+    """The same master, with a lost worker's task tried again in local mode: `local[2]` → `local[2,4]`."""
+    if master == "local":
+        return f"local[1,{LOCAL_FAILURES}]"
+    if found := re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master):
+        return f"local[{found[1]},{LOCAL_FAILURES}]"
+    return master
 
 
 def reachable_host(master: str, given: Mapping[str, str]) -> str:
