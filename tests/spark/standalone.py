@@ -29,9 +29,9 @@ SMALL = {"spark.executor.memory": "512m"}
 
 class Standalone:
     """`with Standalone(workers=2) as cluster`: ends by the pids of what it has started. `workers` may be added and
-    killed; `master` is the URL."""
+    killed; `master` is the URL. Each has one core, unless `cores` says otherwise."""
 
-    def __init__(self, *, workers: int = 2, conf: dict[str, str] | None = None) -> None:
+    def __init__(self, *, workers: int = 2, cores: int = 1, conf: dict[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pgddl-spark-"))
         self._properties = self.folder / "spark.conf"
         self._properties.write_text("".join(f"{k} {v}\n" for k, v in (conf or {}).items()))
@@ -43,7 +43,7 @@ class Standalone:
             "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": spark.JAVA_OPTIONS,
         }  # fmt: skip
-        self._number, self._wanted = 0, workers
+        self._number, self._wanted, self._cores = 0, workers, cores
         self._logs: dict[int, Path] = {}
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -78,14 +78,14 @@ class Standalone:
         return int(self.master.rpartition(":")[2])
 
     def add_worker(self) -> subprocess.Popen[bytes]:
-        """One more core; it has registered with the master."""
+        """One more; it has registered with the master."""
         place = self.folder / f"worker-{self._number}"
         worker = self._start(
             "worker.Worker",
             "--host",
             self._host(),
             "--cores",
-            "1",
+            str(self._cores),
             "--memory",
             "1g",
             "--webui-port",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
-import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.server.connections import OWN_SESSIONS, sessions_of_a_worker
 from tests.dags.conftest import Airflow
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.spark.cluster_pipeline import CHANGES, TABLES, differences, on_cluster, run
+from tests.spark.peaks import Peaks
 from tests.spark.standalone import SECRET as SECRET_OF_ALL
 from tests.spark.standalone import Standalone
 
@@ -36,34 +34,6 @@ def test_every_stage_through_swap_by_shell(
     for side, dsn in (("source", move.source), ("target", move.target)):
         said_before = OWN_SESSIONS + 2 * sessions_of_a_worker(side, in_place=False)
         assert sessions_of_a_worker(side, in_place=False) < peaks.of[dsn] <= said_before, (side, peaks.of[dsn])
-
-
-class Peaks:
-    """The most sessions of ours that there were on each side at once, while the block runs."""
-
-    def __init__(self, move: Lifecycle) -> None:
-        self.of = {move.source: 0, move.target: 0}
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._look, args=[dsn], daemon=True) for dsn in self.of]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _look(self, dsn: str) -> None:
-        query = """SELECT count(*) FROM pg_stat_activity
-                   WHERE application_name LIKE 'pgddl:%' AND datname = current_database()"""
-        with psycopg.connect(dsn, autocommit=True, application_name="peaks") as conn:
-            while not self._over.wait(0.02):
-                row = conn.execute(query).fetchone()
-                assert row is not None
-                self.of[dsn] = max(self.of[dsn], row[0])
 
 
 def run_all(move: Lifecycle, folder: Path, said: dict[str, str]) -> None:
