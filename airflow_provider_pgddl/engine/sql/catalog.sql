@@ -199,11 +199,14 @@ WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'
 
 -- name: waiting_behind
 -- Who has waited longest behind this session for a relation (a table, one of its leaves, an index): seconds, process, statement.
--- Nearly always nobody does, and what the others do is not looked at.
+-- Nearly always nobody does, and what the others do is not looked at; nor are the server's locks, which are copied to be read, where
+-- no session waits for a relation, as far as we may see that of others (pg_read_all_stats).
 SELECT coalesce(extract(epoch FROM pg_catalog.clock_timestamp() - l.waitstart), 0)::float8, l.pid,
        (SELECT a.query FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid)
 FROM pg_catalog.pg_locks l
-WHERE NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid))
+WHERE EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity(NULL) a
+              WHERE a.wait_event_type = 'Lock' AND a.wait_event = 'relation' OR a.query = '<insufficient privilege>')
+  AND NOT l.granted AND l.locktype = 'relation' AND %s = ANY(pg_catalog.pg_blocking_pids(l.pid))
 ORDER BY l.waitstart LIMIT 1
 
 -- name: holders
