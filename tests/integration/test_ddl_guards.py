@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
-from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
@@ -249,44 +248,29 @@ def test_a_partition_leaves_while_earlier_ddl_waits(make: Make) -> None:
 # --- between two looks ---------------------------------------------------------------------------------------------
 
 
-def test_ddl_while_a_late_table_is_taken_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_pgddl.engine.following import new_tables, table_capture
-
+def test_ddl_while_a_late_table_is_taken_in(make: Make, at: At) -> None:
     pipeline = make()
     pipeline.run_all(until="replay")
     each(pipeline.source, """
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
-    capture = table_capture.capture
-    done = []
-
-    def captured(*args: Any) -> Any:
-        if not done:
-            done.append(1)
-            each(pipeline.source, """
-                ALTER TABLE public.late ADD COLUMN more int DEFAULT 3
-                ALTER TABLE public.late ADD CHECK (x > 0)""")  # fmt: skip
-        return capture(*args)
-
-    monkeypatch.setattr(new_tables, "capture", captured)
+    ddl = """
+        ALTER TABLE public.late ADD COLUMN more int DEFAULT 3
+        ALTER TABLE public.late ADD CHECK (x > 0)"""
+    at("late.before_capture", once(lambda: each(pipeline.source, ddl)))
     pipeline.run("replay")
     pipeline.run("replay")
     all_through(pipeline, after="schema_sync")
 
 
-def test_killed_behind_the_capture_of_a_late_table_and_then_altered(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from airflow_provider_pgddl.engine.following import new_tables
-
+def test_killed_behind_the_capture_of_a_late_table_and_then_altered(make: Make, at: At) -> None:
     pipeline = make()
     pipeline.run_all(until="replay")
     each(pipeline.source, """
         CREATE TABLE public.late (id int PRIMARY KEY, x int)
         INSERT INTO public.late SELECT i, i FROM generate_series(1, 50) i""")  # fmt: skip
-    with monkeypatch.context() as patch:
-        patch.setattr(new_tables, "_take_in", lambda *_: (_ for _ in ()).throw(PgddlError("killed")))
-        pipeline.refused("replay")
+    with at("late.before_taken_in", killed), pytest.raises(KeyboardInterrupt):
+        pipeline.run("replay")
     execute(pipeline.source, "ALTER TABLE public.late ADD CONSTRAINT positive CHECK (x > 0)")
     all_through(pipeline, after="schema_sync")
 
@@ -311,29 +295,17 @@ def test_a_late_table_gets_its_index_though_it_is_only_captured(make: Make, monk
     all_through(pipeline, after="schema_sync")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["CREATE INDEX by_note ON public.orders (note)", "ALTER TABLE public.orders ADD CONSTRAINT named UNIQUE (note)"],
-)
-@pytest.mark.parametrize("when", ["schema_sync", "swap"])
-def test_an_index_between_the_last_look_and_the_dump(
-    make: Make, monkeypatch: pytest.MonkeyPatch, statement: str, when: str
-) -> None:
-    from airflow_provider_pgddl.engine.following import source_dump
-
+@pytest.mark.parametrize("last", ["backfill", "verify"])
+def test_an_index_between_the_last_look_and_the_dump(make: Make, at: At, last: str) -> None:
+    """A plain one and a constraint's, before the dump of schema_sync or of the swap."""
     pipeline = make()
-    pipeline.run_all(until={"schema_sync": "backfill", "swap": "verify"}[when])
+    pipeline.run_all(until=last)
     execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN more int")
-    dump, done = source_dump._dump, []
-
-    def dumped(*args: Any) -> Any:
-        if not done:
-            done.append(1)
-            execute(pipeline.source, statement)
-        return dump(*args)
-
-    monkeypatch.setattr(source_dump, "_dump", dumped)
-    all_through(pipeline, after={"schema_sync": "backfill", "swap": "verify"}[when])
+    indexes = """
+        CREATE INDEX by_note ON public.orders (note)
+        ALTER TABLE public.orders ADD CONSTRAINT named UNIQUE (note)"""
+    at("snapshot.before_pg_dump", once(lambda: each(pipeline.source, indexes)))
+    all_through(pipeline, after=last)
 
 
 def test_a_session_with_an_old_snapshot_does_not_escape(make: Make) -> None:
@@ -596,16 +568,12 @@ def test_a_followed_table_becomes_a_partition_of_one_that_takes_its_name(make: M
     all_through(pipeline, after="schema_sync")
 
 
-@pytest.mark.parametrize("step", ["capture", "_take_in"])
+@pytest.mark.parametrize("where", ["late.before_capture", "late.before_taken_in"])
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_killed_before_such_a_table_is_read(make: Make, monkeypatch: pytest.MonkeyPatch, rows: str, step: str) -> None:
-    from airflow_provider_pgddl.engine.following import new_tables
-
+def test_killed_before_such_a_table_is_read(make: Make, at: At, rows: str, where: str) -> None:
     pipeline = partitioned(make, "renamed first", rows)
-    with monkeypatch.context() as patch:
-        patch.setattr(new_tables, step, killed)
-        with pytest.raises(KeyboardInterrupt):
-            pipeline.run("replay")
+    with at(where, killed), pytest.raises(KeyboardInterrupt):
+        pipeline.run("replay")
     execute(pipeline.source, "UPDATE public.lines SET text = 'meanwhile' WHERE id IN (2, 3, 1001)")
     assert pipeline.run("replay").blocked == []
     assert differences(pipeline.source, pipeline.target) == []

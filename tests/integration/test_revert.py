@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from airflow_provider_pgddl.engine.stages import revert
 from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, in_transaction, wait_for, waits
 from tests.integration.test_faults import Faults, until_done
@@ -550,31 +550,26 @@ REVERTIBLE = {
 }
 
 
-@pytest.mark.parametrize("moment", ["window", "lock", "after"])
-def test_a_revert_that_is_killed_is_done_by_a_retry(
-    rewrite: Make, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("where", ["revert.before_schemas_commit", "revert.before_commit", "revert.after_commit"])
+def test_a_revert_that_is_killed_is_done_by_a_retry(rewrite: Make, where: str, at: At) -> None:
     move = rewrite()
     before = structure(move.source)
     move.run_all(until="swap")
     execute(move.source, WRITES)
     there = rows(move, SHOWN)
-    from airflow_provider_pgddl.engine.stages import revert
 
     class Killed(BaseException):
         pass
 
-    def die(*_: Any, **__: Any) -> Any:
+    def die(_: int) -> None:
         raise Killed
 
-    where = {"window": "_go_back", "lock": "_pass_over_ddl", "after": "follow_up"}[moment]
-    with monkeypatch.context() as patch:
-        patch.setattr(revert, where, die)
-        with contextlib.suppress(Killed):
-            move.run("revert")
-    assert type_of_id(move) == ("integer" if moment == "after" else "bigint")
+    with at(where, die), pytest.raises(Killed):
+        move.run("revert")
+    done = where == "revert.after_commit"
+    assert type_of_id(move) == ("integer" if done else "bigint")
     assert rows(move, SHOWN) == there
-    if moment == "after":
+    if done:
         execute(move.source, "INSERT INTO items (kind, code) VALUES ('c', 'in between')")
         there = rows(move, SHOWN)
     assert move.run("revert").state == "done"
