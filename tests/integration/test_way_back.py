@@ -457,3 +457,82 @@ def test_a_name_that_is_taken_is_refused_before_the_fence(
     other.run("setup")
     assert "already" in str(ways.there.refused("swap", UsageError))
     execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
+
+
+THING = """
+CREATE TABLE shop.thing (id int PRIMARY KEY, n int, "Secret" text, "Legacy" text, gone text);
+INSERT INTO shop.thing SELECT n, n, 's' || n, 'l' || n, 'g' || n FROM generate_series(1, 20) n;
+"""
+
+
+def things(dsn: str, *columns: str) -> dict[int, tuple[Any, ...]]:
+    """By what no window changes: n of a row, without the sign and the thousands that updates give it."""
+    with psycopg.connect(dsn) as conn:
+        listed = ", ".join(f'"{column}"' for column in columns)
+        query = f"SELECT abs(n) % 100, {listed} FROM shop.thing"
+        return {n: tuple(rest) for n, *rest in conn.execute(query.encode())}
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_columns_of_one_side_alone_keep_their_values_to_and_fro(
+    lifecycle: Lifecycles, database: Callable[[Cluster], str], pg16: Cluster, pg18: Cluster, rows: str
+) -> None:
+    """Skipped, preserved, nulled and added ones; rows change, get other keys, come and go on both sides."""
+    old, new = database(pg16), database(pg18)
+    execute(old, SHOP + THING)
+    ways = Ways(
+        lifecycle,
+        old,
+        new,
+        tables={"include": ["shop.*"], "skip_columns": {"shop.thing": ['"Secret"']}},
+        schema={
+            "preserve_columns": {"shop.thing": ['"Legacy"']},
+            "null_removed_columns": {"shop.thing": ["gone"]},
+            "force": True,
+        },
+        capture={"rows": rows, "ddl": "off"},
+    )
+    there, back = ways.there, ways.back
+
+    def gone(move: Lifecycle) -> None:
+        for stage in ("replay", "verify", "swap"):
+            assert not move.run(stage).blocked
+        assert things(old, "id") == things(new, "id")
+
+    there.run_all(until="replay")
+    execute(old, 'ALTER TABLE shop.thing DROP COLUMN "Legacy", DROP COLUMN gone')
+    execute(new, """ALTER TABLE shop.thing ADD COLUMN "Added" text DEFAULT 'new'""")
+    execute(old, "UPDATE shop.thing SET n = -n WHERE id <= 10")
+    gone(there)
+    secrets = {n: (f"s{n}",) for n in range(1, 21)}
+    theirs = {n: (None, f"l{n}", None, "new") for n in range(1, 21)}
+    assert things(old, "Secret") == secrets
+    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
+
+    back.content = way_back_file(load_pipeline(there.content), old, new)
+    execute(
+        new,
+        """UPDATE shop.thing SET n = n + sign(n) * 100, "Legacy" = 'L', gone = 'G', "Added" = 'A',
+        "Secret" = 'N' WHERE abs(n) % 5 = 0""",
+    )
+    execute(new, "UPDATE shop.thing SET id = id + 100 WHERE abs(n) % 5 = 1; DELETE FROM shop.thing WHERE id = 2")
+    execute(new, "INSERT INTO shop.thing (id, n, gone) VALUES (21, 21, 'g21')")
+    theirs |= dict.fromkeys((5, 10, 15, 20), ("N", "L", "G", "A")) | {21: (None, None, "g21", "new")}
+    gone(back)
+    secrets[21] = (None,)
+    for known in (secrets, theirs):
+        del known[2]
+    assert things(old, "Secret") == secrets
+    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
+
+    execute(old, """UPDATE shop.thing SET n = n + sign(n) * 100, "Secret" = 'S' WHERE abs(n) % 100 % 3 = 0""")
+    execute(old, "UPDATE shop.thing SET id = id + 200 WHERE abs(n) % 100 % 7 = 1; DELETE FROM shop.thing WHERE id = 3")
+    execute(old, "INSERT INTO shop.thing VALUES (22, 22, 's22')")
+    secrets |= {n: ("S",) for n in secrets if n % 3 == 0}
+    secrets[22] = ("s22",)
+    theirs[22] = (None, None, None, "new")
+    gone(there)
+    for known in (secrets, theirs):
+        del known[3]
+    assert things(old, "Secret") == secrets
+    assert things(new, "Secret", "Legacy", "gone", "Added") == theirs

@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
 from airflow_provider_pgddl.engine.server.lock_timeout import waits_measured
 from airflow_provider_pgddl.engine.server.strong_locks import tries_told
 from airflow_provider_pgddl.engine.swapping import way_back_across
@@ -102,6 +103,8 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     row, pipeline = Journal(held.conn, name).row(), job.pipeline
     if row.finished_at is None:
         pipeline = require_same_config(pipeline, row.config)  # said at once, whoever holds the lock
+        if row.born_of is not None:
+            pipeline = of_a_birth(pipeline)
     if migrations.state(held.conn, "journal")["pending"]:
         raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)

@@ -36,6 +36,7 @@ from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
+from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import refuse
@@ -64,6 +65,8 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
                 _check_executors(job, source, target)
         else:
             pipeline = require_same_config(pipeline, row.config)
+            if row.born_of is not None:
+                pipeline = of_a_birth(pipeline)
         journal_name = change_log.journal_name(catalog.server(target))
         change_log.refuse_other_journal(source, name, journal_name)
         migrations.apply(target, "journal")
