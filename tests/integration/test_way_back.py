@@ -66,6 +66,16 @@ class Ways:
     def use_recorded(self) -> None:
         self.back.content = way_back_of(load_pipeline(self.there.content)).to_json()
 
+    def home_and_forth(self) -> None:
+        """Going back, and forward again, as if nothing had been."""
+        for stage in ("verify", "swap"):
+            assert not self.back.run(stage).blocked
+        self.alike()
+        execute(self.old, WORK.format("home", 4))
+        for stage in ("replay", "verify", "swap"):
+            assert not self.there.run(stage).blocked
+        self.alike()
+
     def equal(self) -> None:
         for one in (self.there, self.back):
             stages.status(load_pipeline(one.content), one.source, one.target)
@@ -85,16 +95,52 @@ def refused(dsn: str, statement: str) -> None:
         conn.execute(statement.encode())
 
 
+def checked(move: Lifecycle) -> list[str]:
+    """What `pgddl check` says is in the way."""
+    found = stages.check(load_pipeline(move.content), move.source, move.target)["findings"]
+    return [f"{f['table']}: {f['what']}" for f in found if f["severity"] == "error"]
+
+
 def test_a_cast_that_loses_something_has_no_way_back(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    """One that the file names, before setup; one that somebody has made on the target, before the fence."""
     execute(source_dsn, SHOP)
-    schema = {"allow_type_cast": {"shop.purchase.note": "character varying(40)"}, "force": True}
-    ways = Ways(lifecycle, source_dsn, target_dsn, schema=schema, capture={"ddl": "off"})
-    ways.there.run_all(until="schema_sync")
+    named = {"allow_type_cast": {"shop.purchase.note": "character varying(40)"}, "force": True}
+    ways = Ways(lifecycle, source_dsn, target_dsn, schema=named, capture={"ddl": "off"})
+    there, why = ways.there, "so what comes back need not be what was there"
+    assert why in str(there.refused("setup", PreflightRefused))
+    (said,) = checked(there)
+    assert why in said and said.startswith("shop.purchase: ")
+    assert left_behind(ways.old) == left_behind(ways.new) == []
+    there.content["schema"] = {"allow_type_cast": {"shop.purchase.id": "bigint"}, "force": True}
+    assert checked(there) == []
+    there.content["schema"] = {"type_mismatches": "cast_always", "force": True}
+    there.run_all(until="schema_sync")
     execute(ways.new, "ALTER TABLE shop.purchase ALTER COLUMN note TYPE varchar(40)")
-    ways.there.run_all(after="schema_sync", until="replay")
-    ways.there.run("verify")
-    assert "what comes back need not be" in str(ways.there.refused("swap", PreflightRefused))
+    there.run_all(after="schema_sync", until="replay")
+    there.run("verify")
+    assert checked(there) == [said]
+    assert why in str(there.refused("swap", PreflightRefused))
     execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
+
+
+def test_what_would_fire_for_rows_that_come_back_is_refused_before_setup(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP + "ALTER TABLE shop.purchase ENABLE ALWAYS TRIGGER noted")
+    ways = Ways(lifecycle, source_dsn, target_dsn)
+    assert "noted" in str(ways.there.refused("setup", PreflightRefused))
+    found = stages.check(load_pipeline(ways.there.content), ways.old, ways.new)["findings"]
+    ((what, fix),) = [(f["what"], f["fix"]) for f in found if f["severity"] == "error"]
+    assert "trigger noted" in what
+    execute(ways.old, fix)
+    ways.there.run("setup")
+    execute(ways.old, "ALTER TABLE shop.purchase ENABLE REPLICA TRIGGER noted")
+    ways.there.run_all(after="setup", until="verify")
+    assert "noted" in checked(ways.there)[0]
+    assert "noted" in str(ways.there.refused("swap", PreflightRefused))
+    execute(ways.old, fix)
+    execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
+    assert not ways.there.run("swap").blocked
 
 
 @pytest.fixture
@@ -392,13 +438,8 @@ def test_by_a_slot(lifecycle: Lifecycles, servers: tuple[str, str]) -> None:
     execute(ways.new, "ALTER TABLE shop.part ADD COLUMN city text")
     execute(ways.new, PARTITION.format(2030))
     execute(ways.new, WORK.format("more", 3))
-    for stage in ("replay", "verify", "swap"):
-        assert not ways.back.run(stage).blocked
-    ways.alike()
-    execute(ways.old, WORK.format("home", 4))
-    for stage in ("replay", "verify", "swap"):
-        assert not ways.there.run(stage).blocked
-    ways.alike()
+    assert not ways.back.run("replay").blocked
+    ways.home_and_forth()
     ways.back.run("cleanup")
     ways.there.run("cleanup")
     assert left_behind(ways.new) == ["schema pgddl"]
@@ -456,6 +497,7 @@ def test_a_name_that_is_taken_is_refused_before_the_fence(
     other = lifecycle(elsewhere, ways.old, tables={"include": ["x.*"]}, pipeline="shop_back")
     other.run("setup")
     assert "already" in str(ways.there.refused("swap", UsageError))
+    assert "'shop_back' already" in checked(ways.there)[0]
     execute(ways.old, "INSERT INTO shop.customer (name) VALUES ('open')")
 
 

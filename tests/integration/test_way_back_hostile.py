@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
@@ -44,10 +45,19 @@ def test_code_on_a_table_runs_as_its_owner_on_the_way_back_too(
 def test_what_would_act_on_rows_that_come_back_is_refused_before_the_fence(
     mallory: Mallory, on_both: tuple[str, str], lifecycle: Make
 ) -> None:
+    """Before setup; and where there was none of it at setup, by `check`, and by the swap before its fence."""
     kinds = [BY_NAME["rule"], BY_NAME["check"]]
-    attempt = begun(mallory, lifecycle, on_both, kinds, swap={"fence": "read_only", "way_back": "shop_back"})
+    attempt = begun(mallory, lifecycle, on_both, kinds, swap={"fence": "read_only"})
+    move, without = attempt.move, attempt.move.content
+    leading_back = {**without, "swap": {"fence": "read_only", "way_back": "shop_back"}}
+    move.content = leading_back
+    assert "rule r on m.rule" in str(move.refused("setup", PreflightRefused))
+    move.content = without
     for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify"):
         attempt.stage(stage)
-    assert "rule r on m.rule" in str(attempt.move.refused("swap", PreflightRefused))
+    move.content = leading_back
+    found = stages.check(load_pipeline(move.content), move.source, move.target)["findings"]
+    assert {f["table"] for f in found} == {"m.rule"} and "rule r on m.rule" in str(found)
+    assert "rule r on m.rule" in str(move.refused("swap", PreflightRefused))
     attempt.writes()
     attempt.stays()

@@ -1,21 +1,30 @@
-"""kill -9 at every border of a cut-over with a way back, and of going back: nothing is lost, and a retry goes on."""
+"""kill -9 at every border of a cut-over with a way back, of going back and of letting go, while writers keep an audit:
+nothing is lost, and the same command goes on. The borders are those of `failpoints.NAMES`, whatever is in it."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.failpoints import VARIABLE
+from airflow_provider_pgddl.engine.failpoints import NAMES, VARIABLE
 from airflow_provider_pgddl.engine.job import file as jobs
-from tests.integration.lifecycle import Lifecycle, execute
+from tests.combinations import matrix
+from tests.conftest import Database
+from tests.integration import audit
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.test_way_back import SHOP, WORK, Ways
+
+pytestmark = pytest.mark.timeout(2400)
 
 PROGRAM = """
 import sys
@@ -23,66 +32,96 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job.file import read
 stages.run(read(sys.argv[1]))
 """
-BEFORE = [
-    "way_back.before_unborn_commit", "way_back.before_table_commit", "way_back.before_statements_commit",
-    "way_back.before_indexed_commit", "way_back.before_prepared_commit", "cut_over.before_fence_commit",
-    "cut_over.behind_fence", "cut_over.before_target", "cut_over.before_commit",
-]  # fmt: skip
-BEHIND = ["cut_over.after_commit", "capture.before_stop_commit", "way_back.before_birth_commit"]
+OURS = [name for name in NAMES if name.startswith(("way_back.", "cut_over."))]
+# No process that was killed comes there, nor does the one after it: it lives on, and its server does not.
+OF_THE_LIVING = {"cut_over.before_look"}
+LEGS = 3
 
 
-@pytest.fixture
-def killed(tmp_path: Path) -> Callable[[Lifecycle, str], None]:
-    """``killed(move, "cut_over.behind_fence")``: its swap in a process of its own, which dies there."""
+class Kills:
+    """Stages in processes of their own, each of which dies at the first of `borders` that none has died at."""
 
-    def kill(move: Lifecycle, border: str) -> None:
-        folder = tmp_path / f"{move.name} {border}"
-        folder.mkdir()
-        jobs.write(move.job("swap"), folder / "job.json")
-        env = {**os.environ, VARIABLE: f"'{folder}' {border}=kill"}
-        command = [sys.executable, "-c", PROGRAM, str(folder / "job.json")]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-        assert (folder / border).exists() and done.returncode < 0, f"{border}: {done.stdout}{done.stderr}"
+    def __init__(self, folder: Path, writers: audit.Audit) -> None:
+        self.folder, self.writers = folder, writers
+        self.struck = set[str]()
 
-    return kill
-
-
-def one_way(ways: Ways, move: Lifecycle, other: Lifecycle, killed: Callable[[Lifecycle, str], None]) -> None:
-    """The swap of `move`, which dies at each border in turn; `other` may do nothing before it is born."""
-    for border in BEFORE:
-        killed(move, border)
-        assert move.journal("SELECT cut_over_at IS NULL FROM pgddl.pipelines WHERE pipeline = %s", [move.name]) == [
-            (True,)
-        ], border
-        with suppress(PgddlError):  # void; or, of an earlier run that has cut over, nothing to do
-            assert other.run("replay").state == "nothing_to_do"
-    for border in BEHIND:
-        killed(move, border)
-        if border != BEHIND[-1]:  # by then its capture has ended, and whoever comes first begins
-            with pytest.raises(PgddlError, match="has not ended its capture"):
-                other.run("replay")
-    assert not move.run("swap").blocked
-    ways.alike()
+    def run(self, move: Lifecycle, stage: str, borders: Collection[str], after: Callable[[str], None]) -> None:
+        """The same command again and again, until one comes to its end; `after` each that has not."""
+        marks = self.folder / f"{len(list(self.folder.iterdir()))} {move.name} {stage}"
+        (marks / "jobs").mkdir(parents=True)
+        job = marks / "jobs" / "job.json"
+        says = " ".join(f"{border}=kill" for border in borders)
+        known = set[str]()
+        while True:
+            jobs.write(move.job(stage), job)
+            env = {**os.environ, VARIABLE: f"'{marks}' {says}"}
+            command = [sys.executable, "-c", PROGRAM, str(job)]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+            new = {mark.name for mark in marks.iterdir()} - known - {"jobs"}
+            if has_cut_over(move):
+                self.writers.where = move.target
+            if done.returncode == 0:
+                assert not new, new
+                return
+            assert done.returncode == -signal.SIGKILL and len(new) == 1, f"{new}: {done.stdout}{done.stderr}"
+            known |= new
+            self.struck |= new
+            after(*new)
 
 
+def has_cut_over(move: Lifecycle) -> bool:
+    query = "SELECT cut_over_at IS NOT NULL AND unborn IS NULL FROM pgddl.pipelines WHERE pipeline = %s"
+    return move.journal(query, [move.name]) == [(True,)]
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_there_and_back_through_kills_at_every_border(
     lifecycle: Callable[..., Lifecycle],
-    source_dsn: str,
-    target_dsn: str,
-    killed: Callable[[Lifecycle, str], None],
+    pg16: Cluster,
+    pg18: Cluster,
+    database: Database,
+    tmp_path: Path,
+    rows: str,
+    all_combinations: bool,
 ) -> None:
-    execute(source_dsn, SHOP)
-    ways = Ways(lifecycle, source_dsn, target_dsn)
-    ways.there.run_all(until="verify")
-    execute(ways.old, WORK.format("before", 1))
-    one_way(ways, ways.there, ways.back, killed)
-    execute(ways.new, WORK.format("there", 2))
-    execute(ways.new, "ALTER TABLE shop.customer ADD COLUMN city text DEFAULT 'here'")
-    for stage in ("replay", "verify"):
-        assert not ways.back.run(stage).blocked
-    execute(ways.new, WORK.format("more", 3))
-    one_way(ways, ways.back, ways.there, killed)
-    execute(ways.old, WORK.format("home", 4))
-    for stage in ("replay", "verify", "swap"):
-        assert not ways.there.run(stage).blocked
-    ways.alike()
+    old, new = database(pg16), database(pg18)
+    execute(old, SHOP + audit.TABLES)
+    ways = Ways(lifecycle, old, new, tables={"include": ["shop.*", "audit.*"]}, capture={"rows": rows})
+    with audit.Audit(old) as writers:
+        kills = Kills(tmp_path, writers)
+        ways.there.run_all(until="verify")
+        for leg in range(LEGS):
+            move, other = (ways.back, ways.there) if leg % 2 else (ways.there, ways.back)
+            borders = NAMES if all_combinations else OURS[leg::LEGS]
+            if leg == LEGS - 1:
+                borders = [name for name in borders if name not in kills.struck]
+            execute(move.source, WORK.format(f"leg {leg}", leg))
+            execute(move.source, f"ALTER TABLE shop.customer ADD COLUMN leg_{leg} text DEFAULT 'of {leg}'")
+
+            def after(border: str, move: Lifecycle = move, other: Lifecycle = other) -> None:
+                """The other way does nothing before it is born, and that is not before capture behind it has ended."""
+                if not has_cut_over(move):
+                    with suppress(PgddlError):  # void; or, of an earlier run that has cut over, nothing to do
+                        assert other.run("replay").state == "nothing_to_do", border
+                elif border == "cut_over.after_commit":
+                    with pytest.raises(PgddlError, match="has not ended its capture"):
+                        other.run("replay")
+
+            for stage in ("replay", "verify"):
+                kills.run(move, stage, borders if all_combinations and leg else (), lambda _: None)
+            kills.run(move, "swap", borders, after)
+            assert writers.where == move.target
+            with writers.quiet():
+                assert not other.run("replay").blocked
+                ways.equal()
+                assert [str(d) for d in compare_sequences(other.source, other.target, ahead=True)] == []
+                assert diff_catalogs(catalog_lines(old), catalog_lines(new)) == []
+                writers.agrees(old)
+                writers.agrees(new)
+        for way in (ways.back, ways.there):
+            kills.run(way, "cleanup", NAMES if all_combinations else ["cleanup.before_let_go_commit"], lambda _: None)
+    print(f"{writers.committed} transactions, killed at {len(kills.struck)} borders: {', '.join(sorted(kills.struck))}")
+    assert left_behind(new) == ["schema pgddl"]
+    assert [line for line in left_behind(old) if "pgddl_fence_" not in line] == ["schema pgddl"]
+    if all_combinations:
+        assert {*OURS} - kills.struck == OF_THE_LIVING

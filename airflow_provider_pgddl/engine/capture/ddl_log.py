@@ -21,6 +21,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import granted
 from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_messages
+from airflow_provider_pgddl.engine.capture.slot_stream import create_slot
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
@@ -148,7 +149,7 @@ def _start_slot(source: Session, pipeline: str, failover: bool) -> None:
     row = source.execute(_Q["transport"], [pipeline]).fetchone()
     if source.execute(_Q["slot"], [name]).fetchone() is None and not (row and row[0] == "wal"):
         try:
-            source.execute(queries("slot_log")["create_failover_slot" if failover else "create_slot"], [name])
+            create_slot(source, name, failover=failover)
         except pg.ObjectNotInPrerequisiteState as error:
             raise StageFailed(
                 f"a logical slot cannot be made: {error.diag.message_primary}",

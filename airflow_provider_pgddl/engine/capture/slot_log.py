@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
 from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
 from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, create_slot, marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -78,7 +78,7 @@ def _drop_slot(source: Session, name: str) -> None:
 def _create_slot(source: Session, name: str, failover: bool) -> str:
     """Where it begins."""
     try:
-        source.execute(_Q["create_failover_slot" if failover else "create_slot"], [name])
+        create_slot(source, name, failover=failover)
     except pg.ObjectNotInPrerequisiteState as error:
         raise StageFailed(
             f"a logical slot cannot be made: {error.diag.message_primary}",

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("slot_stream")
 
+FAILOVER = 170_000  # the first version whose slots standbys keep in step
 SENDER_TIMEOUT = 300.0
 """Seconds after which the server ends a stream that has not answered: nobody may leave one alone for longer between two
 calls. Not off: a server that shuts down waits for its streams."""
@@ -45,6 +46,12 @@ _ROWS = frozenset(b"IUD")  # what is neither the beginning nor the end of a tran
 _B = b"B"[0]
 _BEGIN = struct.Struct("!xQ")  # the beginning of pgoutput's 'B': LSN of the commit record
 _POSTGRES_EPOCH = 946_684_800  # 2000-01-01, seconds
+
+
+def create_slot(source: Session, name: str, *, failover: bool) -> None:
+    """`failover`: standbys keep it in step, where the server can have that; where it cannot, preflight has said so."""
+    in_step = failover and source.info.server_version >= FAILOVER
+    source.execute(queries("slot_log")["create_failover_slot" if in_step else "create_slot"], [name])
 
 
 class SlotLost(StageFailed):

@@ -15,9 +15,13 @@ from airflow_provider_pgddl.engine.server.connect import connect
 
 def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]:
     """`{"findings": […], "migrations": […], "tables": […]}`; of a pipeline that is under way only those are asked again
-    that are about its swap in place, since what else preflight refuses (a table on the target, our own schemas) is then
-    its own work. Those of one that is finished are about its next run."""
-    from airflow_provider_pgddl.engine.preflight import preflight, what_new_types_break  # only setup and swap read it
+    that are about its swap in place, or about its way back, since what else preflight refuses (a table on the target,
+    our own schemas) is then its own work. Those of one that is finished are about its next run."""
+    from airflow_provider_pgddl.engine.preflight import (  # only setup and swap read it
+        before_the_cut_over,
+        preflight,
+        what_new_types_break,
+    )
 
     with (
         connect(source_dsn, purpose="check", pipeline=pipeline.pipeline) as source,
@@ -31,8 +35,15 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
         findings = list[Finding]()
         if row is None or not under_way:
             findings = preflight(pipeline, source, target, selection.rows)
-        elif pipeline.in_place and row.cut_over_at is None:
+        elif row.cut_over_at is None and pipeline.in_place:
             findings = what_new_types_break(pipeline, source, selection.rows)
+        elif row.cut_over_at is None and pipeline.swap.way_back is not None and row.born_of is None:
+            tables = [t for t in Journal(target, pipeline.pipeline).tables.of(row.run) if t.state != "captured"]
+            copies = {
+                (t.schema, t.name): ((t.plan.copy_schema, t.plan.copy_name), t.plan.columns.names) for t in tables
+            }
+            complete = all(t.state == "indexed" for t in tables)
+            findings = before_the_cut_over(pipeline, source, target, copies, complete=complete)
         sets = [(source, "source", "core"), (source, "source", "injector"), (target, "target", "journal")]
         return {
             "under_way": under_way,

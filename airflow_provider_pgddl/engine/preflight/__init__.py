@@ -6,7 +6,7 @@ A check of the file alone belongs to `pipeline.contradictions`; what is found un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.model.names import Name
@@ -20,10 +20,12 @@ from airflow_provider_pgddl.engine.preflight import (
     servers,
     source_tables,
     target_contents,
+    way_back,
 )
 from airflow_provider_pgddl.engine.preflight.facts import Facts, Side
 from airflow_provider_pgddl.engine.preflight.findings import Finding, Where
 from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
+from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 
 OLDEST = 14
@@ -60,17 +62,20 @@ def preflight(pipeline: Pipeline, source: Session, target: Session, tables: Sequ
     if all(finding.severity != "error" for finding in found):  # a dump takes its time
         found.extend(servers.dump(facts))
     if pipeline.swap.way_back is not None and not pipeline.in_place:
-        found.extend(way_back(way_back_of(pipeline), source, target, ()))
+        for looked in way_back.CHECKS:
+            found.extend(looked(facts))
+        found.extend(what_keeps_from_going_back(way_back_of(pipeline), source, target, ()))
     return sorted(dict.fromkeys(found), key=lambda finding: finding.severity != "error")
 
 
-def way_back(back: Pipeline, old: Session, new: Session, tables: Sequence[Name]) -> list[Finding]:
-    """What would keep the way back of a cut-over from being followed, its errors. Before setup there are no `tables` on
-    the new server to be asked about: then it is about both servers alone."""
+def what_keeps_from_going_back(back: Pipeline, old: Session, new: Session, tables: Sequence[Name]) -> list[Finding]:
+    """What would keep the way back of a cut-over from being followed, its errors, from the other side. Before there are
+    `tables` on the new server to be asked about, it is about both servers alone."""
     facts = Facts(back, [Side("source", new), Side("target", old)], tables)
-    there = [target_contents.firing, target_contents.silenced, target_contents.encodings, source_tables.subscribed]
+    of_both = [target_contents.silenced, target_contents.encodings]
     about_tables = [step for step in _TABLES if step is not foreign_code.without_usage]  # indexes are there already
-    steps = [*_SERVERS, *about_tables, *there] if tables else [*_SERVERS, target_contents.silenced]
+    there = [target_contents.firing, *of_both, source_tables.subscribed]
+    steps = [*_SERVERS, *about_tables, *there] if tables else [*_SERVERS, *of_both]
     other: dict[Where, Where] = {"source": "target", "target": "source", "pipeline": "pipeline"}
     return [
         replace(finding, where=other[finding.where], what=f"for the way back: {finding.what}")
@@ -78,6 +83,19 @@ def way_back(back: Pipeline, old: Session, new: Session, tables: Sequence[Name])
         for finding in step(facts)
         if finding.severity == "error"
     ]
+
+
+def before_the_cut_over(
+    pipeline: Pipeline, source: Session, target: Session, copies: Mapping[Name, way_back.Copy], *, complete: bool
+) -> list[Finding]:
+    """The same while a run is under way, from both sides; `complete`: its copies have all that they are to have."""
+    facts = Facts(pipeline, [Side("source", source), Side("target", target)], list(copies))
+    names = [name for name, _ in copies.values()]
+    models = schema_reading.read(source, list(copies)), schema_reading.read(target, names)
+    found = list(way_back.retyped(*models, copies))
+    for looked in way_back.UNDER_WAY:
+        found.extend(looked(facts))
+    return found + what_keeps_from_going_back(way_back_of(pipeline), source, target, names if complete else ())
 
 
 def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> Callable[[], list[Finding]]:

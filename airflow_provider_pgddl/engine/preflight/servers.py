@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import ddl_log, granted, slot_log
+from airflow_provider_pgddl.engine.capture.slot_stream import FAILOVER
 from airflow_provider_pgddl.engine.ddl.events import events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
@@ -82,9 +83,25 @@ def slots(facts: Facts) -> Iterator[Finding]:
         )
         fix = f"GRANT CREATE ON DATABASE {facts.source.name(server['database'])} TO {facts.source.role};"
         yield Finding("error", "rights", "source", None, what, fix)
-    if capture.failover and facts.source.version < 170_000:
-        what = f"capture.failover needs Postgres 17 or newer, the source is {facts.source.version // 10_000}"
-        yield Finding("error", "failover", "pipeline", None, what, "capture: {failover: false}")
+    if capture.failover:
+        yield from _failover(facts)
+
+
+def _failover(facts: Facts) -> Iterator[Finding]:
+    """To and fro, a slot is on one server at a time: that of one may fail over although the other's cannot."""
+    old = [side for side in facts.sides if side.version < FAILOVER]
+    if facts.pipeline.swap.way_back is None or len(old) == len(facts.sides):
+        if facts.source in old:
+            what = f"capture.failover needs Postgres 17 or newer, the source is {facts.source.version // 10_000}"
+            yield Finding("error", "failover", "pipeline", None, what, "capture: {failover: false}")
+        return
+    for side in old:
+        what = (
+            f"capture.failover: the {side.where} is Postgres {side.version // 10_000}, whose slots are on no standby:"
+            " once that server is failed over, what reads a slot of it is at its end, or begins anew by"
+            " capture.on_slot_lost. It holds for the other server"
+        )
+        yield Finding("warning", "failover", side.where, None, what)
 
 
 def replica_identities(facts: Facts) -> Iterator[Finding]:

@@ -54,7 +54,7 @@ def examine(
             index = sql.SQL("CREATE INDEX pgddl_predicate ON {} ((1)) WHERE ({})").format(_TABLE, predicate)
             conn.execute(index)
             _refuse_moments(conn, of)
-            return _type(conn)
+            return schema_reading.read_temporary(conn, "pgddl_expression").columns[0].type
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError, psycopg.InternalError) as error:
         said = str(error.diag.message_primary)
         if "IMMUTABLE" in said:
@@ -105,10 +105,3 @@ def _refuse_moments(conn: Session, of: Expression) -> None:
     for text in moments:
         if printed.count(sql.Literal(text).as_string(conn)) < moments.count(text):
             raise Unfit(f"is not immutable: '{text}' is another moment each time that it is read")
-
-
-def _type(conn: Session) -> TypeModel:
-    query = "SELECT nspname FROM pg_catalog.pg_namespace WHERE oid = pg_catalog.pg_my_temp_schema()"
-    ((schema,),) = conn.execute(query)
-    table = schema_reading.read(conn, [(schema, "pgddl_expression")]).tables[schema, "pgddl_expression"]
-    return table.columns[0].type

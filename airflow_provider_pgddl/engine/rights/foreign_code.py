@@ -118,6 +118,16 @@ def may_make(conn: Session, role: str, schema: str, *names: str) -> Iterator[Non
         )
 
 
+def rules_on(conn: Session, tables: Iterable[Name]) -> list[tuple[Name, str]]:
+    """What writing to these would set off that no window keeps from it."""
+    names = dict(enumerate(tables))
+    if not names:
+        return []
+    with plans_kept(conn):
+        found = conn.execute(_Q["traps"], {"ids": list(names), **_listed(names.values())}).fetchall()
+    return [(names[number], trap) for number, trap in found]
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Of one table: the role that owns it and is not trusted, or ''; the code that is not; and why nothing may be done

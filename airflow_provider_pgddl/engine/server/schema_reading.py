@@ -84,6 +84,13 @@ def read(conn: Session, names: Collection[Name]) -> Schemas:
     raise _altered()
 
 
+def read_temporary(conn: Session, name: str) -> TableModel:
+    """A temporary table or view of this session's own."""
+    query = "SELECT nspname FROM pg_catalog.pg_namespace WHERE oid = pg_catalog.pg_my_temp_schema()"
+    ((schema,),) = conn.execute(query)
+    return read(conn, [(schema, name)]).tables[schema, name]
+
+
 async def read_async(conn: psycopg.AsyncConnection[Any], names: Collection[Name]) -> Schemas:
     """As `read`."""
     for _ in range(TRIES):

@@ -43,10 +43,10 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
+from airflow_provider_pgddl.engine.preflight import way_back as way_back_checks
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
-from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all
@@ -74,7 +74,7 @@ class WayBackAcross:
         pipeline = _pipeline(context, tables)
         self.take_away()
         names = [_copy(t) for t in tables]
-        refuse(preflight.way_back(pipeline, context.source, context.target, names), under_way=True)
+        refuse(preflight.what_keeps_from_going_back(pipeline, context.source, context.target, names), under_way=True)
         journal_name = change_log.journal_name(catalog.server(context.source))
         change_log.refuse_other_journal(context.target, self.name, journal_name)
         migrations.apply(context.source, "journal")
@@ -290,14 +290,9 @@ def _pipeline(context: Context, tables: Sequence[TableRow]) -> Pipeline:
             if was is None:
                 only.setdefault(_copy(table), []).append(column.name)
             elif was.type != column.type and column.name in table.plan.columns.names:
-                there_and_back = judge_cast(was.type, column.type).kind, judge_cast(column.type, was.type).kind
-                if there_and_back[0] not in ("same", "safe") or there_and_back[1] == "impossible":
-                    raise PreflightRefused(
-                        f"the way back: column {column.name} is {was.type.text} on the source and {column.type.text} on"
-                        " the target, so what comes back need not be what was there",
-                        table=table.qualified,
-                        todo="leave swap.way_back out, or give both sides the same type",
-                    )
+                if way_back_checks.what_comes_back_differs(was.type, column.type):
+                    what = way_back_checks.said(column.name, was.type, column.type)
+                    raise PreflightRefused(what, table=table.qualified, todo=way_back_checks.TODO)
                 retyped.setdefault(_copy(table), {})[column.name] = was.type.text
     return way_back_of(context.pipeline, only, retyped)
 
