@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.standbys import KEEPS_SLOTS, promote, with_standby
@@ -49,3 +51,6 @@ def test_before_17_it_is_refused(source_dsn: str, target_dsn: str, lifecycle: Ma
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, capture={"rows": "wal", "failover": True})
     with pytest.raises(PreflightRefused, match=r"capture\.failover needs Postgres 17"):
         move.run("setup")
+    move.content["swap"] = {"fence": "read_only", "way_back": "home"}  # then it is about either server
+    (told,) = stages.check(load_pipeline(move.content), source_dsn, target_dsn)["findings"]
+    assert told["severity"] == "warning" and "It holds for the other server" in told["what"]

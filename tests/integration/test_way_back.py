@@ -163,15 +163,22 @@ def test_values_that_the_old_server_does_not_take_stop_their_tables(
     ways = Ways(lifecycle, source_dsn, target_dsn, capture={"ddl": "off"})
     ways.there.run_all(until="swap")
     execute(ways.new, "ALTER TYPE shop.mood ADD VALUE 'great'")
-    execute(ways.new, "INSERT INTO shop.feeling VALUES (41, 'ok'), (42, 'great')")
+    execute(ways.new, "INSERT INTO shop.feeling SELECT n, 'ok' FROM generate_series(1, 40) n")
+    execute(ways.new, "INSERT INTO shop.feeling VALUES (41, 'ok'), (42, 'great'), (43, 'ok'), (44, 'great')")
     execute(ways.new, "ALTER TABLE shop.purchase DROP CONSTRAINT purchase_total_check")
-    execute(ways.new, "UPDATE shop.purchase SET total = -5 WHERE id = 43; UPDATE shop.part SET v = 'on' WHERE id = 7")
-    blocked = {b["table"]: b["reason"] for b in ways.back.run("replay").blocked}
+    execute(ways.new, "UPDATE shop.purchase SET total = -5 WHERE id = 743; UPDATE shop.part SET v = 'on' WHERE id = 7")
+    blocked = {b["table"]: b["reason"] for b in ways.back.run("replay").blocked}  # before a row is looked at
     assert blocked.keys() == {"shop.feeling", "shop.purchase"}
     assert "mood" in blocked["shop.feeling"] and "purchase_total_check" in blocked["shop.purchase"], blocked
+    rows_decide = {"target_added_constraints": "allow", "type_mismatches": "cast_always", "force": True}
+    blocked = {b["table"]: b["reason"] for b in ways.back.run("replay", schema=rows_decide).blocked}
+    assert blocked.keys() == {"shop.feeling", "shop.purchase"}
+    assert "key (42), (44)" in blocked["shop.feeling"] and "key (743)" in blocked["shop.purchase"], blocked
     assert ways.there.on_source("SELECT v FROM shop.part WHERE id = 7") == [("on",)]
     ways.back.refused("swap")
-    execute(ways.new, "DELETE FROM shop.feeling WHERE id = 42; UPDATE shop.purchase SET total = 5 WHERE id = 43")
+    execute(
+        ways.new, "DELETE FROM shop.feeling WHERE id IN (42, 44); UPDATE shop.purchase SET total = 5 WHERE id = 743"
+    )
     execute(ways.new, "ALTER TABLE shop.purchase ADD CONSTRAINT purchase_total_check CHECK (total >= 0)")
     execute(ways.old, "ALTER TYPE shop.mood ADD VALUE 'great'")
     for stage in ("replay", "verify", "swap"):
@@ -457,6 +464,10 @@ def test_a_table_without_a_key_comes_back_whole(lifecycle: Lifecycles, source_ds
     assert [name for name, of in said.items() if of["copied_at_swap"]] == ["shop.note"]
     for stage in ("verify", "swap"):
         assert not ways.back.run(stage).blocked
+    ways.alike()
+    execute(ways.old, "DELETE FROM shop.note WHERE what = 'a'; INSERT INTO shop.note VALUES (now(), 'c')")
+    for stage in ("replay", "verify", "swap"):
+        assert not ways.there.run(stage).blocked
     ways.alike()
 
 

@@ -56,7 +56,7 @@ class Kills:
             jobs.write(move.job(stage), job)
             env = {**os.environ, VARIABLE: f"'{marks}' {says}"}
             command = [sys.executable, "-c", PROGRAM, str(job)]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
             new = {mark.name for mark in marks.iterdir()} - known - {"jobs"}
             if has_cut_over(move):
                 self.writers.where = move.target

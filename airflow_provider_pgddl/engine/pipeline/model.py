@@ -96,7 +96,9 @@ class Capture(Section):
     """How much of the source's WAL the slot may keep back, once all is read, before the stage stops with exit code 5.
     """
     failover: Flag = False
-    """With `rows: wal`: its slots are kept in step on standbys (Postgres 17 and newer)."""
+    """With `rows: wal`: standbys keep its slots in step (Postgres 17 and newer). With `swap.way_back` it holds for the
+    server, or the servers, that can.
+    """
 
     def model_post_init(self, _context: Any, /) -> None:
         if self.ddl is None:

@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
     take_pending,
 )
+from airflow_provider_pgddl.engine.rows.refused_keys import keys_refused
 from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import (
     REFUSALS,
@@ -153,6 +154,7 @@ def fill_tables(
                 add_pending(target, table_id, plan, staging_table(target, "ingest", plan, table_id))
             beyond = isinstance(error, pg.NumericValueOutOfRange)
             keys_told = keys_out_of_range(source, target, plan, table_id, limit) if beyond else []
+            keys_told = keys_told or keys_refused(source, target, plan, table_id, limit, error)
             refused[table_id] = [refused_row(error, keys_told)]
             count_refusal(target, pipeline, plan, error)
             continue
