@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk import TaskGroup, chain
+from airflow.sdk import BaseOperator, TaskGroup, chain
 
 from airflow_provider_pgddl.operators.stages import (
     PgddlBackfillOperator,
@@ -28,6 +28,7 @@ def lifecycle(
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
     approve_swap: bool | Mapping[str, Any] = False,
+    approve_ddl: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -41,13 +42,17 @@ def lifecycle(
     rehearsal has found and waits for the answer (from Airflow 3.3 on without a worker or a triggerer). Rejected, the
     run ends there, and capture stays on. A mapping is for that task: assigned_users, notifiers, response_timeout ...
 
+    With `approve_ddl` a task `approve_ddl` stands before the gate: where DDL waits for approval, or a change of the
+    target that `auto_migrate` makes, it shows a person the statements and waits. `catch_up` applies what is approved.
+    What comes later fails verify, as ever: clear `approve_ddl` and all behind it. A mapping is for that task.
+
     Tasks before the gate go on without tables that are blocked, and the gate closes for them. A table that is blocked
     behind the gate fails verify (on_blocked). A swap that is done but left something to a person, such as a foreign key
     that rows violate, is shown as skipped, and cleanup goes on. So is cleanup while a way back lives (`swap.way_back`).
     The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        verify, swap = _until_swap(pipeline, gate, again, approve_swap, spark)
+        verify, swap = _until_swap(pipeline, gate, again, approve_swap, approve_ddl, spark)
         # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
         cleanup = PgddlCleanupOperator(
             task_id="cleanup",
@@ -65,6 +70,7 @@ def follow(
     group_id: str = "follow",
     gate: Mapping[str, Any] | None = None,
     gate_first: bool = False,
+    approve_ddl: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -74,9 +80,16 @@ def follow(
     that came since, and submit nothing. Replay brings DDL and rows of every healthy table until it is less than
     `replay.until_lag` behind. The gate then reports the tables that replay had to leave out, and is skipped. With
     `gate_first` the gate stands before replay and waits, so all tables are brought or none; replay is skipped where it
-    had to leave tables out. The DAG needs a schedule, a start_date and max_active_runs=1. Arguments and task ids are as
+    had to leave tables out. `approve_ddl` then stands before the gate, as in `lifecycle`. Without `gate_first` a person
+    who is waited for would hold up every table, so there PgddlDdlApproval belongs into a DAG of its own. The DAG needs
+    a schedule, a start_date and max_active_runs=1. Arguments and task ids are as
     for `lifecycle`.
     """
+    if approve_ddl is not False and not gate_first:
+        raise ValueError(
+            "follow(approve_ddl=...) needs gate_first=True: while a person is waited for, no table would be followed. "
+            "Put PgddlDdlApproval(pipeline=...) into a DAG of its own"
+        )
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
         chain(
@@ -87,7 +100,7 @@ def follow(
         )
         if gate_first:
             live = PgddlReplayOperator(task_id="replay", pipeline=pipeline, target_is_live=True, **spark)
-            chain(schema_sync, _gate(pipeline, gate), live)
+            chain(schema_sync, *_approve_ddl(pipeline, approve_ddl), _gate(pipeline, gate), live)
         else:
             reports = _gate(pipeline, {"on_mismatch": "report", **(gate or {})})
             chain(schema_sync, PgddlReplayOperator(task_id="replay", target_is_live=True, **before), reports)
@@ -101,6 +114,7 @@ def reversible(
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
     approve_swap: bool | Mapping[str, Any] = False,
+    approve_ddl: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -108,7 +122,7 @@ def reversible(
     that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
     by that pipeline's verify and swap (`go_back`)."""
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        _until_swap(pipeline, gate, again, approve_swap, spark)
+        _until_swap(pipeline, gate, again, approve_swap, approve_ddl, spark)
     return group
 
 
@@ -135,6 +149,7 @@ def _until_swap(
     gate: Mapping[str, Any] | None,
     again: bool | str,
     approve_swap: bool | Mapping[str, Any],
+    approve_ddl: bool | Mapping[str, Any],
     spark: Mapping[str, Any],
 ) -> tuple[PgddlVerifyOperator, PgddlSwapOperator]:
     """setup … swap, in the group that is open; returns the last two."""
@@ -146,6 +161,7 @@ def _until_swap(
         PgddlBackfillOperator(task_id="backfill", **before),
         PgddlSchemaSyncOperator(task_id="schema_sync", **before),
         PgddlReplayOperator(task_id="replay", **before),
+        *_approve_ddl(pipeline, approve_ddl),
         _gate(pipeline, gate),
         # Commits that a failover lost block all tables until they are compared, which is what comes next.
         PgddlReplayOperator(task_id="catch_up", **before),
@@ -161,6 +177,18 @@ def _until_swap(
         given = {} if approve_swap is True else dict(approve_swap)
         chain(verify, rehearse, PgddlSwapApproval(task_id="approve", rehearsal=rehearse.task_id, **given), swap)
     return verify, swap
+
+
+def _approve_ddl(
+    pipeline: str | os.PathLike[str] | Mapping[str, Any], asked: bool | Mapping[str, Any]
+) -> list[BaseOperator]:
+    """Before the gate, which stays closed for DDL that waits: a person behind it would never be asked."""
+    if asked is False:
+        return []
+    from airflow_provider_pgddl.operators.approval import PgddlDdlApproval
+
+    given = {} if asked is True else dict(asked)
+    return [PgddlDdlApproval(task_id="approve_ddl", pipeline=pipeline, **given)]
 
 
 def _gate(

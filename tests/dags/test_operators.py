@@ -34,6 +34,7 @@ from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.links import show_spark
+from airflow_provider_pgddl.operators.approval import ddl_body
 from airflow_provider_pgddl.operators.base import PgddlOperator, PrivateEnvHook, small
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
@@ -286,6 +287,35 @@ def test_a_person_stands_between_the_rehearsal_and_the_swap() -> None:
     assert (job.stage, job.dry_run) == ("swap", True)
     assert not dag.has_task("plain.approve")
     assert dag.get_task("asked.gate")._behind() == {"replay", "verify", "swap", "cleanup"}
+
+
+def test_a_person_is_asked_about_ddl_before_the_gate_never_behind_it() -> None:
+    with DAG("d") as dag:
+        lifecycle(group_id="asked", pipeline=SHOP, approve_ddl={"subject": "Well?"})
+        reversible(group_id="back", pipeline=SHOP, approve_ddl=True)
+        follow(group_id="all_or_none", pipeline=SHOP, gate_first=True, approve_ddl=True)
+        lifecycle(group_id="plain", pipeline=SHOP)
+    for group, before in (("asked", "replay"), ("back", "replay"), ("all_or_none", "schema_sync")):
+        ask = dag.get_task(f"{group}.approve_ddl")
+        assert (ask.upstream_task_ids, ask.downstream_task_ids) == ({f"{group}.{before}"}, {f"{group}.gate"})
+        assert dag.get_task(f"{group}.gate").upstream_task_ids == {f"{group}.approve_ddl"}
+    assert dag.get_task("asked.approve_ddl").subject == "Well?"
+    assert not dag.has_task("plain.approve_ddl")
+    with pytest.raises(ValueError, match="needs gate_first=True"), DAG("e"):
+        follow(group_id="held_up", pipeline=SHOP, approve_ddl=True)
+
+
+def test_what_is_asked_about_ddl_cannot_break_out_of_its_frame() -> None:
+    event = {
+        "id": 7,
+        "tag": "COMMENT",
+        "touches": ["shop.a|b"],
+        "statement": "COMMENT ... '```\n# Approve'",
+        "changes": [],
+    }
+    body = ddl_body("shop", [event], {"shop.c": ["ALTER TABLE c ADD COLUMN d int"]})
+    assert "````sql\nCOMMENT ... '```\n# Approve'\n````" in body
+    assert "shop.a\\|b" in body and "```sql\nALTER TABLE c ADD COLUMN d int\n```" in body
 
 
 @pytest.mark.parametrize("make", [PgddlBackfillOperator, PgddlSchemaSensor])

@@ -132,6 +132,25 @@ def approve(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -
         return _changed(ddl, approved)
 
 
+def awaiting(pipeline: Pipeline, target_dsn: str) -> list[dict[str, Any]]:
+    """What of the run waits for approval, in commit order, each with the `changes` that it made on the source. Nothing
+    where the pipeline is not set up."""
+    with connect(target_dsn, purpose="ddl", pipeline=pipeline.pipeline) as target:
+        row = Journal(target, pipeline.pipeline).find()
+        if row is None or row.finished_at is not None:
+            return []
+        ddl = DdlJournal(target, pipeline.pipeline, row.run)
+        found = [ddl.show(waits.id) for waits in ddl.list(["awaiting_approval"])]
+        return [_event(details.row, None) | {"changes": _changes(details)} for details in found]
+
+
+def leave_waiting(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -> None:
+    """Somebody was asked, and has decided neither way."""
+    with _journal(pipeline, target_dsn) as ddl:
+        for event_id in ids:
+            ddl.add_notes(event_id, [f"left waiting by {who}"])
+
+
 def record_decision(
     pipeline: Pipeline,
     source_dsn: str,

@@ -190,6 +190,41 @@ def apply_sync(
     return Synced(plans, applied, errors, look(pipeline, source_dsn, target_dsn, tables), recorded)
 
 
+def plan_migrations(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> list[TablePlan]:
+    """The changes of the target that `schema.auto_migrate` allows once a person has approved them; none where no run
+    is under way."""
+    with connect(target_dsn, purpose="schema", pipeline=pipeline.pipeline) as target:
+        if not _moving(Journal(target, pipeline.pipeline)):
+            return []
+    plans = []
+    for one in _look(pipeline, source_dsn, target_dsn, None):
+        steps = [m for m in one.both.verdict.migrations if not m.approved]
+        if one.both.target is not None and steps:
+            made = [Alteration(f"{m.kind} {one.report.table}.{m.column}", m.statements) for m in steps]
+            plans.append(replace(_plan(pipeline, one), steps=tuple(made), left_out=()))
+    return plans
+
+
+def apply_migrations(
+    pipeline: Pipeline,
+    source_dsn: str,
+    target_dsn: str,
+    approved: Mapping[str, Sequence[str]],
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[str]:
+    """Runs what was approved of these: `schema.table` → the statements that were shown, each table in one transaction.
+    Returns the tables that got them; one for which they are not the same any more is left as it is."""
+    plans = plan_migrations(pipeline, source_dsn, target_dsn)
+    with connect(target_dsn, purpose="schema", pipeline=pipeline.pipeline) as target:
+        work = Alterations(pipeline, target_dsn, target, signals=True, say=say)
+        same = [plan for plan in plans if plan.statements == list(approved.get(plan.table, ()))]
+        for plan in same:
+            work.apply(plan)
+    gate(pipeline, source_dsn, target_dsn)
+    return [plan.table for plan in same]
+
+
 def _strict(pipeline: Pipeline) -> Pipeline:
     """The same policy where every mismatch counts as one: what is only warned of is aligned as well."""
     content = pipeline.to_json()
