@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,7 +14,7 @@ from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
-from tests.failpoints import At, once
+from tests.failpoints import At, Passes, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
 
@@ -447,6 +448,38 @@ def test_labels_that_change_places_while_rows_are_copied(make: Make, at: At, row
         assert not pipeline.run(stage).blocked
     pipeline.run_all(after=stage if stage == "backfill" else "schema_sync", until="replay")
     assert differences(pipeline.source, pipeline.target) == []
+    all_through(pipeline, after="replay")
+
+
+class Died(Exception):
+    """No error that a stage would know what to do with."""
+
+
+def die(passes: Passes) -> None:
+    if passes.connections:
+        passes.lose()
+    raise Died
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_labels_change_places_and_the_stage_dies_at_each_border(make: Make, at: At, rows: str) -> None:
+    """What is noted of it stands on two servers: to and fro, each time with an end at another place."""
+    pipeline = make(LABELS, capture={"rows": rows}, backfill={"chunk_bytes": "64kB", "workers": 1})
+    pipeline.run_all(until="replay")
+    captured = {"change_log": "capture.before_triggers_commit", "wal": "capture.before_published_commit"}[rows]
+    for border in (
+        "follow.after_flush", "follow.before_events_commit", "follow.before_confirm_commit", "ddl.before_commit",
+        "capture.before_stop_commit", "settle.before_capture_again", captured, "settle.before_reload_commit",
+        "replay.before_target_commit", "replay.before_source_commit",
+    ):  # fmt: skip
+        execute(pipeline.source, "UPDATE public.people SET filler = 'y' WHERE id < 300")
+        each(pipeline.source, EXCHANGE)
+        with at(border) as passes:
+            passes.act = once(partial(die, passes))
+            with pytest.raises((PgddlError, Died)):
+                pipeline.run("replay")
+        pipeline.run("replay")
+        assert differences(pipeline.source, pipeline.target) == [], border
     all_through(pipeline, after="replay")
 
 
