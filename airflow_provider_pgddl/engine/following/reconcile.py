@@ -27,6 +27,7 @@ from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
 from airflow_provider_pgddl.engine.following.plans import first_plan, plan_for, values_missing
 from airflow_provider_pgddl.engine.following.schema_comparison import (
+    COPY_LEFT,
     KEYLESS,
     LOST_KEY,
     Evaluated,
@@ -299,7 +300,7 @@ def _forget_dropped(context: Context, table: TableRow) -> None:
     there = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
     # What stands there then was made by a later event, which is another table's.
     if there and not context.journal.ddl_history.was_dropped(context.journal.run, table.oid):
-        context.block({table.id: ["was dropped on the source, and its copy is still there"]})
+        context.block({table.id: [COPY_LEFT]})
         return
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced("settle.before_dropped_commit", table):

@@ -25,6 +25,7 @@ from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
+COPY_LEFT = "was dropped on the source, and its copy is still there"
 KEYLESS = "has no key, so its changes cannot be followed: give it a primary key, or leave it out (tables.exclude)"
 AT_SWAP = "has no key: no change of it is followed, it is copied whole at the swap while its writers wait"
 LOST_KEY = (

@@ -13,7 +13,14 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
-from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, LOST_KEY, Evaluated, evaluate, recorded
+from airflow_provider_pgddl.engine.following.schema_comparison import (
+    COPY_LEFT,
+    KEYLESS,
+    LOST_KEY,
+    Evaluated,
+    evaluate,
+    recorded,
+)
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -153,7 +160,9 @@ def evaluate_and_record(
         verdict = recorded(found[name], *more)
         if verdict[0] == "mismatch":
             # What came after it was stopped may be captured DDL that no stage has read yet: no gate stops it for that.
-            old = _that_stand(known[name], verdict[1]) if drifts else list(verdict[1])
+            # But for a drop that nothing captured: no stage takes its copy away.
+            left = there is None and any(f.what == COPY_LEFT for f in known[name].findings) if blocked else False
+            old = _that_stand(known[name], verdict[1]) if drifts and not left else list(verdict[1])
             how = _how_settled(found[name], old, there)
             if how is not None or len(old) < len(verdict[1]):
                 shown[name] = ShownVerdict(tuple(verdict[1]), how)

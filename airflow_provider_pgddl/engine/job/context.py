@@ -288,15 +288,14 @@ class Context:
         return [t for t in tables if t.qualified not in mismatches and (not states or t.state in states)]
 
     def result(self, state: str, tables: Mapping[str, Mapping[str, Any]] | None = None, **figures: Any) -> StageResult:
-        """The stage's result; every blocked table among those that the job is about is named in it, and so is whatever
-        else DDL that waits for a person is about, in a job for the whole pipeline."""
-        mine = {t.qualified for t in self.tables()}
-        if self.job.tables is None:
-            mine |= self.journal.blocked_tables.by_ddl().keys()
+        """The stage's result; every blocked table among those that the job is about is named in it. In a job for the
+        whole pipeline these are all: also what DDL that waits for a person is about, and new tables that nobody
+        follows."""
+        mine = None if self.job.tables is None else {t.qualified for t in self.tables()}
         blocked = [
             {"table": table, "reason": "; ".join(findings)}
             for table, findings in self.journal.blocked_tables.mismatches().items()
-            if table in mine
+            if mine is None or table in mine
         ]
         return StageResult(self.job.stage, self.name, self.journal.run, state, tables or {}, blocked, figures)
 
