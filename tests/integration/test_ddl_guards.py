@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
