@@ -316,7 +316,9 @@ def test_functions_of_a_tables_rows_are_left_out_with_what_is_said_about_them() 
         "ALTER FUNCTION s.f(n integer, OUT m text) OWNER TO x;"
         "CREATE FUNCTION s.g(p s.pair[]) RETURNS text LANGUAGE sql AS 'x'; COMMENT ON FUNCTION s.g(s.pair[]) IS 'x';"
         "CREATE FUNCTION s.only() RETURNS s.gone LANGUAGE sql AS 'x'; CREATE VIEW s.v AS SELECT s.only();"
-        "CREATE VIEW s.w AS SELECT s.f(1); GRANT ALL ON FUNCTION s.f() TO x; CREATE TABLE s.t (v s.d);",
+        "CREATE VIEW s.w AS SELECT s.f(1); GRANT ALL ON FUNCTION s.f() TO x; CREATE TABLE s.t (v s.d);"
+        "ALTER TYPE s.pair OWNER TO x; COMMENT ON TYPE s.pair IS 'x'; ALTER DOMAIN s.d OWNER TO x;"
+        "CREATE AGGREGATE s.a(s.gone) (SFUNC = s.g, STYPE = integer); ALTER AGGREGATE s.a(s.gone) OWNER TO x;",
         "",
     )
     kept, left_out = without(events, [("s", "gone")])
@@ -326,6 +328,7 @@ def test_functions_of_a_tables_rows_are_left_out_with_what_is_said_about_them() 
         ("ALTER FUNCTION", "f", ("pg_catalog.int4",)),
         ("CREATE VIEW", "w", None),
         ("CREATE TABLE", "t", None),
+        ("ALTER DOMAIN", "d", None),
     ]
     assert len(kept) + len(left_out) == len(events)
 

@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Tab
 from airflow_provider_pgddl.engine.ddl.decide import decide
 from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
+from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -804,3 +805,38 @@ def test_every_subcommand_of_the_seed_is_known() -> None:
 )
 def test_roles_are_mapped(statement: str, mapped: str) -> None:
     assert map_roles(statement, {"app": "app_v2"}) == mapped
+
+
+def test_what_needs_a_table_that_is_left_out_is_known_by_its_oid() -> None:
+    """Through renames, and until it is made over what is covered."""
+    left = LeftOut()
+    versions = {meta["oid"]: meta for meta in KNOWN_TABLES}
+
+    def view(name: str, statement: str, tag: str = "CREATE VIEW", seq: int = 1) -> CapturedEvent:
+        meta = table(8, "app", name, ["id"], kind="v", definition="")
+        return on(meta, tag, statement, names={"u": "app", "t": "app"}, batch=f"{seq}.1")
+
+    events = [
+        view("x", "create view x as select id from u"),
+        view("y", "alter view x rename to y", "ALTER VIEW", 2),
+        event("GRANT", "grant select on app.y, app.t to app", batch="3.1"),
+        view("y", "create or replace view y as select id from t", seq=4),
+        view("y", "alter view y set (security_barrier)", "ALTER VIEW", 5),
+        view("y", "create or replace view y as select id from u", seq=6),
+        event("DROP VIEW", "drop view y", dropped=[gone("view", "app", "y", oid=8)], batch="7.1"),
+    ]
+    decisions = decide(events, app(include=["app.t"]), versions, left)
+    assert [each.verdict for each in decisions] == ["skip", "skip", "apply", "apply", "apply", "unhandled", "skip"]
+    assert decisions[1].rule == '"app"."x" needs app.u, which the pipeline leaves out'
+    assert decisions[2].statements == ("GRANT select ON app.t TO app",)
+    assert left.objects == {}
+
+
+def test_nothing_is_left_out_that_the_target_has() -> None:
+    meta = table(8, "app", "x", ["id"], kind="v", definition="")
+    made = on(meta, "CREATE VIEW", "create view x as select id from u", names={"u": "app"})
+    versions = {meta["oid"]: meta for meta in KNOWN_TABLES}
+    left = LeftOut(on_target=lambda kind, name, _: (kind, name) == ("pg_class", ("app", "u")))
+    (decision,) = decide([made], app(include=["app.t"]), versions, left)
+    assert decision.verdict == "apply"
+    assert left.to_json() == {}

@@ -12,6 +12,7 @@ word, the verdict is `unhandled`, with its reason:
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from postgast import ParseResult
@@ -37,6 +38,7 @@ from airflow_provider_pgddl.engine.ddl.event_objects import (
     rename_schema,
     touched,
 )
+from airflow_provider_pgddl.engine.ddl.left_out import MADE, LeftOut
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import likeness_outside
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
@@ -48,17 +50,24 @@ from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
 
-def decide(events: Sequence[CapturedEvent], rules: Rules, versions: MutableMapping[int, TableMeta]) -> list[Decision]:
-    """One decision per event, in order. `versions` are the tables before the first event, and after the last behind it.
+def decide(
+    events: Sequence[CapturedEvent],
+    rules: Rules,
+    versions: MutableMapping[int, TableMeta],
+    left_out: LeftOut | None = None,
+) -> list[Decision]:
+    """One decision per event, in order. `versions` are the tables before the first event, and after the last behind it;
+    so is `left_out`.
 
     Events of one string belong into one call: its statements are told apart by all of them.
     """
+    left_out = left_out or LeftOut()
     tables = set(rules.tables)
     own = _own_texts(events, dict(versions), rules.major)
     decisions: list[Decision] = []
     rebuilt = set[str]()
     for event, texts in zip(events, own, strict=True):
-        decider = _Decider(event, rules, versions, tables, *texts)
+        decider = _Decider(event, rules, versions, tables, left_out, *texts)
         decision = decider.decision()
         if event.get("within") in rebuilt and decision.verdict == "apply" and shown_by_metadata(decision.statements):
             decision = replace(decision, verdict="skip", rule=WITHIN_REBUILT, statements=())
@@ -127,16 +136,20 @@ class _Decider:
         rules: Rules,
         versions: MutableMapping[int, TableMeta],
         tables: set[Name],
+        left_out: LeftOut,
         texts: _Texts,
         targets: list[EventObject],
     ) -> None:
         self.event, self.rules, self.versions, self.tables = event, rules, versions, tables
         self.texts, self.targets = texts, targets
-        self.coverage = Coverage(rules, tables, versions, event)
+        self.left_out = left_out
+        left_out.begin(event)
+        self.coverage = Coverage(rules, tables, versions, event, left_out)
         self.notes: list[str] = []
         self.trim = Trim(event, rules, versions, targets, self.coverage, self.notes)
         self.touches = dict.fromkeys(touched(event, versions))
         self.rebuilt = False
+        self.needs: Name | None = None
 
     def decision(self) -> Decision:
         try:
@@ -145,6 +158,7 @@ class _Decider:
             rule = "in scope"
         except Stop as stop:
             statements, verdict, rule = (), stop.verdict, stop.rule
+        self.applies = verdict == "apply"
         return Decision(
             event=self.event,
             verdict=verdict,
@@ -158,16 +172,19 @@ class _Decider:
         )
 
     def advance(self) -> None:
-        """Versions and tables as they are behind the event, whatever was decided."""
+        """Versions, tables and what is left out as they are behind the event, whatever was decided."""
+        self._mark_left_out()
         for target in self.targets:
             if target.before is None or target.relation is None or target.relation == target.before:
                 continue
             if target.before in self.tables or (not self.rules.narrow and self.rules.takes(target.before)):
                 self.tables.add(target.relation)
         advance(self.event, self.versions)
+        self.left_out.advance(self.event)
         renamed = self._schema_rename()
         if renamed is not None:
             rename_schema(self.versions, *renamed)
+            self.left_out.rename_schema(*renamed)
             self.tables.update((renamed[1], name) for schema, name in list(self.tables) if schema == renamed[0])
 
     # --- the order of questions ---------------------------------------------------------------------------------------
@@ -183,17 +200,58 @@ class _Decider:
             return self._drop()
         if not self.targets:
             return self._nameless()
+        if absent := self.left_out.all_of(tag, self.targets):
+            raise Stop("skip", absent.why)
         self._in_scope()
         self._policy()
         tree = self._tree()
         if isinstance(tree, str):
             return self._rebuilt(tree)
+        self._needs_nothing_left_out(tree)
         if likeness_outside(statement_node(tree), self.coverage.covers_table):
             return self._rebuilt("it takes its columns from a table that is out of scope")
         try:
             return self.trim.finished(tree, self._written())
         except StageFailed as error:
             return self._rebuilt(error.what)
+
+    # --- what needs a table that the pipeline leaves out ------------------------------------------------------------
+
+    def _needs_nothing_left_out(self, tree: ParseResult) -> None:
+        """What is made over what the target does not have is left out like it."""
+        if not self._makes():
+            return
+        target = self.targets[0]
+        self.needs = self.left_out.needed(tree, self.coverage.leaves_out)
+        known = self.left_out.about(target) is not None
+        if self.needs is None:
+            if known and (behind := [*self.left_out.dependents((target.schema or "", target.name or ""))]):
+                self.notes.append(f"was left out until now, and so was what is made anew by hand: {', '.join(behind)}")
+            return
+        reason = f"it needs {quoted(self.needs)}, which the pipeline leaves out"
+        was_there = target.key[0] == "pg_class" and target.key[1] in self.versions
+        if not known and self.left_out.may_replace(tree, target, was_there):
+            raise Stop("unhandled", f"{reason}, but what it takes the place of is on the target: drop it there")
+        raise Stop("skip", reason)
+
+    def _makes(self) -> bool:
+        return self.event["tag"] in MADE and len({each.key for each in self.targets}) == 1 and not self.rules.in_place
+
+    def _mark_left_out(self) -> None:
+        if self.rules.in_place or self.rules.pipeline in self.event["disabled_for"]:
+            return
+        if self.applies:
+            for target in self.targets if self.event["tag"] in MADE else ():
+                self.left_out.objects.pop(target.key, None)
+                self.left_out.made.add(target.key)
+            return
+        if self.needs is None and self._makes():  # out of scope, or by its tag
+            with suppress(Stop):
+                tree = self._tree()
+                self.needs = None if isinstance(tree, str) else self.left_out.needed(tree, self.coverage.leaves_out)
+        if self.needs is not None:
+            self.left_out.mark(self.targets, self.needs)
+        self.left_out.mark_sequences(self.event, self.coverage.leaves_out)
 
     def _not_silently(self, refused: str) -> None:
         """A renamed schema takes the pipeline's tables away from their names, listed tag or not."""
@@ -281,6 +339,8 @@ class _Decider:
         named, along = dropped_names(event), taken_along(event)
         if not any(self.coverage.covers_dropped(each) for each in [*named, *along]):
             first = (named or self.event["dropped"])[:1]
+            for absent in filter(None, map(self.left_out.dropped, first)):
+                raise Stop("skip", absent.why)
             places = [(dropped_schema(each), self.coverage.dropped_relation(each)) for each in first] or [(None, None)]
             raise Stop("skip", self.rules.out_of_scope(*places[0]))
         for each in named if self.rules.in_place else ():
@@ -314,6 +374,10 @@ class _Decider:
             raise Stop("unhandled", f"{tree}, and its event names no objects")
         node = statement_node(tree)
         self.touches.update(dict.fromkeys(grants.named(node)))
+        if absent := self.left_out.without(node):
+            if not node.objects:
+                raise Stop("skip", absent[0].why)
+            self.notes += [f"left out of the statement: {each.why}" for each in absent]
         left, gone = grants.reduce(node, self.coverage.covers)
         if not left:
             raise Stop("skip", f"scope: {', '.join(gone) or 'it belongs to no schema'} is out of scope")
@@ -362,7 +426,9 @@ class _Decider:
         skipped: Stop | None = None
         for each in rebuilt:
             try:
-                statements += self.trim.finished(parse(each), each, text=False)
+                tree = parse(each)
+                self._needs_nothing_left_out(tree)
+                statements += self.trim.finished(tree, each, text=False)
             except Stop as stop:
                 if stop.verdict != "skip":
                     raise

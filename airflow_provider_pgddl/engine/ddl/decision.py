@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DecisionVerdict
 from airflow_provider_pgddl.engine.model.names import Name
@@ -30,6 +30,10 @@ class Decision:
     """A statement refuses to run in a transaction."""
     kind: str
     """The kind of object; ``table`` for whatever touches a table."""
+
+    def skipped(self, rule: str) -> Decision:
+        """The same, but left out."""
+        return replace(self, verdict="skip", rule=rule, statements=())
 
 
 class Stop(Exception):

@@ -15,6 +15,10 @@ from airflow_provider_pgddl.engine.model.names import Name
 class EventObject:
     """One object of an event."""
 
+    key: tuple[str, int]
+    """Its catalog and its oid there."""
+    identity: str
+    """Quoted and qualified."""
     type: str
     """In Postgres' words: ``table``, ``table column``, ``trigger`` …"""
     oid: int | None
@@ -60,6 +64,8 @@ def _target(thing: ObjectMeta, event: CapturedEvent, versions: Mapping[int, Tabl
     if relation is None and thing["type"] in RELATIONS and thing["schema"] and thing["name"]:
         relation = (thing["schema"], thing["name"])  # somebody's lock kept it from being described
     return EventObject(
+        key=(thing["classid"], thing["objid"]),
+        identity=thing["identity"],
         type=thing["type"],
         oid=oid,
         schema=schema,

@@ -264,6 +264,7 @@ def without(events: Iterable[DdlEvent], tables: Collection[Name]) -> tuple[list[
     events = list(events)
     gone = set(tables)  # relations and types, which share one space of names
     gone_functions: set[tuple[Name, tuple[str, ...] | None]] = set()
+    gone_whole: set[tuple[str, Name]] = set()  # other things that stand alone: what is said of them goes along
     # pg_dump --exclude-table leaves out an index, but not what attaches a partition's index to it.
     made = {event.table for event in events if event.tag in _MAKES_RELATION}
     while True:
@@ -277,15 +278,21 @@ def without(events: Iterable[DdlEvent], tables: Collection[Name]) -> tuple[list[
             or gone.intersection(event.types)
             or uncallable.intersection(event.functions)
             or _function(event) in gone_functions
+            or (event.kind in _WHOLE and _whole(event) in gone_whole)
             or (event.tag == "ALTER INDEX" and not made.issuperset({event.table, *event.references}))
         ]
         more = {_name(event) for event in left_out if event.tag in _MAKES_RELATION | _MAKES_TYPE} - gone
         more_functions = {_function(event) for event in left_out if event.tag in _MAKES_FUNCTION} - gone_functions
-        if not more and not more_functions:
-            out = {id(event) for event in left_out}
+        out = {id(event) for event in left_out}
+        kept = {_whole(event) for event in events if event.tag.startswith("CREATE ") and id(event) not in out}
+        more_whole = (
+            {_whole(e) for e in left_out if e.kind in _WHOLE and e.tag.startswith("CREATE ")} - kept - gone_whole
+        )
+        if not more and not more_functions and not more_whole:
             return [event for event in events if id(event) not in out], left_out
         gone |= more
         gone_functions |= more_functions
+        gone_whole |= more_whole
 
 
 def _function(event: DdlEvent) -> tuple[Name, tuple[str, ...] | None]:
@@ -293,6 +300,11 @@ def _function(event: DdlEvent) -> tuple[Name, tuple[str, ...] | None]:
     return (_name(event), event.arguments)
 
 
+def _whole(event: DdlEvent) -> tuple[str, Name]:
+    return (event.kind, _name(event))
+
+
+_WHOLE = {"type", "domain", "aggregate", "operator", "operator class", "operator family"}
 _MAKES_FUNCTION = {"CREATE FUNCTION", "CREATE PROCEDURE"}
 _MAKES_TYPE = {"CREATE TYPE", "CREATE DOMAIN"}
 _MAKES_RELATION = {

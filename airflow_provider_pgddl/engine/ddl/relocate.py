@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from postgast import ParseResult
+from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import (
@@ -32,6 +33,7 @@ __all__ = [
     "alter_actions",
     "alter_copy",
     "copy_schema",
+    "drop_statistics_of_copies",
     "moving",
     "old_schema",
     "relocate",
@@ -54,6 +56,14 @@ def old_schema(schema: str) -> str:
 def try_schema(schema: str) -> str:
     """The schema of what preflight makes for a schema's tables, and rolls back."""
     return _prefixed("pgddl_try_", schema)
+
+
+def drop_statistics_of_copies(names: Iterable[Name]) -> tuple[str, ...]:
+    """Whose they were nobody tells: in the copies' schemas there are none but theirs."""
+    return tuple(
+        sql.SQL("DROP STATISTICS IF EXISTS {}").format(sql.Identifier(copy_schema(schema), name)).as_string(None)
+        for schema, name in names
+    )
 
 
 def _prefixed(prefix: str, schema: str) -> str:

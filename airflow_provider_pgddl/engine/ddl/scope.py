@@ -11,6 +11,7 @@ from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DroppedMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.event_objects import dropped_relation, dropped_schema, name_if_known
+from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
 from airflow_provider_pgddl.engine.ddl.parse import quoted
 from airflow_provider_pgddl.engine.ddl.quoting import NEWEST
 from airflow_provider_pgddl.engine.ddl.subcommands import meant
@@ -122,6 +123,7 @@ class Coverage:
     """The pipeline's tables, under every name that they had since the first event."""
     versions: Mapping[int, TableMeta]
     event: CapturedEvent
+    left_out: LeftOut
 
     @cached_property
     def _known(self) -> Mapping[Name, list[TableMeta]]:
@@ -149,7 +151,13 @@ class Coverage:
             return True
         return self._takes(name) if self.rules.narrow or self.rules.has_schema(name[0]) else False
 
+    def leaves_out(self, name: Name) -> bool:
+        """Whether this is a table that the pipeline leaves out, whatever the scope of its DDL."""
+        return self._is_table(name) and not self._takes(name)
+
     def covers_dropped(self, dropped: DroppedMeta) -> bool:
+        if self.left_out.dropped(dropped) is not None:
+            return False
         is_table = dropped["type"] == "table"
         return self.covers(dropped_schema(dropped), self.dropped_relation(dropped), table=is_table)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from psycopg import errors as pg
-from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
@@ -25,12 +24,14 @@ from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
+from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, drop_statistics_of_copies, moving, relocate
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.altered_types import lose_track_of_altered_types
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
+from airflow_provider_pgddl.engine.following.left_out import left_out_before, left_out_now
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.reconcile import reconcile
 from airflow_provider_pgddl.engine.following.sequences import in_reach
@@ -200,6 +201,7 @@ class ShownDdl:
     versions: dict[int, TableMeta]
     tables: dict[int, Table]
     schemas: Schemas
+    left_out: LeftOut
 
 
 def read_shown(context: Context, source: Session) -> ShownDdl:
@@ -208,7 +210,8 @@ def read_shown(context: Context, source: Session) -> ShownDdl:
     other = context.session_once("source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
     seen = _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
-    return ShownDdl(read, ddl_log.describe_relations(source, catalog.all_relations(source)), seen.tables, seen.schemas)
+    versions = ddl_log.describe_relations(source, catalog.all_relations(source))
+    return ShownDdl(read, versions, seen.tables, seen.schemas, left_out_now(context, source))
 
 
 @contextmanager
@@ -248,6 +251,7 @@ def record_shown(context: Context, shown: ShownDdl) -> None:
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     record(context, ddl, shown.read, shown=True)
     with context.fenced("snapshot.before_versions_commit"):
+        ddl.set_left_out(shown.left_out.to_json())
         for oid, meta in shown.versions.items():
             ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
@@ -286,12 +290,13 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     names = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
     rules = Rules.of(context.pipeline, names, context.source.info.server_version // 10_000)
     failpoint("follow.after_flush")
-    decisions = decide(events, rules, versions)
+    left_out = left_out_before(context, ddl)
+    decisions = decide(events, rules, versions, left_out)
     with context.fenced("follow.before_events_commit"):
         rows = {(t.schema, t.name): t for t in context.journal.tables.of(context.journal.run)}
         for decided in decisions:
             past = shown and decided.verdict != "skip"
-            decision = replace(decided, verdict="skip", rule=SHOWN, statements=()) if past else decided
+            decision = decided.skipped(SHOWN) if past else decided
             if late and decided.verdict == "apply":
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
@@ -300,6 +305,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
         for lost in read.lost:
             ddl.record_lost(lost)
         ddl.set_position(read.position, read.lsn)
+        ddl.set_left_out(left_out.to_json())
         ddl.prune_versions()
 
 
@@ -310,14 +316,15 @@ def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
 def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRow]) -> Decision:
     """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
     if context.in_place and decision.event["tag"] == "DROP STATISTICS" and decision.rule.startswith("in place"):
-        return _drop_statistics(decision)
+        gone = [(d["schema"] or "", d["name"] or "") for d in decision.event["dropped"] if d["original"]]
+        return replace(decision, verdict="apply", statements=drop_statistics_of_copies(gone))
     if decision.verdict != "apply":
         return decision
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
-        return _skip(decision, ELSEWHERE)
+        return decision.skipped(ELSEWHERE)
     if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
-        return _skip(decision, SHOWN)  # their copies are made from a dump that is still to be taken
+        return decision.skipped(SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
     if any(_comes_by_blocks(context, t) for t in touched):
         waiting.add("index")
@@ -325,23 +332,13 @@ def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRo
     cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
     statements = [statement for statement in cut if statement is not None]
     if not statements:
-        return _skip(decision, WAITS)
+        return decision.skipped(WAITS)
     if context.in_place:
         try:
             statements = [relocate(statement, _moving(context, decision.event)) for statement in statements]
         except StageFailed as error:
             return replace(decision, verdict="unhandled", rule=error.what, statements=())
     return replace(decision, statements=tuple(statements))
-
-
-def _drop_statistics(decision: Decision) -> Decision:
-    """Whose they were nobody tells: in the copies' schema there are none but theirs."""
-    names = [(d["schema"] or "", d["name"] or "") for d in decision.event["dropped"] if d["original"]]
-    statements = [
-        sql.SQL("DROP STATISTICS IF EXISTS {}").format(sql.Identifier(copy_schema(schema), name)).as_string(None)
-        for schema, name in names
-    ]
-    return replace(decision, verdict="apply", statements=tuple(statements))
 
 
 def _comes_by_blocks(context: Context, table: TableRow) -> bool:
@@ -355,10 +352,6 @@ def _comes_by_blocks(context: Context, table: TableRow) -> bool:
 
 def _has_copy(context: Context, table: TableRow) -> bool:
     return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
-
-
-def _skip(decision: Decision, rule: str) -> Decision:
-    return replace(decision, verdict="skip", rule=rule, statements=())
 
 
 def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:

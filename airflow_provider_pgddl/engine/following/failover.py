@@ -113,5 +113,6 @@ def _go_back(context: Context, ddl: tuple[str | None, list[int]], switch: str | 
         journal.forget_versions(switch)
         lsn = min(lsn, switch, key=parse_lsn) if lsn else switch
     journal.set_position(confirmed, lsn)
+    journal.set_left_out(None)  # of a source that is no more
     for event_id in journal.never_was(never, NEVER_WAS):
         context.say(f"DDL event {event_id}: {NEVER_WAS}")

@@ -27,13 +27,13 @@ from airflow_provider_pgddl.engine.following.ddl import (
     read_shown,
     record_shown,
 )
+from airflow_provider_pgddl.engine.following.left_out import tables_left_out
 from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.foreign_code import is_superuser
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -214,16 +214,6 @@ def schema_digest(context: Context, conn: Session, oids: Sequence[int] | None = 
 def _digest_of(conn: Session, oids: Sequence[int] | None, out: Sequence[int]) -> str:
     row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids, "out": out}).fetchone()
     return str(row[0]) if row else ""
-
-
-def tables_left_out(context: Context, source: Session) -> list[Name]:
-    """Tables that the pipeline neither copies nor takes the structure of."""
-    names = catalog.table_names(source)
-    selection = matches(context.pipeline, names, strict=False)
-    kept = {*((t.schema, t.name) for t in context.tables()), *selection.schema_only}
-    if captures_ddl(context):
-        kept.update(selection.rows)  # what came after setup is taken in later, and needs its copy
-    return [name for name in names if name not in kept]
 
 
 def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpStep]:

@@ -49,6 +49,9 @@ _FROM: Mapping[str, tuple[EventStatus, ...]] = {
 }
 
 
+LeftOutJson = Mapping[str, Sequence[str]]
+
+
 class DdlJournal:
     """The captured events of one pipeline and run over one session."""
 
@@ -338,6 +341,15 @@ class DdlJournal:
     def set_position(self, position: str | None, lsn: str | None) -> None:
         """In the transaction that records what was read."""
         self.conn.execute(_Q["set_position"], [position, lsn, self.pipeline])
+
+    def left_out(self) -> LeftOutJson | None:
+        """What the target does not have, since it needs a table that the pipeline leaves out; None: not known yet."""
+        row = self.conn.execute(_Q["left_out"], [self.pipeline]).fetchone()
+        return cast(LeftOutJson | None, row[0]) if row else None
+
+    def set_left_out(self, left_out: LeftOutJson | None) -> None:
+        """In the transaction that records what was read."""
+        self.conn.execute(_Q["set_left_out"], [None if left_out is None else Jsonb(left_out), self.pipeline])
 
     # --- signalled sessions -------------------------------------------------------------------------------------
 

@@ -128,6 +128,24 @@ DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run = %s AND lsn > %s:
 -- name: set_position
 UPDATE pgddl.pipelines SET ddl_position = %s, ddl_lsn = %s::pg_lsn WHERE pipeline = %s
 
+-- name: left_out
+SELECT ddl_left_out FROM pgddl.pipelines WHERE pipeline = %s
+
+-- name: set_left_out
+UPDATE pgddl.pipelines SET ddl_left_out = %s WHERE pipeline = %s
+
+-- name: function_exists
+-- Of that name; where one is given, of that identity only.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = %s AND p.proname = %s
+      AND (%s::text IS NULL
+           OR (SELECT i.identity FROM pg_catalog.pg_identify_object('pg_catalog.pg_proc'::pg_catalog.regclass, p.oid, 0) i) = %s))
+
+-- name: type_exists
+SELECT EXISTS (SELECT FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+               WHERE n.nspname = %s AND t.typname = %s)
+
 -- name: killed
 SELECT id, event_id, pid, usename, application_name, client_addr, state, query, xact_start, signal, succeeded, message, signalled_at,
        reported, reported_at

@@ -147,6 +147,43 @@ WHERE pg_catalog.pg_visible_in_snapshot(x, %(snapshot)s::pg_catalog.pg_snapshot)
 SELECT pg_catalog.pg_replication_slot_advance(slot_name, %(upto)s::pg_catalog.pg_lsn)
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %(slot)s AND confirmed_flush_lsn < %(upto)s::pg_catalog.pg_lsn
 
+-- name: needing
+-- What cannot be there without these tables, and by what it is tied to them: views by their rules, functions by their types and
+-- bodies, types, sequences, triggers, policies. No table: it stays, without what ties it.
+WITH RECURSIVE gone(classid, objid, via_class, via) AS (
+    SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::oid, t, 'pg_catalog.pg_class'::pg_catalog.regclass::oid, t
+    FROM pg_catalog.unnest(%(tables)s::oid[]) t
+    UNION
+    SELECT n.classid, n.objid, CASE WHEN i.named THEN g.classid ELSE g.via_class END, CASE WHEN i.named THEN g.objid ELSE g.via END
+    FROM gone g
+    CROSS JOIN LATERAL (VALUES (g.classid IN ('pg_catalog.pg_class'::pg_catalog.regclass, 'pg_catalog.pg_proc'::pg_catalog.regclass))) i(named)
+    JOIN pg_catalog.pg_depend d ON d.refclassid = g.classid AND d.refobjid = g.objid AND d.deptype IN ('n', 'a', 'i')
+    LEFT JOIN pg_catalog.pg_rewrite r
+           ON d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND r.oid = d.objid AND r.rulename = '_RETURN'
+    LEFT JOIN pg_catalog.pg_class c ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND c.oid = d.objid
+    CROSS JOIN LATERAL (VALUES
+        (CASE WHEN r.oid IS NOT NULL THEN 'pg_catalog.pg_class'::pg_catalog.regclass::oid
+              WHEN c.relkind = 'c' THEN 'pg_catalog.pg_type'::pg_catalog.regclass::oid ELSE d.classid END,
+         CASE WHEN r.oid IS NOT NULL THEN r.ev_class WHEN c.relkind = 'c' THEN c.reltype ELSE d.objid END)
+    ) n(classid, objid)
+    WHERE coalesce(c.relkind, 'v') NOT IN ('r', 'p', 'f', 'i', 'I', 't')
+)
+SELECT DISTINCT ON (g.classid, g.objid) g.classid::pg_catalog.regclass::text, g.objid, coalesce(i.schema, ''), coalesce(i.name, ''),
+       i.identity, coalesce(v.schema, ''), coalesce(v.name, '')
+FROM gone g
+CROSS JOIN LATERAL pg_catalog.pg_identify_object(g.classid, g.objid, 0) i
+CROSS JOIN LATERAL pg_catalog.pg_identify_object(g.via_class, g.via, 0) v
+LEFT JOIN pg_catalog.pg_class c ON g.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND c.oid = g.objid
+LEFT JOIN pg_catalog.pg_type t ON g.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.oid = g.objid
+LEFT JOIN pg_catalog.pg_class row_of ON row_of.oid = t.typrelid
+LEFT JOIN pg_catalog.pg_trigger tr ON g.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass AND tr.oid = g.objid
+WHERE i.identity IS NOT NULL
+  AND g.classid NOT IN ('pg_catalog.pg_constraint'::pg_catalog.regclass, 'pg_catalog.pg_attrdef'::pg_catalog.regclass)
+  AND coalesce(c.relkind, 'v') IN ('v', 'm', 'S')
+  AND coalesce(row_of.relkind, 'c') = 'c' AND coalesce(t.typelem, 0) = 0
+  AND NOT coalesce(tr.tgisinternal, false)
+ORDER BY g.classid, g.objid, g.via_class, g.via
+
 -- name: identities_kept
 SELECT pg_catalog.to_regproc('pgddl.identify_relations') IS NOT NULL
 

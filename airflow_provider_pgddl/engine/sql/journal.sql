@@ -12,7 +12,7 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
     verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL, born_of = NULL, unborn = NULL,
-    window_no = 0, ddl_position = NULL, ddl_lsn = NULL, slot_lsn = NULL
+    window_no = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config

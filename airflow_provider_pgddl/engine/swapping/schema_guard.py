@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.ddl.quoting import bare
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_held
+from airflow_provider_pgddl.engine.following.left_out import without_left_out
 from airflow_provider_pgddl.engine.following.missing_definitions import without_finished
 from airflow_provider_pgddl.engine.following.schema_comparison import altered_columns, evaluate
 from airflow_provider_pgddl.engine.following.source_dump import schema_digest, settled_dump
@@ -65,9 +66,9 @@ class SchemaGuard:
         now = self._digest_by(context.source)
         if now == self._digest:
             return
-        dumped = [e for e in settled_dump(context) if e.phase != "noise"]
+        dumped = without_left_out(context, [e for e in settled_dump(context) if e.phase != "noise"])
         (settled, apart), arrived = _equal_now(context), Arrived(context)
-        recorded = context.journal.dump_events.as_dumped(context.journal.run)
+        recorded = without_left_out(context, context.journal.dump_events.as_dumped(context.journal.run))
         added, gone = _differences(dumped, recorded)
         if captures_ddl(context):
             name_as_on_source(context)
