@@ -251,6 +251,48 @@ def test_a_table_that_would_be_streamed_whole_stops(source_dsn: str, target_dsn:
     assert move.journal("SELECT count(*) FROM s.users WHERE ssn IS NOT NULL") == [(0,)]
 
 
+def test_a_masked_table_attached_to_another_leaves_no_value_in_its_log(
+    pg18: Cluster, source_dsn: str, target_dsn: str, lifecycle: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Streamed whole, and the other one's key is the column that is masked."""
+    execute(
+        source_dsn,
+        f"""
+        CREATE SCHEMA s;
+        CREATE TABLE s.users (id int PRIMARY KEY, email text NOT NULL);
+        CREATE TABLE s.mails (id int NOT NULL, email text NOT NULL UNIQUE) PARTITION BY RANGE (email);
+        CREATE TABLE s.mails_0 PARTITION OF s.mails FOR VALUES FROM ('a') TO ('b');
+        ALTER TABLE s.mails_0 REPLICA IDENTITY FULL;
+        INSERT INTO s.users SELECT n, '{SECRET}' || n FROM generate_series(1, 100) n;
+        INSERT INTO s.mails SELECT n, 'a' || n FROM generate_series(1, 100) n;
+        """,
+    )
+    tables = {"include": ["s.*"], "transform": {"s.users": {"email": "md5(email)"}}}
+    move = lifecycle(source_dsn, target_dsn, tables=tables, capture={"rows": "wal"})
+    move.run_all(until="replay")
+    execute(
+        source_dsn,
+        "ALTER TABLE s.users REPLICA IDENTITY FULL;"
+        "ALTER TABLE s.mails ATTACH PARTITION s.users FOR VALUES FROM ('s') TO ('t')",
+    )
+    execute(
+        source_dsn, f"UPDATE s.users SET email = '{SECRET}new' || id WHERE id % 5 = 0; DELETE FROM s.users WHERE id = 3"
+    )
+    said = str(move.refused("replay"))
+    assert "was attached to s.mails" in said
+    assert SECRET not in said + "".join(capfd.readouterr()) + dumped(pg18, target_dsn)
+    execute(source_dsn, "ALTER TABLE s.mails DETACH PARTITION s.users; ALTER TABLE s.users REPLICA IDENTITY DEFAULT")
+    execute(
+        source_dsn,
+        f"UPDATE s.users SET email = '{SECRET}late' || id WHERE id % 7 = 0; DELETE FROM s.mails WHERE id < 9",
+    )
+    assert not move.run("replay").blocked
+    assert SECRET not in "".join(capfd.readouterr()) + dumped(pg18, target_dsn)
+    made = "SELECT jsonb_build_object('id', id, 'email', md5(email))::text FROM s.users ORDER BY 1"
+    assert rows(target_dsn, "s.users") == [text for (text,) in move.on_source(made)]
+    assert rows(target_dsn, "s.mails") == rows(source_dsn, "s.mails")
+
+
 def test_ddl_never_lets_a_value_through(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
     execute(source_dsn, USERS + "ALTER TABLE s.users ADD COLUMN nick text")
     move = lifecycle(source_dsn, target_dsn, tables=TABLES, swap={"fence": "read_only"})

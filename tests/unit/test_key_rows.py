@@ -96,6 +96,12 @@ def test_a_key_that_has_become_another_one_is_a_lost_track(columns: list[tuple[s
     assert line.startswith(b"X\t")
 
 
+def test_values_that_may_be_in_no_log_are_a_lost_track() -> None:
+    leaf = CapturedLeaf("log", [3], ["id"], [INT], unread=True)
+    (line,) = taken(leaf, BEGIN, ID, ("U", 1, (b"4",), (b"5",)))
+    assert line.split(b"\t")[:4] == [b"X", b"1", b"\\N", b"\\N"]
+
+
 def test_what_the_logs_have_is_not_taken_again() -> None:
     again: list[Item] = [BEGIN, ID, ("U", 1, None, (b"5",)), Commit(100, 110)]
     fresh: list[Item] = [Begin(120, 8), ("U", 1, None, (b"6",)), Commit(120, 130)]

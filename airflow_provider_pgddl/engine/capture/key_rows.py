@@ -45,6 +45,8 @@ class CapturedLeaf:
     key: Sequence[int]
     names: Sequence[str | None]
     types: Sequence[int]
+    unread: bool = False
+    """Its values may be in no log of ours: what changes of it is that the log does not know what has changed."""
 
 
 class KeyRows:
@@ -195,7 +197,7 @@ class KeyRows:
 def _places(relation: RelationMessage, leaf: CapturedLeaf | None) -> list[int] | None:
     """Where a row of the relation has the key's columns, in the log's order; None where that is not known: the key has
     become another one meanwhile."""
-    if leaf is None:
+    if leaf is None or leaf.unread:
         return None
     columns = relation.columns
     if relation.replica_identity != "f" and len(columns) == len(leaf.key):

@@ -6,8 +6,9 @@ in the log exactly once, and a window takes those of it that its snapshot shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -271,8 +272,11 @@ def receive_into_logs(
     stream: Callable[[], AbstractContextManager[SlotStream]],
     pipeline: str,
     fence: Fence,
+    masked: Mapping[int, str],
 ) -> None:
-    """Reads the slot into the logs, up to what the source had committed when this was called.
+    """Reads the slot into the logs, up to what the source had committed when this was called. `masked` are the tables
+    of which values may not leave the source, with their logs: of one that was attached to another table, whose key may
+    be just these values, none is taken.
 
     In transactions of the target that end where one of the source's does, each with how far it has come, which is
     confirmed once it has committed. No session is in a transaction. Runs of one pipeline take turns.
@@ -293,7 +297,11 @@ def receive_into_logs(
         leaves = _captured(source, pipeline)
         there = {log for (log,) in target.execute(_Q["logs_there"], [list({leaf.log for leaf in leaves.values()})])}
         # Of a table that was dropped just now the log may be gone before its capture is.
-        leaves = {oid: leaf for oid, leaf in leaves.items() if leaf.log in there}
+        leaves = {
+            oid: replace(leaf, unread=masked.get(oid, leaf.log) != leaf.log)
+            for oid, leaf in leaves.items()
+            if leaf.log in there
+        }
         with stream() as slot:
             _refuse_other_timeline(recorded, slot.timeline)
             rows = KeyRows(leaves, now.widen, parse_lsn(known), slot.relations)

@@ -39,8 +39,10 @@ def receive(context: Context) -> None:
     source, target = context.session_once("source", "receive"), context.session_once("target", "receive")
     kept = context.stream
     stream = kept.taken if kept is not None else partial(_stream_of, context)
+    tables = context.journal.tables.of(context.journal.run)
+    masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
     try:
-        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked)
     except SlotLost as lost:
         if kept is not None:
             kept.close()
@@ -52,7 +54,7 @@ def receive(context: Context) -> None:
             _note_lost_changes(context, target, lost)
         else:
             raise
-        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence)
+        slot_log.receive_into_logs(source, target, stream, context.name, context.lease.fence, masked)
     _refuse_much_wal(context, source)
 
 
