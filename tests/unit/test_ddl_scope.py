@@ -837,6 +837,7 @@ def test_nothing_is_left_out_that_the_target_has() -> None:
     made = on(meta, "CREATE VIEW", "create view x as select id from u", names={"u": "app"})
     versions = {meta["oid"]: meta for meta in KNOWN_TABLES}
     left = LeftOut(on_target=lambda kind, name, _: (kind, name) == ("pg_class", ("app", "u")))
-    (decision,) = decide([made], app(include=["app.t"]), versions, left)
-    assert decision.verdict == "apply"
-    assert left.to_json() == {}
+    for each in (left, LeftOut(of_extensions=frozenset({("app", "u")}))):
+        (decision,) = decide([made], app(include=["app.t"]), dict(versions), each)
+        assert decision.verdict == "apply"
+        assert each.to_json() == {}

@@ -222,15 +222,17 @@ class _Decider:
         if not self._makes():
             return
         target = self.targets[0]
-        self.needs = self.left_out.needed(tree, self.coverage.leaves_out)
+        self.needs = self.needs or self.left_out.needed(tree, self.coverage.leaves_out)
         known = self.left_out.about(target) is not None
         if self.needs is None:
             if known and (behind := [*self.left_out.dependents((target.schema or "", target.name or ""))]):
-                self.notes.append(f"was left out until now, and so was what is made anew by hand: {', '.join(behind)}")
+                self.notes.append(
+                    f"to be made on the target by hand, since it was left out with it: {', '.join(behind)}"
+                )
             return
         reason = f"it needs {quoted(self.needs)}, which the pipeline leaves out"
         was_there = target.key[0] == "pg_class" and target.key[1] in self.versions
-        if not known and self.left_out.may_replace(tree, target, was_there):
+        if not known and self.left_out.may_replace(target, was_there):
             raise Stop("unhandled", f"{reason}, but what it takes the place of is on the target: drop it there")
         raise Stop("skip", reason)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from postgast import ParseResult, pg_query_pb2
 
@@ -22,7 +21,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     qualified,
     quoted,
     relation,
-    statement_node,
     texts,
     unwrap,
 )
@@ -61,16 +59,23 @@ class LeftOut:
     objects: dict[Key, Absent] = field(default_factory=dict)
     on_target: Callable[[str, Name, str | None], bool] = _nowhere
     """Whether the target has something of this catalog and name; of a function also by its identity, where given."""
+    of_extensions: frozenset[Name] = frozenset()
+    """Tables that come with their extension, which a person makes: what needs them waits for that."""
     made: set[Key] = field(default_factory=set)
     """What events of this read have made, which the target may be about to get."""
 
     @classmethod
-    def from_json(cls, recorded: Mapping[str, Any], on_target: Callable[[str, Name, str | None], bool]) -> LeftOut:
+    def from_json(
+        cls,
+        recorded: Mapping[str, Sequence[str]],
+        of_extensions: frozenset[Name],
+        on_target: Callable[[str, Name, str | None], bool],
+    ) -> LeftOut:
         objects = {}
         for key, (schema, name, identity, *needs) in recorded.items():
             catalog, oid = key.split(" ")
             objects[catalog, int(oid)] = Absent((schema, name), identity, (needs[0], needs[1]))
-        return cls(objects, on_target)
+        return cls(objects, on_target, of_extensions)
 
     def to_json(self) -> dict[str, list[str]]:
         return {
@@ -131,13 +136,13 @@ class LeftOut:
                 return name  # else it may be another one of that name
         return None
 
-    def may_replace(self, tree: ParseResult, target: EventObject, was_there: bool) -> bool:
-        """Whether the target may have, or be about to get, what a statement makes."""
-        if was_there or target.key in self.made:
-            return True
-        if target.key[0] in ("pg_class", "pg_proc", "pg_type"):
-            return self.on_target(target.key[0], (target.schema or "", target.name or ""), target.identity)
-        return bool(getattr(statement_node(tree), "replace", False))
+    def may_replace(self, target: EventObject, was_there: bool) -> bool:
+        """Whether the target may have, or be about to get, what a statement makes. A trigger, a policy and a rule come
+        from a dump, which leaves out what has come to need such a table."""
+        if target.key[0] not in ("pg_class", "pg_proc", "pg_type"):
+            return False
+        name = (target.schema or "", target.name or "")
+        return was_there or target.key in self.made or self.on_target(target.key[0], name, target.identity)
 
     def all_of(self, tag: str, targets: Sequence[EventObject]) -> Absent | None:
         """The first of what an event is about, where all of it is left out and none is made anew."""

@@ -153,7 +153,7 @@ class Coverage:
 
     def leaves_out(self, name: Name) -> bool:
         """Whether this is a table that the pipeline leaves out, whatever the scope of its DDL."""
-        return self._is_table(name) and not self._takes(name)
+        return self._is_table(name) and not self._takes(name) and name not in self.left_out.of_extensions
 
     def covers_dropped(self, dropped: DroppedMeta) -> bool:
         if self.left_out.dropped(dropped) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
 from airflow_provider_pgddl.engine.job.context import Context
-from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal, LeftOutJson
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.server import catalog
@@ -37,9 +37,10 @@ def without_left_out(context: Context, events: Sequence[DdlEvent]) -> list[DdlEv
 
 def left_out_now(context: Context, source: Session) -> LeftOut:
     """As the caller's transaction on the source shows it."""
-    left_out = LeftOut(on_target=lambda *what: _is_on_target(context, *what))
+    left_out = _with(context, {})
     if context.moves_rows and not context.in_place:
-        tables = catalog.oids_of(source, tables_left_out(context, source))
+        mine = {(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)}  # also those of other jobs
+        tables = catalog.oids_of(source, [name for name in tables_left_out(context, source) if name not in mine])
         needing = source.execute(queries("ddl_log")["needing"], {"tables": [*tables.values()]}).fetchall()
         for kind, oid, schema, name, identity, *needs in needing:
             left_out.add((kind, oid), (schema, name), identity, (needs[0], needs[1]))
@@ -52,7 +53,12 @@ def left_out_before(context: Context, ddl: DdlJournal) -> LeftOut:
     recorded = ddl.left_out()
     if recorded is None:
         return left_out_now(context, context.session_once("source", "ddl"))
-    return LeftOut.from_json(recorded, lambda *what: _is_on_target(context, *what))
+    return _with(context, recorded)
+
+
+def _with(context: Context, recorded: LeftOutJson) -> LeftOut:
+    extensions = context.session_once("source", "ddl").execute(queries("catalog")["extension_tables"]).fetchall()
+    return LeftOut.from_json(recorded, frozenset(extensions), lambda *what: _is_on_target(context, *what))
 
 
 def _is_on_target(context: Context, kind: str, name: Name, identity: str | None) -> bool:

@@ -20,6 +20,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> '
                   WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 
+-- name: extension_tables
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_class c ON c.oid = d.objid AND c.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.deptype = 'e'
+  AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+
 -- name: partitions
 -- Every partition, with the table that it is of.
 SELECT n.nspname, c.relname, rn.nspname, r.relname
