@@ -1,5 +1,5 @@
 # Complete on a machine with Python 3.11-3.13 and Java 17: everything else comes from the lock, into .venv.
-#   make demo    two embedded Postgres servers, a shop, writers and a developer at work, a migration and a rewrite
+#   make demo    two embedded Postgres servers, a shop at work: a migration, back, forward again, and a rewrite
 #   make test    lint, types, docs and tests: every scenario        make test ARGS="tests/unit -k ddl"
 #   make check   lint, types and unit tests, for the loop at the desk: less than a minute
 #   make test-all    the same with every scenario in each of its combinations of server version and way to capture

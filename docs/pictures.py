@@ -189,6 +189,9 @@ def demo(run: dict[str, Any]) -> str:
     end = step * len(ended)
     left, right = 150, 930
     d = Drawing(960, 530, "A run of the demo: a migration and a rewrite while writers and a developer work")
+    moved, rewritten = run["stages"][0][0], run["stages"][-1][0]
+    to_and_fro = ", back and there again" if len(run["cut_overs"]) > 1 else ""
+    colours = dict(zip(dict.fromkeys(pipeline for pipeline, *_ in run["stages"]), (BLUE, GREEN, VIOLET), strict=False))
 
     def x(seconds: float) -> float:
         return left + (right - left) * seconds / end
@@ -196,18 +199,16 @@ def demo(run: dict[str, Any]) -> str:
     def lane(y: float, title: str) -> None:
         d.text(20, y, title, INK, 12, bold=True)
 
-    d.text(20, 28, "pgddl demo: a shop moves from Postgres 16 to 18, then its key becomes bigint", size=15, bold=True)
+    what = f"pgddl demo: a shop moves from Postgres 16 to 18{to_and_fro}, then its key becomes bigint"
+    d.text(20, 28, what, size=15, bold=True)
     d.text(20, 47, f"A real run on two busy cores: {run['committed']:,} transactions meanwhile, no row differs", FAINT)
     every = 20 if end < 240 else 60
     for second in range(0, int(end) + 1, every):
         d.line([(x(second), 62), (x(second), 500)], "#eef0f3")
         d.text(x(second), 516, f"{second // 60}:{second % 60:02}", FAINT, 11, "middle")
 
-    colours = {"migrate_shop": BLUE, "rewrite_orders": VIOLET}
-    for name, colour in colours.items():
-        spans = [(start, stop) for pipeline, _, start, stop in run["stages"] if pipeline == name]
-        middle = x((min(start for start, _ in spans) + max(stop for _, stop in spans)) / 2)
-        d.text(middle, 76, name, colour, 12, "middle", bold=True)
+    for pipeline, first, last in _passages(run):
+        d.text((x(first) + x(last)) / 2, 76, pipeline, colours[pipeline], 12, "middle", bold=True)
     for number, stage in enumerate(STAGES):
         y = 84 + 15 * number
         d.text(left - 10, y + 10, stage, FAINT, 11, "end")
@@ -216,10 +217,10 @@ def demo(run: dict[str, Any]) -> str:
                 d.rect(x(start), y, max(x(stop) - x(start), 2), 12, colours[pipeline], round_=2)
 
     lane(222, "rows copied")
-    (begun,) = [start for *move, start, _ in run["stages"] if move == ["migrate_shop", "backfill"]]
+    (begun,) = [start for *move, start, _ in run["stages"] if move == [moved, "backfill"]]
     chunks: dict[str, list[tuple[float, int]]] = {}
     for pipeline, table, at, size in run["chunks"]:
-        if pipeline == "migrate_shop":
+        if pipeline == moved:
             chunks.setdefault(table, []).append((at, size))
     largest = sorted(chunks, key=lambda table: -sum(size for _, size in chunks[table]))[:6]
     for number, table in enumerate(largest):
@@ -234,29 +235,34 @@ def demo(run: dict[str, Any]) -> str:
         d.text(x(last) + 6, y + 10, f"{total:.0f} MB in {count} chunk{'s' if count > 1 else ''}", FAINT, 10)
 
     lane(345, "lag")
-    for pipeline, colour in colours.items():
-        windows = [(taken, done) for name, taken, done, _ in run["windows"] if name == pipeline]
+    for pipeline, first, last in _passages(run):
+        colour = colours[pipeline]
+        windows = [
+            (taken, done) for name, taken, done, _ in run["windows"] if name == pipeline and first <= taken <= last
+        ]
+        if len(windows) < 2:
+            continue
         most = max(later[1] - this[0] for this, later in pairwise(windows))
         points: list[tuple[float, float]] = []
         for (taken, done), (_, until) in pairwise(windows):
             points += [(x(done), 390 - 40 * (done - taken) / most), (x(until), 390 - 40 * (until - taken) / most)]
         d.area([(points[0][0], 390), *points, (points[-1][0], 390)], PALE[colour])
         d.line(points, colour)
-        d.text(points[-1][0], 345, f"at most {most:.0f} s", colour, 11, "end")
+        d.text(points[-1][0], 345, f"≤ {most:.0f} s", colour, 11, "end")
     d.text(left - 10, 390, "by windows", FAINT, 11, "end")
 
     base, top = 500.0, 425.0
     most = max(ended)
-    lane(415, "writers")
+    lane(415, "writers, longest wait")
     d.text(left - 10, top + 8, f"{most / step:.0f} a second", FAINT, 11, "end")
     curve = [(x(step * (i + 0.5)), base - (base - top) * count / most) for i, count in enumerate(ended)]
     d.area([(x(0), base), *curve, (x(end), base)], PALE[BLUE])
     d.line(curve, BLUE)
-    for label, moment in _stalls(run):
+    for label, moment in _stalls(run, rewritten):
         i = min(int(moment / step), len(longest) - 1)
         worst = max(longest[max(i - 2, 0) : i + 4])
         d.line([(x(moment), 402), (x(moment), base)], RED, dash="4 3")
-        d.text(x(moment) - 5, 412, f"{label}: longest wait {worst:,} ms", RED, 12, "end", bold=True)
+        d.text(x(moment) - 5, 412, f"{label}: {worst:,} ms", RED, 12, "end", bold=True)
     for at, label, _ in run["lines"]:
         if label == "developer":
             d.area([(x(at), base - 2), (x(at) - 4, base + 6), (x(at) + 4, base + 6)], AMBER)
@@ -264,10 +270,21 @@ def demo(run: dict[str, Any]) -> str:
     return d.svg()
 
 
-def _stalls(run: dict[str, Any]) -> list[tuple[str, float]]:
-    """The two moments at which writers wait."""
-    (swapped,) = [stop for *move, _, stop in run["stages"] if move == ["rewrite_orders", "swap"]]
-    return [("cut-over", run["cut_over"][0]), ("swap", swapped - 0.5)]
+def _passages(run: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """(pipeline, from, to), from one change of the pipeline at work to the next; cleanups that end are none."""
+    found: list[tuple[str, float, float]] = []
+    for pipeline, stage, start, stop in run["stages"]:
+        if found and found[-1][0] == pipeline:
+            found[-1] = (pipeline, found[-1][1], stop)
+        elif stage != "cleanup":
+            found.append((pipeline, start, stop))
+    return found
+
+
+def _stalls(run: dict[str, Any], rewritten: str) -> list[tuple[str, float]]:
+    """The moments at which writers wait."""
+    (swapped,) = [stop for *move, _, stop in run["stages"] if move == [rewritten, "swap"]]
+    return [*((title, at) for title, at in run["cut_overs"]), ("swap", swapped - 0.5)]
 
 
 def recorded() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import psycopg
@@ -22,6 +22,13 @@ CHANGES = (
     "ALTER TABLE shop.reviews ADD FOREIGN KEY (sku) REFERENCES shop.products",
 )
 
+# On the server that the shop has moved to: these follow back.
+CHANGES_THERE = (
+    "ALTER TABLE shop.products ADD COLUMN origin text DEFAULT 'here'",
+    "UPDATE shop.products SET origin = 'there' WHERE sku < 'SKU-000100'",
+    "CREATE INDEX products_by_origin ON shop.products (origin)",
+)
+
 # From the moment at which changes are captured, until the comparison begins: then the schema is at rest.
 CAPTURED = "SELECT EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname ~ '^pgddl_')"
 AT_REST = """
@@ -32,8 +39,11 @@ SELECT EXISTS (SELECT FROM pgddl.stage_runs WHERE pipeline = %s AND stage IN ('v
 class Developer:
     """Runs its changes on the source, one after the other, while a pipeline is between setup and verify."""
 
-    def __init__(self, source: str, journal: str, pipeline: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, source: str, journal: str, pipeline: str, say: Callable[[str], None], changes: Sequence[str] = CHANGES
+    ) -> None:
         self._source, self._journal, self._pipeline, self._say = source, journal, pipeline, say
+        self._changes = changes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="developer", daemon=True)
         self.done = 0
@@ -54,7 +64,7 @@ class Developer:
                     if source.execute(CAPTURED).fetchone() == (True,):
                         break
                 source.execute("SET lock_timeout = '500ms'")
-                for change in CHANGES:
+                for change in self._changes:
                     if self._over.wait(PAUSE) or self._is_at_rest() or not self._change(source, change):
                         return
         except psycopg.Error as error:

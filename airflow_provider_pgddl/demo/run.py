@@ -1,6 +1,7 @@
-"""A shop moves from Postgres 16 to 18, and then one of its tables changes its key, while its writers never stop.
+"""A shop moves from Postgres 16 to 18, back and there again; then one of its tables changes its key. Its writers never
+stop.
 
-Everything is real and on this machine: two Postgres servers, Airflow running the two DAGs of `dags_examples`, Spark.
+Everything is real and on this machine: two Postgres servers, Airflow running DAGs of `dags_examples`, Spark.
 What the engine reports about itself decides nothing here: rows, sequences and structure are compared by `compare`, and
 the writers remember what each of their commits left behind.
 """
@@ -12,16 +13,13 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -30,27 +28,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_pgddl.demo import record, shop
-from airflow_provider_pgddl.demo.airflow_run import Airflow, DagFailed, dags_folder, end_process
+from airflow_provider_pgddl.demo.airflow_run import Airflow, DagFailed, dags_folder
 from airflow_provider_pgddl.demo.clusters import Cluster, ClusterFailed
-from airflow_provider_pgddl.demo.compare import (
-    Positions,
-    TableDifference,
-    catalog_lines,
-    diff_catalogs,
-    diff_sequences,
-    sequence_positions,
-)
-from airflow_provider_pgddl.demo.developer import Developer
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs
+from airflow_provider_pgddl.demo.crossing import Crossing
+from airflow_provider_pgddl.demo.developer import CHANGES, CHANGES_THERE, Developer
 from airflow_provider_pgddl.demo.screen import Screen
+from airflow_provider_pgddl.demo.traffic import Notes
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from airflow_provider_pgddl.engine.parallel import spark
 
-MIGRATE, REWRITE = "migrate_shop", "rewrite_orders"
+SHOP, BACK, REWRITE = "shop", "shop_back", "rewrite_orders"  # pipelines
+STAY = 2000  # transactions on Postgres 18, at the least, before it goes back
+STAY_SECONDS = 120.0  # for them
 
 
 @dataclass(slots=True)
 class DagOutcome:
-    """What one of the two moves came to. `differences` are texts; empty is what everybody hopes for."""
+    """What one of the moves came to. `differences` are texts; empty is what everybody hopes for."""
 
     title: str
     tables: int = 0
@@ -115,24 +110,24 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         writers = Writers(
             [make_conninfo(dsn, user=shop.APP_ROLE) for dsn in (source, target)],
             seed=args.seed,
-            pipeline=MIGRATE,
+            pipeline=SHOP,
             journal=target,
         )
-        crossing = Crossing(source, target, writers)
-        stack.callback(crossing.close)
-        writers.on_cut_over = crossing.at_the_cut_over
+        demo = Demo(source, target, airflow, writers, screen, stack)
+        first = demo.crossing("migrate 16 → 18", source, target)
+        writers.on_cut_over = first.at_the_cut_over
         screen.follow(writers.start())
         stack.callback(writers.stop)
         stack.callback(airflow.end)  # first of all: a writer may be waiting for a lock that it holds
         screen.say("writers", f"4 applications write to Postgres 16 as {shop.APP_ROLE}, seed {writers.seed}")
-        crossing.compare_in_background()
 
-        outcomes = [_migrate(airflow, crossing, writers, screen), _rewrite(airflow, target, writers, screen)]
+        outcomes = [*demo.to_and_fro(first), _rewrite(airflow, target, writers, screen)]
         notes = writers.stop()
         ok = not notes.failures and not any(o.differences or o.rows_differing for o in outcomes)
         _report(screen, outcomes, writers)
         if args.record:
-            record.write(args.record, screen.began, target, (MIGRATE, REWRITE), notes, screen.lines)
+            pipelines = (SHOP, BACK, REWRITE)
+            record.write(args.record, screen.began, (target, source), pipelines, demo.cut_overs, notes, screen.lines)
         if args.json:
             print(
                 json.dumps(
@@ -155,38 +150,93 @@ def _demo(args: argparse.Namespace, screen: Screen) -> int:
         return 0 if ok else 1
 
 
-def _migrate(airflow: Airflow, crossing: Crossing, writers: Writers, screen: Screen) -> DagOutcome:
-    screen.title(f"Migrate: Postgres 16 → 18, DAG {MIGRATE}")
-    outcome = DagOutcome("migrate 16 → 18")
-    started, before = time.monotonic(), writers.notes.committed.total()
+class Demo:
+    """Both servers, and what goes to and fro between them."""
 
-    def say(change: str) -> None:
-        screen.say("developer", change, "magenta")
+    def __init__(
+        self,
+        old: str,
+        new: str,
+        airflow: Airflow,
+        writers: Writers,
+        screen: Screen,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.old, self.new = old, new
+        self._airflow, self._writers, self._screen, self._stack = airflow, writers, screen, stack
+        self.cut_overs: list[tuple[str, float]] = []
+        self._counted = 0  # transactions up to the last cut-over
 
-    with Developer(crossing.source, crossing.target, MIGRATE, say) as developer:
-        airflow.test(MIGRATE, screen)
-    outcome.changes = developer.done
-    if developer.error is not None:
-        outcome.differences.append(f"the developer met an error: {developer.error}")
-    outcome.seconds = time.monotonic() - started
-    if not writers.cut_over:
-        outcome.differences.append("the DAG ended, but the writers were not sent to the target")
+    def crossing(self, title: str, source: str, target: str) -> Crossing:
+        crossing = Crossing(title, source, target, self._writers)
+        self._stack.callback(crossing.close)
+        return crossing
+
+    def to_and_fro(self, first: Crossing) -> list[DagOutcome]:
+        """As far as it comes: a move that did not come off has no other behind it."""
+        screen, writers = self._screen, self._writers
+        screen.title("Migrate: Postgres 16 → 18, DAG migrate_shop_reversibly")
+        outcomes = [self._cross(first, SHOP, "migrate_shop_reversibly", CHANGES)]
+        if not writers.cut_over:
+            return outcomes
+        screen.title("Back: the old server has stayed current, DAG return_shop")
+        back = self.crossing("back to 16", self.new, self.old)
+        writers.expect(BACK, self.old, back.at_the_cut_over)
+        outcomes.append(self._cross(back, BACK, "return_shop", CHANGES_THERE, stay=True))
+        if not writers.cut_over:
+            return outcomes
+        screen.title("And forward again, DAG move_shop_again")
+        again = self.crossing("18 again", self.old, self.new)
+        writers.expect(SHOP, self.new, again.at_the_cut_over)
+        outcomes.append(self._cross(again, SHOP, "move_shop_again", ()))
+        if writers.cut_over:
+            screen.title("The old server is let go of, DAG let_go_of_old_shop")
+            self._airflow.test("let_go_of_old_shop", screen)
+        return outcomes
+
+    def _cross(
+        self, crossing: Crossing, pipeline: str, dag: str, changes: Sequence[str], *, stay: bool = False
+    ) -> DagOutcome:
+        screen, writers, notes = self._screen, self._writers, self._writers.notes
+        outcome = DagOutcome(crossing.title)
+        began, started = time.time(), time.monotonic()
+        crossing.compare_in_background()
+
+        def say(change: str) -> None:
+            screen.say("developer", change, "magenta")
+
+        with Developer(crossing.source, crossing.target, pipeline, say, changes) as developer:
+            if stay:
+                self._stay_there(notes)
+            self._airflow.test(dag, screen)
+        outcome.changes = developer.done
+        if developer.error is not None:
+            outcome.differences.append(f"the developer met an error: {developer.error}")
+        outcome.seconds = time.monotonic() - started
+        if not writers.cut_over:
+            outcome.differences.append("the DAG ended, but the writers were not sent to the other server")
+            return outcome
+        screen.say("compare", "all rows, as they were at the cut-over, while the writers go on")
+        results = crossing.results()
+        outcome.tables, outcome.rows = len(results), sum(result.rows_target for result in results)
+        outcome.rows_differing = sum(result.only_source + result.only_target for result in results)
+        outcome.differences += [str(result) for result in results if result.differs]
+        outcome.differences += map(str, crossing.sequences())
+        outcome.differences += diff_catalogs(catalog_lines(crossing.source), catalog_lines(crossing.target))
+        outcome.windows, outcome.window_keys = _windows(crossing.target, pipeline, began)
+        outcome.writes, self._counted = crossing.committed - self._counted, crossing.committed
+        assert notes.rejected_at is not None
+        assert notes.accepted_at is not None
+        outcome.stall_ms = 1000 * notes.longest(notes.rejected_at, notes.accepted_at)
+        self.cut_overs.append((crossing.title, notes.rejected_at))
+        screen.say("compare", _verdict(outcome), "green" if not outcome.differences else "red")
         return outcome
-    screen.say("compare", "all rows, as they were at the cut-over, while the writers go on")
-    results = crossing.results()
-    outcome.tables, outcome.rows = len(results), sum(result.rows_target for result in results)
-    outcome.rows_differing = sum(result.only_source + result.only_target for result in results)
-    outcome.differences += [str(result) for result in results if result.differs]
-    outcome.differences += map(str, crossing.sequences())
-    outcome.differences += diff_catalogs(catalog_lines(crossing.source), catalog_lines(crossing.target))
-    outcome.windows, outcome.window_keys = _windows(crossing.target, MIGRATE)
-    outcome.writes = writers.notes.committed.total() - before
-    notes = writers.notes
-    assert notes.rejected_at is not None
-    assert notes.accepted_at is not None
-    outcome.stall_ms = 1000 * notes.longest(notes.rejected_at, notes.accepted_at)
-    screen.say("compare", _verdict(outcome), "green" if not outcome.differences else "red")
-    return outcome
+
+    def _stay_there(self, notes: Notes) -> None:
+        until = time.monotonic() + STAY_SECONDS
+        while notes.committed.total() < self._counted + STAY and time.monotonic() < until:
+            time.sleep(0.2)
+        self._screen.say("writers", self._screen.writers_line(), "dim")
 
 
 def _rewrite(airflow: Airflow, target: str, writers: Writers, screen: Screen) -> DagOutcome:
@@ -231,81 +281,18 @@ def _with_bigint_key(lines: list[str]) -> list[str]:
     return lines
 
 
-class Crossing:
-    """Both databases at the instant of the cut-over: the source is fenced, the target not yet written to."""
-
-    def __init__(self, source: str, target: str, writers: Writers) -> None:
-        self.source, self.target = source, target
-        self._writers = writers
-        self._holder = psycopg.connect(target, autocommit=True, application_name="pgddl_demo:compare")
-        self._snapshot = ""
-        self._positions: Positions = {}
-        self._comparison: subprocess.Popen[str] | None = None
-        self._starter: threading.Thread | None = None
-        self._closing = threading.Event()
-
-    def at_the_cut_over(self) -> None:
-        """Keeps the target's state, in milliseconds, for a comparison that takes seconds: the writers are waiting."""
-        self._writers.spare_truncate = True
-        self._holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        row = self._holder.execute("SELECT pg_export_snapshot()").fetchone()
-        assert row is not None
-        self._snapshot = row[0]
-        self._positions = sequence_positions(self.target)
-
-    def compare_in_background(self) -> None:
-        self._starter = threading.Thread(target=self._compare, name="comparison", daemon=True)
-        self._starter.start()
-
-    def _compare(self) -> None:
-        # Not before a writer has got through: the comparison's load is not the move's.
-        while not self._writers.accepted.wait(0.1):
-            if self._closing.is_set():
-                return
-        module = "airflow_provider_pgddl.demo.compare"
-        command = [sys.executable, "-m", module, "PGDDL_DEMO_SOURCE", "PGDDL_DEMO_TARGET"]
-        command += ["--rows-only", "--json", "--target-snapshot", self._snapshot]
-        # A process of its own, so that the merge does not hold up the writers' threads.
-        self._comparison = subprocess.Popen(
-            command,
-            env={**os.environ, "PGDDL_DEMO_SOURCE": self.source, "PGDDL_DEMO_TARGET": self.target},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def results(self) -> list[TableDifference]:
-        assert self._starter is not None
-        self._starter.join()
-        assert self._comparison is not None
-        output, _ = self._comparison.communicate()
-        self._holder.close()
-        self._writers.spare_truncate = False
-        return [TableDifference(**result) for result in json.loads(output)["tables"]]
-
-    def sequences(self) -> list[Any]:
-        return diff_sequences(sequence_positions(self.source), self._positions)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._holder.close()
-        if self._starter is not None:
-            self._starter.join()
-        if self._comparison is not None:
-            end_process(self._comparison)
-
-
 def _size(dsn: str) -> str:
     with psycopg.connect(dsn) as conn:
         row = conn.execute("SELECT pg_size_pretty(pg_database_size(current_database()))").fetchone()
     return str(row[0]) if row else ""
 
 
-def _windows(dsn: str, pipeline: str) -> tuple[int | None, int | None]:
+def _windows(dsn: str, pipeline: str, since: float = 0) -> tuple[int | None, int | None]:
     with psycopg.connect(dsn) as conn:
         row = conn.execute(
-            "SELECT count(*), coalesce(sum(keys), 0)::bigint FROM pgddl.windows WHERE pipeline = %s", [pipeline]
+            "SELECT count(*), coalesce(sum(keys), 0)::bigint FROM pgddl.windows"
+            " WHERE pipeline = %s AND taken_at >= to_timestamp(%s)",
+            [pipeline, since],
         ).fetchone()
     return row or (None, None)
 
@@ -355,7 +342,7 @@ def _report(screen: Screen, outcomes: Sequence[DagOutcome], writers: Writers) ->
     folder = dags_folder()
     screen.console.print("\n[bold]What to try next[/]")
     for what, why in (
-        (str(folder), "the two DAGs that ran just now, with their pipeline files"),
+        (str(folder), "the DAGs that ran just now, with their pipeline files"),
         ("pgddl check -p pipeline.yaml", "what would keep a database of yours from moving, with the SQL to fix it"),
         ("python -m airflow_provider_pgddl.demo.run --keep", "this demo, with the servers left up to look around"),
     ):

@@ -44,5 +44,5 @@ class Screen:
     def writers_line(self) -> str:
         assert self._writers is not None
         notes = self._writers.notes
-        side = "18" if self._writers.cut_over else "16"
+        side = "18" if self._writers.side else "16"
         return f"{notes.committed.total():,} transactions committed, now against Postgres {side}"

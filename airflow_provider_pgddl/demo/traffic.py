@@ -60,7 +60,7 @@ class Notes:
     failures: list[str] = field(default_factory=list)
     latencies: list[tuple[float, float, str]] = field(default_factory=list)  # (begin, seconds, operation)
     rejected_at: float | None = None  # the first write that the fence turned away
-    accepted_at: float | None = None  # the first write that the target took
+    accepted_at: float | None = None  # the first write that the other server took; both of the last cut-over
 
     @property
     def cut_over_stall(self) -> float | None:
@@ -100,7 +100,7 @@ class Traffic:
         self.notes = Notes()
         self.accepted = threading.Event()  # the target has taken a first write
         self._dsns = list(dsns)
-        self._current = 0
+        self._current, self._next = 0, 1
         self._rate = rate / threads
         self._pipeline = pipeline
         self._journal = journal or self._dsns[-1]
@@ -110,7 +110,7 @@ class Traffic:
             threading.Thread(target=self._write, args=(number,), name=f"writer {number}", daemon=True)
             for number in range(threads)
         ]
-        self._follower = threading.Thread(target=self._follow_cut_over, name="cut-over", daemon=True)
+        self._follower = self._new_follower()
         self._fenced = threading.Event()
         self._switched = threading.Event()
         self._stopping = threading.Event()
@@ -141,6 +141,20 @@ class Traffic:
         if len(self._dsns) > 1 and self._pipeline is not None:
             self._follower.start()
         return self
+
+    def expect(self, pipeline: str, journal: str, on_cut_over: Callable[[], None]) -> None:
+        """The next cut-over: of another pipeline, to the other of both servers. The last one has to be over."""
+        self._follower.join()
+        self._pipeline, self._journal, self.on_cut_over = pipeline, journal, on_cut_over
+        self._next = 1 - self._current
+        self.notes.rejected_at = self.notes.accepted_at = None
+        for event in (self.accepted, self._fenced, self._switched):
+            event.clear()
+        self._follower = self._new_follower()
+        self._follower.start()
+
+    def _new_follower(self) -> threading.Thread:
+        return threading.Thread(target=self._follow_cut_over, name="cut-over", daemon=True)
 
     def stop(self) -> Notes:
         """Lets each writer finish its operation; one that waits for a cut-over is given up."""
@@ -175,8 +189,13 @@ class Traffic:
 
     @property
     def cut_over(self) -> bool:
-        """Whether the writers go on against the target."""
+        """Whether the writers go on against the server to which they were to go."""
         return self._switched.is_set()
+
+    @property
+    def side(self) -> int:
+        """Which of `dsns` they write to."""
+        return self._current
 
     def __enter__(self) -> Self:
         return self.start()
@@ -241,9 +260,9 @@ class Traffic:
                     conn.rollback()
             return self._judge(operation, error, result if committing else None)
         self.notes.committed[operation.name] += 1
-        if side == 0 and self._fenced.is_set() and not self._switched.is_set():
+        if side != self._next and self._fenced.is_set() and not self._switched.is_set():
             self._fenced.clear()  # the source takes writes again
-        if side > 0 and self.notes.accepted_at is None:
+        if side == self._next and self.notes.accepted_at is None:
             self.notes.accepted_at = time.time()
             self.accepted.set()
         self.committed(result)
@@ -303,7 +322,7 @@ class Traffic:
                 if self._is_cut_over():
                     if self.on_cut_over is not None:
                         self.on_cut_over()
-                    self._current = 1
+                    self._current = self._next
                     self._switched.set()
                     return
                 self._stopping.wait(0.01)

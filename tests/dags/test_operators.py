@@ -67,8 +67,10 @@ def test_the_examples_are_dags(examples: DagBag) -> None:
     assert sorted(examples.dags) == [
         "follow_shop",
         "follow_shop_back",
+        "let_go_of_old_shop",
         "migrate_shop",
         "migrate_shop_reversibly",
+        "move_shop_again",
         "return_shop",
         "rewrite_orders",
     ]

@@ -167,6 +167,34 @@ def test_a_fence_sends_the_writers_to_the_target_once_the_journal_says_so(
     assert broken_invariants(target_dsn) == []
 
 
+def test_writers_go_to_and_fro(pg16: Cluster, small_shop: str, request: pytest.FixtureRequest) -> None:
+    """Here both are one database: what counts is whom they listen to, and that each move has its own moments."""
+    journal, moved = pg16.conninfo("postgres"), list[str]()
+    writers = Writers(
+        [as_application(small_shop)] * 2, rate=300, pipeline="there", journal=journal, on_cut_over=lambda: None
+    )
+    request.addfinalizer(lambda: run(journal, "DROP SCHEMA IF EXISTS pgddl CASCADE"))
+    run(journal, JOURNAL.replace("migrate_shop", "there"))
+    with writers:
+        for side, pipeline in ((1, "there"), (0, "back"), (1, "again")):
+            if pipeline != "there":
+                run(journal, f"INSERT INTO pgddl.pipelines VALUES ('{pipeline}')")
+                writers.expect(pipeline, journal, lambda pipeline=pipeline: moved.append(pipeline))
+            assert writers.side != side and not writers.accepted.is_set()
+            with writers.quiet():  # this fence takes its locks as they come, and would deadlock with a writer
+                run(small_shop, FENCE)
+            wait_until(lambda: writers.notes.rejected_at is not None)
+            with writers.quiet():
+                run(small_shop, "DROP FUNCTION public.fence() CASCADE")
+                run(journal, f"UPDATE pgddl.pipelines SET cut_over_at = now() WHERE pipeline = '{pipeline}'")
+                wait_until(lambda: writers.cut_over)
+            wait_until(lambda: writers.notes.accepted_at is not None)
+            assert writers.side == side
+            assert writers.notes.cut_over_stall is not None
+    assert moved == ["back", "again"]
+    assert writers.notes.failures == []
+
+
 def test_a_fence_that_is_taken_away_again_lets_the_writers_go_on(small_shop: str) -> None:
     with Writers([as_application(small_shop), as_application(small_shop)], rate=300, pipeline="x") as writers:
         with writers.quiet():  # this fence takes its locks as they come, and would deadlock with a writer
