@@ -111,7 +111,7 @@ def each(pipeline: Lifecycle, statements: str) -> None:
 def judged(pipeline: Lifecycle) -> dict[str, tuple[str, str]]:
     """Statement: (status, rule), of what was captured."""
     rows = pipeline.journal("SELECT captured ->> 'statement', status, rule FROM pgddl.ddl_events ORDER BY id")
-    return {statement: (status, rule) for statement, status, rule in rows}
+    return {statement: (status, rule) for statement, status, rule in rows if statement}
 
 
 def killed() -> None:
