@@ -131,6 +131,8 @@ NAMES: Mapping[str, str] = {
     "ddl.before_skipped_commit": "An event has nothing to run here; that is not recorded.",
     "ddl.before_put_off_commit": "An event did not get its locks; that it waits is not recorded.",
     "schema.before_alterations": "What is to be altered of a table is known; nothing is locked.",
+    "sync.before_request_commit": "A person asks for a schema sync; no stage has heard of it.",
+    "sync.before_ended_commit": "A stage has seen to the request; that it has is not recorded.",
     "schema.before_alterations_commit": "What the policy, or schema sync --apply, alters of one table.",
     "settle.before_dropped_commit": "The capture of a dropped table is gone, the journal still has the table.",
     "settle.before_attached_commit": "The capture of what became a partition is gone, the journal still has the table.",
@@ -174,6 +176,7 @@ NAMES: Mapping[str, str] = {
     "finish.before_refresh_commit": "A materialized view is filled.",
     "finish.before_refreshed_commit": "Views are filled, up to which refresh is not recorded.",
     # swap, in place and across
+    "swap.before_rehearsal_commit": "A swap was rehearsed and rolled back; what it found is not recorded.",
     "swap.before_drift_commit": "A changed schema keeps the swap from going on; the stopped tables are not recorded.",
     "swap.before_index_drop_commit": "An index or statistics that the source has no longer are dropped from a copy.",
     "swap.before_rename_commit": "An index of a copy gets the name that it has got on the source.",

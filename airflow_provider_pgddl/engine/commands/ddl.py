@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import require_same_config
+from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -192,8 +193,11 @@ def _changed(ddl: DdlJournal, ids: Sequence[int]) -> dict[str, Any]:
     return _overview(ddl) | {"changed": [_event(ddl.row(event_id), first) for event_id in ids]}
 
 
-def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | None = None) -> dict[str, Any]:
-    """Applies failed events, all in commit order or this one, up to the first that fails again.
+def retry(
+    pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | None = None, who: str | None = None
+) -> dict[str, Any]:
+    """Applies failed events, all in commit order or this one, up to the first that fails again. `who`: with this name
+    it is recorded that somebody has had it tried.
 
     Retry where a lock was not to be had in time, or another run is alive: a stage tries failed events by itself.
     """
@@ -217,6 +221,8 @@ def retry(pipeline: Pipeline, source_dsn: str, target_dsn: str, event_id: int | 
 
         with session("ddl retry") as target:
             held.terminate_stale(target)
+            if who is not None:
+                Actions(target, name).add(who, "retry", None if event_id is None else str(event_id), None)
             ddl = DdlJournal(target, name, Journal(target, name).run)
             tried = []
             for row in _failed(ddl, event_id):

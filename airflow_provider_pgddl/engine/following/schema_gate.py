@@ -43,9 +43,13 @@ WITH_PENDING = ("created", "backfilled", "indexed")
 MEND = "run verify --mend"  # compares, and reads again what differs
 GONE = "It is gone on both sides: the next stage forgets it"
 MIGRATED = "The next stage alters the target, which the policy has approved, before rows go on"
+ASKED = "Somebody has asked for a schema sync: the next stage runs it, before rows go on"
 UNREAD = "It was altered since it was stopped: the next stage applies what was captured, and judges again"
 # Stages that begin with a look at every table, alter what the policy has approved and settle what has changed.
 SETTLING = frozenset({"setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap"})
+# Those that run what a person has asked for. Setup has not read what was captured, and behind a swap's fence nobody
+# waits for somebody's lock.
+SYNCING = frozenset({"backfill", "schema_sync", "replay", "verify"})
 _MIGRATED = ("source_added_column", "missing_type", "type_mismatch", "safe_cast", "source_removed_column")
 STUCK = "see `pgddl ddl list`"  # how a table gets on that waits behind DDL
 
@@ -89,6 +93,10 @@ def gate(
         )
         wanted = None if tables is None else _named(tables, {(t.schema, t.name) for t in rows})
         reports = _reports(pipeline, journal, rows, evaluated, stuck, source, wanted, announce=announce)
+        for request in () if SYNCING.isdisjoint(behind) else journal.actions.requests():
+            if request.table in reports and request.table not in stuck:
+                now |= {(t.schema, t.name): ShownVerdict(reports[request.table].findings, ASKED)
+                        for t in rows if t.qualified == request.table}  # fmt: skip
         _show(reports, now, passing=not SETTLING.isdisjoint(behind))
         if row.verify_needed and "verify" not in behind:
             lost = [t for t in rows if t.state == "indexed" and not t.keyless]

@@ -55,7 +55,7 @@ TABLE_LOCKS = (
 @dataclass(frozen=True)
 class StageResult:
     """What a stage did: kept in the journal, printed by the shell, and small enough for an XCom. `statements` are
-    those of a dry run, which is neither kept nor an XCom."""
+    those of a dry run: no XCom has them, and the journal keeps the last one's."""
 
     stage: str
     pipeline: str

@@ -61,32 +61,32 @@ class Control:
     """The one door to what is recorded of control, over one session; each call is a transaction of its own."""
 
     def __init__(self, conn: Session, pipeline: str):
-        self._conn, self._pipeline = conn, pipeline
+        self.conn, self.pipeline = conn, pipeline
 
     def row(self) -> ControlRow:
-        row = self._conn.execute(_Q["row"], [self._pipeline]).fetchone()
+        row = self.conn.execute(_Q["row"], [self.pipeline]).fetchone()
         return ControlRow(*row) if row else ControlRow()
 
     def pause(self, why: str | None) -> None:
-        self._conn.execute(_Q["pause"], [self._pipeline, why])
+        self.conn.execute(_Q["pause"], [self.pipeline, why])
 
     def resume(self) -> bool:
         """Whether it was paused."""
-        return self._conn.execute(_Q["resume"], [self._pipeline]).rowcount > 0
+        return self.conn.execute(_Q["resume"], [self.pipeline]).rowcount > 0
 
     def cancel(self) -> None:
         """The runs that have begun by now."""
-        self._conn.execute(_Q["cancel"], {"pipeline": self._pipeline})
+        self.conn.execute(_Q["cancel"], {"pipeline": self.pipeline})
 
     def throttled(self, token: int, hold: Hold) -> None:
-        self._conn.execute(_Q["throttled"], [self._pipeline, token, hold.by, hold.why])
+        self.conn.execute(_Q["throttled"], [self.pipeline, token, hold.by, hold.why])
 
     def unthrottled(self, token: int) -> None:
-        self._conn.execute(_Q["unthrottled"], [self._pipeline, token])
+        self.conn.execute(_Q["unthrottled"], [self.pipeline, token])
 
     def under_way(self) -> list[tuple[str, datetime, int]]:
         """(stage, when it began, token) of the runs that are alive."""
-        return self._conn.execute(_Q["under_way"], [self._pipeline]).fetchall()
+        return self.conn.execute(_Q["under_way"], [self.pipeline]).fetchall()
 
 
 def control_status(control: Control) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.blocked_tables import BlockedTables, passes_over
 from airflow_provider_pgddl.engine.journal.chunks import Chunks
 from airflow_provider_pgddl.engine.journal.ddl_history import DdlHistory
@@ -106,6 +107,11 @@ class Journal(JournalSection):
     @cached_property
     def finishes(self) -> Finishes:
         return Finishes(self.conn, self.pipeline)
+
+    @cached_property
+    def actions(self) -> Actions:
+        """What people have told it."""
+        return Actions(self.conn, self.pipeline)
 
     # --- the pipeline's row -------------------------------------------------------------------------------------
 

@@ -472,3 +472,31 @@ DELETE FROM pgddl.leases WHERE pipeline = %s
 
 -- name: pipelines_left
 SELECT count(*) FROM pgddl.pipelines
+
+-- name: add_action
+INSERT INTO pgddl.actions (pipeline, who, action, about, note, ended_at)
+VALUES (%s, %s, %s, %s, %s, pg_catalog.clock_timestamp())
+
+-- name: replace_request
+UPDATE pgddl.actions SET ended_at = pg_catalog.clock_timestamp(), outcome = 'another request took its place'
+WHERE pipeline = %s AND about = %s AND ended_at IS NULL
+
+-- name: add_request
+INSERT INTO pgddl.actions (pipeline, who, action, about, digest, statements) VALUES (%s, %s, 'sync', %s, %s, %s)
+
+-- name: requests
+SELECT id, who, about AS table, digest FROM pgddl.actions WHERE pipeline = %s AND ended_at IS NULL ORDER BY id
+
+-- name: end_request
+UPDATE pgddl.actions SET ended_at = pg_catalog.clock_timestamp(), outcome = %s WHERE id = %s AND ended_at IS NULL
+
+-- name: latest_actions
+SELECT at, who, action, about, note, ended_at, outcome FROM pgddl.actions WHERE pipeline = %s
+ORDER BY ended_at IS NULL DESC, id DESC LIMIT 20
+
+-- name: set_rehearsal
+INSERT INTO pgddl.rehearsals AS r (pipeline, run, result) VALUES (%s, %s, %s)
+ON CONFLICT (pipeline) DO UPDATE SET run = excluded.run, at = excluded.at, result = excluded.result
+
+-- name: rehearsal
+SELECT run, at, result FROM pgddl.rehearsals WHERE pipeline = %s

@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
-from airflow_provider_pgddl.engine.following.schema_gate import gate, shown_already
+from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, shown_already
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.idle import finished, first_idle, idle
@@ -68,12 +68,18 @@ def run(job: Job) -> StageResult:
         journal = context.journal
         number = journal.run
         if job.dry_run:
-            return stage.run(context)  # type: ignore[no-any-return]
+            rehearsed: StageResult = stage.run(context)
+            if rehearsed.state == "rehearsed":
+                with context.fenced("swap.before_rehearsal_commit"):
+                    journal.actions.rehearsed(number, rehearsed.to_json())
+            return rehearsed
         with context.fenced("stage.before_start_commit"):
             journal.stage_runs.start(job.id, number, job.stage, context.lease.token)
         if job.stage != "swap":  # which first lowers the fence that a killed one has left
             context.border().wait()
         with waits_measured() as waits, tries_told(context.say_that_locks_are_waited_for):
+            if job.stage in SYNCING and journal.actions.requests():
+                _sync_as_asked(context)
             result: StageResult = stage.run(context)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
@@ -81,6 +87,13 @@ def run(job: Job) -> StageResult:
             journal.stage_runs.finish(job.id, number, job.stage, result.to_json())
     failpoint("stage.after_result_commit")
     return result
+
+
+def _sync_as_asked(context: Context) -> None:
+    """Few runs have to, and what it imports takes a while."""
+    from airflow_provider_pgddl.engine.commands.sync_requests import settle
+
+    settle(context)
 
 
 def _tables(job: Job) -> list[str] | None:

@@ -1,0 +1,2 @@
+DROP TABLE pgddl.rehearsals;
+DROP TABLE pgddl.actions;
