@@ -11,23 +11,26 @@ from urllib.parse import urlsplit
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.page.pipelines import FoundPipeline
 
-ACTIONS = frozenset(("pause", "resume", "cancel", "approve", "skip", "resolve"))
+ACTIONS = frozenset(("pause", "resume", "cancel", "approve", "retry", "skip", "resolve", "sync", "seen"))
 NOT_HERE = "the pipeline file gives a dsn, which is read where tasks run and never here"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was sent: the id of a DDL event, where it is about one, and a note; `who` has sent it."""
+    """What was sent: the id of a DDL event or an exception, where it is about one, and a note; for a schema sync the
+    table, and the digest of the SQL that was shown. `who` has sent it."""
 
     who: str
     event: int | None = None
     note: str = ""
+    table: str = ""
+    digest: str = ""
 
 
 def do(action: str, found: FoundPipeline, sent: Sent, conninfo: Callable[[str], str]) -> None:
     """One of ACTIONS; our errors where it cannot be done."""
     from airflow_provider_pgddl.engine import stages
-    from airflow_provider_pgddl.engine.commands import ddl
+    from airflow_provider_pgddl.engine.commands import ddl, sync_requests
     from airflow_provider_pgddl.engine.commands.view import config
     from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
@@ -37,20 +40,34 @@ def do(action: str, found: FoundPipeline, sent: Sent, conninfo: Callable[[str], 
     pipeline = load_pipeline(config(found.pipeline, target))
     match action:
         case "pause":
-            stages.pause(pipeline, target, f"{sent.note} ({sent.who})" if sent.note else f"by {sent.who}")
+            why = f"{sent.note} ({sent.who})" if sent.note else f"by {sent.who}"
+            stages.pause(pipeline, target, why, sent.who)
         case "resume":
-            stages.resume(pipeline, target)
+            stages.resume(pipeline, target, sent.who)
         case "cancel":
-            stages.cancel(pipeline, target)
+            stages.cancel(pipeline, target, sent.who)
         case "approve":
             ddl.approve(pipeline, target, [_event(sent)], sent.who)
         case "skip" | "resolve":
-            if not sent.note:
-                raise UsageError("a note is missing", todo="say why, or what was done: it stays with the event")
+            _require_note(sent)
             status: Literal["skipped", "resolved"] = "skipped" if action == "skip" else "resolved"
             # The source is asked about an event that it could not record.
             source = conninfo(found.source)
             ddl.record_decision(pipeline, source, target, _event(sent), status, sent.note, sent.who)
+        case "retry":
+            # One try, while a person waits for it: whoever stands in the way is told of.
+            once = pipeline.model_copy(update={"ddl": pipeline.ddl.model_copy(update={"retry_for": 0.0})})
+            ddl.retry(once, conninfo(found.source), target, _event(sent), sent.who)
+        case "sync":
+            sync_requests.ask(pipeline, conninfo(found.source), target, sent.table, sent.digest, sent.who)
+        case "seen":
+            _require_note(sent)
+            ddl.resolve_exception(pipeline, conninfo(found.source), target, _event(sent), sent.note, sent.who)
+
+
+def _require_note(sent: Sent) -> None:
+    if not sent.note:
+        raise UsageError("a note is missing", todo="say why, or what was done: it stays with the event")
 
 
 def _event(sent: Sent) -> int:
@@ -76,7 +93,10 @@ def audit(action: str, found: FoundPipeline, sent: Sent, display_name: str) -> N
     from airflow.models.log import Log
     from airflow.utils.session import create_session
 
-    extra = {"pipeline": found.pipeline, "event": sent.event, "note": sent.note or None}
+    extra = {
+        "pipeline": found.pipeline, "event": sent.event, "note": sent.note or None, "table": sent.table or None,
+        "digest": sent.digest or None,
+    }  # fmt: skip
     with create_session() as session:
         session.add(
             Log(

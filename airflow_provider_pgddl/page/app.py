@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_po
 from airflow_provider_pgddl.page import telling
 from airflow_provider_pgddl.page.actions import ACTIONS, Sent, audit, do, is_forged
 from airflow_provider_pgddl.page.looks import Looked, Lookout
-from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of
+from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of, unfinished
 
 STATIC = {"pgddl.css": "text/css", "pgddl.js": "text/javascript"}
 MOST_SENT = 10_000  # bytes of a form
@@ -63,7 +63,8 @@ async def pipeline_page(request: Request, user: User, dag_id: str, pipeline: str
     found = await run_in_threadpool(_found, user, dag_id, pipeline)
     journal, both = await asyncio.gather(_journal(found), _both(found))
     acts = await run_in_threadpool(_may, "PUT", user, dag_id)
-    return _shown(request, "pipeline.html", found=found, journal=journal, both=both, acts=acts)
+    tasks = await run_in_threadpool(unfinished, dag_id)
+    return _shown(request, "pipeline.html", found=found, journal=journal, both=both, acts=acts, tasks=tasks)
 
 
 @app.post("/{dag_id}/{pipeline}/{action}")
@@ -80,7 +81,8 @@ async def act(request: Request, user: User, dag_id: str, pipeline: str, action: 
         raise HTTPException(413)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     event, note = form.get("event", [""])[0], form.get("note", [""])[0].strip()
-    sent = Sent(user.get_name(), int(event) if event.isdecimal() else None, note)
+    table, digest = form.get("table", [""])[0], form.get("digest", [""])[0]
+    sent = Sent(user.get_name(), int(event) if event.isdecimal() else None, note, table, digest)
     await run_in_threadpool(audit, action, found, sent, user.get_name())
     try:
         await run_in_threadpool(do, action, found, sent, _conninfo)
@@ -143,12 +145,11 @@ NOT_RESOLVED = "the pipeline file gives a dsn, which is read where tasks run and
 
 
 def _status(one: FoundPipeline) -> dict[str, Any]:
-    from airflow_provider_pgddl.engine.commands.status import status
-    from airflow_provider_pgddl.engine.commands.view import config
+    from airflow_provider_pgddl.engine.commands.view import both, config
     from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
     source, target = _conninfo(str(one.source)), _conninfo(str(one.target))
-    return status(load_pipeline(config(one.pipeline, target)), source, target)
+    return both(load_pipeline(config(one.pipeline, target)), source, target)
 
 
 def _conninfo(conn_id: str) -> str:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_pgddl.description import FIELD
@@ -21,6 +22,43 @@ class FoundPipeline:
     source: str | None
     target: str | None
     in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedTask:
+    """A task of a DAG's run that has begun and not ended, or waits for its turn; `words` are about its state."""
+
+    task_id: str
+    words: str
+    since: datetime | None
+
+
+_WORDS = {
+    "running": "runs",
+    "queued": "is queued",
+    "up_for_retry": "is tried again later",
+    "up_for_reschedule": "waits and looks again",
+    "deferred": "waits",
+    "awaiting_input": "waits for a person's answer",
+}
+MOST_TASKS = 10
+
+
+def unfinished(dag_id: str) -> list[UnfinishedTask]:
+    """Who is at work, and who waits, by Airflow's own record."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    found = TaskInstance
+    with create_session() as session:
+        rows = session.execute(
+            select(found.task_id, found.state, found.start_date)
+            .where(found.dag_id == dag_id, found.state.in_(_WORDS))
+            .order_by(found.start_date)
+            .limit(MOST_TASKS)
+        ).all()
+    return [UnfinishedTask(task_id, _WORDS[state], since) for task_id, state, since in rows]
 
 
 _known: dict[str, tuple[str, tuple[FoundPipeline, ...]]] = {}  # DAG → hash of it, and what was found in it

@@ -39,7 +39,8 @@ def count(number: int) -> str:
 
 
 def line(minutes: Sequence[Minute], figure: str) -> dict[str, Any] | None:
-    """The points of a polyline over the last hour, and its highest value; None where there are no two minutes."""
+    """The points of a polyline over the last hour, those of the area below it, and its highest value; None where there
+    are no two minutes."""
     if len(minutes) < 2:
         return None
     now = datetime.now(UTC)
@@ -49,4 +50,6 @@ def line(minutes: Sequence[Minute], figure: str) -> dict[str, Any] | None:
     for minute, value in zip(minutes, values, strict=True):
         x = WIDTH * (1 - min(3600.0, (now - minute.at).total_seconds()) / 3600)
         points.append(f"{x:.1f},{HEIGHT - (HEIGHT - 4) * value / highest:.1f}")
-    return {"points": " ".join(points), "highest": max(values), "width": WIDTH, "height": HEIGHT}
+    first, last = (point.partition(",")[0] for point in (points[0], points[-1]))
+    area = f"{first},{HEIGHT} {' '.join(points)} {last},{HEIGHT}"
+    return {"points": " ".join(points), "area": area, "highest": max(values), "width": WIDTH, "height": HEIGHT}

@@ -231,7 +231,7 @@ def decides(page: Page, shop: Lifecycle) -> None:
     assert (done.status_code, done.headers["location"]) == (303, f"/team/pgddl/{path}")
     page.until(path, "the nightly report (ann)")
     assert page.post(f"{path}/resume", "ann").status_code == 303
-    assert "the nightly report" not in page.until(path, "Pause…", "ann")
+    assert ">paused<" not in page.until(path, "Pause…", "ann")
     assert page.post(f"{path}/approve", "ann", event=str(event)).status_code == 303
     again = page.post(f"{path}/approve", "ann", event=str(event))
     assert again.status_code == 409 and "not awaiting approval" in again.text
@@ -239,7 +239,9 @@ def decides(page: Page, shop: Lifecycle) -> None:
     shop.run("replay")
     query = "SELECT status, notes FROM pgddl.ddl_events WHERE id = %s"
     assert shop.journal(query, [event]) == [("applied", ["approved by ann"])]
-    page.until(path, "None: what was captured has been applied")
+    said = page.until(path, "None: what was captured has been applied")
+    assert "ann: <b>pause</b>, “the nightly report (ann)”" in said and "ann: <b>resume</b>" in said
+    assert "Lately settled" in said and "approved by ann" in said
 
 
 def nobody_else_learns_that_it_exists(page: Page) -> None:

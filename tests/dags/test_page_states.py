@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.commands.status import status
+from airflow_provider_pgddl.engine.commands import view as looks_at
 from airflow_provider_pgddl.engine.commands.view import view
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -35,12 +35,12 @@ def told(shop: Lifecycle, *, acts: bool = True, error: str | None = None) -> str
     pipeline = load_pipeline(shop.content)
     found = FoundPipeline("moves", shop.name, "old", "new", pipeline.in_place)
     journal = Looked(view(shop.name, shop.target), error=error)
-    both = Looked(status(pipeline, shop.source, shop.target), error=error)
+    both = Looked(looks_at.both(pipeline, shop.source, shop.target), error=error)
     rows = [(found, journal)]
     shared: dict[str, Any] = {"root": "/pgddl", "part": True, "refresh": 5}
     assert shop.name in templates.get_template("pipelines.html").render(**shared, rows=rows)
     page = templates.get_template("pipeline.html")
-    html = page.render(**shared, found=found, journal=journal, both=both, acts=acts)
+    html = page.render(**shared, found=found, journal=journal, both=both, acts=acts, tasks=())
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
@@ -62,7 +62,11 @@ def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, sou
     shop.run("verify", mend=True)
     assert "differ" not in told(shop) and "goes on" in told(shop)
 
-    stages.pause(load_pipeline(shop.content), shop.target, "the report")
+    shop.dry_run("swap")
+    said = told(shop)
+    assert "The swap, rehearsed" in said and "writers would have waited for" in said, said
+    stages.pause(load_pipeline(shop.content), shop.target, "the report", "ann")
+    assert "ann: pause , “the report”" in told(shop)
     assert re.search(r"paused \d+ s ago: the report", told(shop)) and "Resume…" in told(shop)
     assert "Resume…" not in told(shop, acts=False)
     stages.resume(load_pipeline(shop.content), shop.target)
@@ -86,6 +90,7 @@ def test_what_stops_a_table_and_who_is_at_work(lifecycle: Lifecycles, source_dsn
     assert "What is blocked, why, and what to do" in said
     assert "ALTER TABLE public.customers ADD COLUMN name text" in said, said
     assert re.search(r"Or .*: --[a-z-]+", said), "the other ways out are shown"
+    assert "Have the next stage run it…" in said and "Have the next stage run it…" not in told(shop, acts=False)
 
     with psycopg.connect(target_dsn, autocommit=True) as journal:
         journal.execute("UPDATE pgddl.pipelines SET verify_needed = 'commits were lost'")

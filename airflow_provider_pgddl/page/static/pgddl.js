@@ -7,22 +7,31 @@ const dark = () => {
   document.documentElement.classList.toggle("dark", root.classList.contains("dark"));
   document.documentElement.classList.toggle("light", root.classList.contains("light"));
 };
+const copied = async (code) => {
+  try {
+    await navigator.clipboard.writeText(code.textContent.trim());
+    return true;
+  } catch { // a frame may not, or the page did not come by https
+    getSelection().selectAllChildren(code);
+    const done = document.execCommand("copy");
+    if (done) getSelection().removeAllRanges();
+    return done;
+  }
+};
 const buttons = () => main.querySelectorAll("pre.copy").forEach((pre) => {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Copy";
   button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(pre.querySelector("code").textContent.trim());
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(pre.querySelector("code"));
-    }
+    if (await copied(pre.querySelector("code"))) button.textContent = "Copied";
   });
   pre.append(button);
 });
+// What has the keyboard's focus, to be found again: a control by its words within its section.
+const controls = () => [...main.querySelectorAll("a, button, summary")];
+const known = (one) => `${one?.closest("[id]")?.id} ${one?.textContent} ${one?.getAttribute("href")}`;
 // Nobody's half-written note, open question or marked text is taken away.
-const busy = () => document.hidden || main.querySelector("details[open]") || String(getSelection());
+const busy = () => document.hidden || main.querySelector("details.ask[open]") || String(getSelection());
 const again = async () => {
   dark();
   if (busy()) return;
@@ -31,16 +40,26 @@ const again = async () => {
     url.search = "part";
     const answer = await fetch(url, { credentials: "same-origin" });
     if (answer.ok && !busy()) {
-      const focused = document.activeElement && document.activeElement.getAttribute("href");
+      const focused = main.contains(document.activeElement) && known(document.activeElement);
+      const open = [...main.querySelectorAll("details[id][open]")].map((one) => one.id);
       main.innerHTML = await answer.text();
       buttons();
-      if (focused) main.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus();
+      open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
+      if (focused) controls().find((one) => known(one) === focused)?.focus({ preventScroll: true });
     }
     main.classList.toggle("stale", !answer.ok);
   } catch {
     main.classList.add("stale");
   }
 };
+// A question is left by Escape, and taken for no other.
+main.addEventListener("keydown", (event) => {
+  const asked = event.key === "Escape" && event.target.closest("details.ask[open]");
+  if (asked) {
+    asked.removeAttribute("open");
+    asked.querySelector("summary").focus();
+  }
+});
 dark();
 buttons();
 setInterval(again, 1000 * Number(document.body.dataset.refresh));
