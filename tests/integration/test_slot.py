@@ -230,6 +230,39 @@ def test_c19_a_publication_breaks_no_applications_update(shop: Lifecycle, ddl: s
         assert blocked["table"] == "public.pairs"
 
 
+def test_c19_a_table_with_a_key_of_its_own_that_becomes_a_partition(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    """It would be published by its root's key, of which its own identity is no part."""
+    do(
+        source_dsn,
+        "CREATE TABLE users (id int PRIMARY KEY, email text NOT NULL)",
+        "CREATE TABLE mails (id int NOT NULL, email text NOT NULL UNIQUE) PARTITION BY RANGE (email)",
+        "CREATE TABLE mails_0 PARTITION OF mails FOR VALUES FROM ('a') TO ('b')",
+        "ALTER TABLE mails_0 REPLICA IDENTITY FULL",
+        "INSERT INTO users SELECT n, 's' || n FROM generate_series(1, 100) n",
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"rows": "wal"})
+    move.run_all(until="replay")
+    do(
+        source_dsn,
+        "ALTER TABLE mails ATTACH PARTITION users FOR VALUES FROM ('s') TO ('t')",
+        "UPDATE users SET email = 'snew' || id WHERE id % 5 = 0",
+        "DELETE FROM users WHERE id = 7",
+        "INSERT INTO mails VALUES (101, 'a1'), (102, 's1x')",
+    )
+    for _ in range(2):
+        (blocked,) = move.run("replay").blocked
+        assert blocked["table"] == "public.mails" and "public.users has id in its replica identity" in blocked["reason"]
+        do(source_dsn, "UPDATE users SET email = email || 'y' WHERE id < 50", "DELETE FROM mails WHERE id IN (60, 61)")
+    do(source_dsn, "ALTER TABLE users REPLICA IDENTITY FULL")
+    for _ in range(2):
+        assert not move.run("replay").blocked
+        assert differences(source_dsn, target_dsn) == []
+        do(source_dsn, "UPDATE users SET email = email || 'z' WHERE id < 50", "DELETE FROM mails WHERE id IN (70, 71)")
+    move.run_all(after="schema_sync", until="verify")
+
+
 def test_partitions_that_come_are_published_at_once(shop: Lifecycle) -> None:
     shop.run_all(until="replay")
     do(

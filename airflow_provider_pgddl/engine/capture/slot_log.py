@@ -211,13 +211,17 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
         row = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
         if row is None:
             continue  # dropped just now
-        identity, has_primary, persistence = row
+        identity, has_primary, persistence, columns = row
+        others = sorted({*columns} - {*(table.key.columns if table.key else columns)})
         name = sql.Identifier(leaf.schema, leaf.name).as_string()
         if persistence != "p":
             what, fix = "is unlogged: its changes are in no WAL", f"ALTER TABLE {name} SET LOGGED;"
         elif identity == "n" or (identity == "d" and not has_primary):
             what = "has no replica identity: in a publication its UPDATE and DELETE would fail"
             fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX a unique one"
+        elif others and source.info.server_version >= COLUMN_LISTS:
+            what = f"has {', '.join(others)} in its replica identity, not in the key: published, its UPDATE would fail"
+            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX one over the key"
         else:
             continue
         yield f"{leaf.schema}.{leaf.name}", f"{what} (capture.rows: wal)", fix

@@ -319,7 +319,7 @@ def _follow_source(context: Context, table: TableRow, look: Look) -> None:
         try:
             again = _look_again(context, table, _capture_again(context, table))
         except PreflightRefused as error:
-            context.block({table.id: [f"{change.why}, and it {error.what}"]})
+            context.block({table.id: [f"{change.why}, and {error.table or 'it'} {error.what}"]})
             return
         except TableChanged:
             context.changed_again.add(table.id)
