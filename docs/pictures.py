@@ -262,7 +262,7 @@ def demo(run: dict[str, Any]) -> str:
         i = min(int(moment / step), len(longest) - 1)
         worst = max(longest[max(i - 2, 0) : i + 4])
         d.line([(x(moment), 402), (x(moment), base)], RED, dash="4 3")
-        d.text(x(moment) - 5, 412, f"{label}: {worst:,} ms", RED, 12, "end", bold=True)
+        d.text(x(moment) - 5, 412, f"{label}: {worst:,} ms", RED, 11, "end", bold=True)
     for at, label, _ in run["lines"]:
         if label == "developer":
             d.area([(x(at), base - 2), (x(at) - 4, base + 6), (x(at) + 4, base + 6)], AMBER)
