@@ -22,6 +22,7 @@ from airflow_provider_pgddl.cli_commands import (
     pause,
     plan,
     print_json,
+    reconfigure,
     reset,
     resume,
     run,
@@ -247,6 +248,10 @@ COMMANDS: tuple[Command | Group, ...] = (
                 {"action": "store_true", "help": "of setup: begin the next run of a pipeline that is finished"},
             ),
             Option(
+                ("--reconfigure",),
+                {"action": "store_true", "help": "of setup: take up a changed file, as `pgddl reconfigure` does"},
+            ),
+            Option(
                 ("--mend",),
                 {"action": "store_true", "help": "of verify: read again what differs, and compare that once more"},
             ),
@@ -278,6 +283,16 @@ COMMANDS: tuple[Command | Group, ...] = (
         "end the runs under way at their next border; a run that begins later goes on from there",
         (PIPELINE, JSON),
         cancel,
+    ),
+    Command(
+        "reconfigure",
+        "take up a changed file without a reset: tables, DDL rules, parts of rows, servers that have moved",
+        (
+            PIPELINE,
+            Option(("--dry-run",), {"action": "store_true", "help": "only say what would be done"}),
+            JSON,
+        ),
+        reconfigure,
     ),
     Command(
         "reset",

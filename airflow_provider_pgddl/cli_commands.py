@@ -128,6 +128,30 @@ def status(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def reconfigure(args: argparse.Namespace) -> int:
+    """Takes a changed file up; with --dry-run only says what that would do."""
+    from airflow_provider_pgddl import cli_run
+    from airflow_provider_pgddl.engine.commands.reconfigure import look_at, shown
+    from airflow_provider_pgddl.engine.errors import EXIT_DONE
+
+    planned = look_at(*opened(args))
+    if args.dry_run:
+        found, code = _plain(planned.to_json()), EXIT_DONE
+    else:
+        result = cli_run.here(args, pipeline_of(args), lookup(), "setup", reconfigure=True)
+        found, code = _plain(result.to_json()), result.exit_code
+    if args.json:
+        print_json(found)
+    elif args.dry_run:
+        for one in found["changes"]:
+            print(f"{one['key']}: {shown(one['before'])} → {shown(one['after'])} ({one['how']})")
+        for one in found["tables"]:
+            print(f"{one['table']}: {one['does']}")
+        if not found["changes"]:
+            print("nothing has changed" if not found["under_way"] else "what was taken up before is to be done still")
+    return code
+
+
 def reset(args: argparse.Namespace) -> int:
     """Take capture, fence, unfinished copies and journal away, or start tables over; live tables keep their rows."""
     from airflow_provider_pgddl.engine import stages

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_provider_pgddl.connections import handed_out, in_environment, secrets
 from airflow_provider_pgddl.engine.errors import EXIT_DONE, PgddlError, PreflightRefused, Retry, UsageError
@@ -23,6 +23,9 @@ from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.spark import spark_setting
+
+if TYPE_CHECKING:
+    from airflow_provider_pgddl.engine import stages
 
 Lookup = Callable[[str], Any]
 _KINDS: Mapping[int, type[PgddlError]] = {kind.exit_code: kind for kind in (UsageError, PreflightRefused, Retry)}
@@ -107,6 +110,7 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
         tables=jobs.names(args.tables),
         dry_run=args.dry_run,
         again=args.again,
+        reconfigure=args.reconfigure,
         mend=args.mend,
     )
     with handed_out(pipeline, lookup, os.environ, submission.found, "127.0.0.1") as found:
@@ -131,7 +135,7 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
 
 def _refuse_options(args: argparse.Namespace) -> None:
     """Before anything is connected to. Where one stage is named, it says so itself."""
-    for option, of in (("again", "setup"), ("mend", "verify")):
+    for option, of in (("again", "setup"), ("reconfigure", "setup"), ("mend", "verify")):
         if getattr(args, option) and len(args.stages) > 1 and of not in args.stages:
             named = ", ".join(args.stages)
             raise UsageError(f"--{option} is for stage {of}, which is not among {named}", todo="leave it out")
@@ -151,6 +155,25 @@ def _idle(job: jobs.Job, found: Mapping[jobs.End, str], said: TextIO) -> list[Ma
             quiet.append(one.to_json())
             print(driver.closing_line(quiet[-1], time.monotonic() - began))
     return quiet
+
+
+def here(
+    args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup, stage: str, **options: Any
+) -> stages.StageResult:
+    """A stage that moves no rows, in this process; what it says goes to stderr where stdout is for JSON."""
+    from airflow_provider_pgddl.engine import stages
+    from airflow_provider_pgddl.engine.launch import driver
+
+    began, found = time.monotonic(), secrets(pipeline, lookup, os.environ)
+    with (
+        handed_out(pipeline, lookup, os.environ, found, "127.0.0.1") as given,
+        redirect_stdout(sys.stderr if args.json else sys.stdout),
+    ):
+        os.environ.update(in_environment(given))
+        job = jobs.Job(stage, pipeline, secrets={side: jobs.SECRETS[side] for side in given}, **options)
+        result = stages.run(job)
+        print(driver.closing_line(result.to_json(), time.monotonic() - began))
+    return result
 
 
 def _print_result(args: argparse.Namespace, found: Mapping[str, Any] | None) -> None:

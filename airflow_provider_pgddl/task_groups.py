@@ -27,6 +27,7 @@ def lifecycle(
     group_id: str = "lifecycle",
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
+    reconfigure: bool | str = False,
     approve_swap: bool | Mapping[str, Any] = False,
     approve_ddl: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
@@ -34,9 +35,9 @@ def lifecycle(
 ) -> TaskGroup:
     """setup → snapshot → backfill → schema_sync → replay → gate → catch_up → verify → swap → cleanup.
 
-    `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `again` for setup,
-    `default_args` for every task, everything else for the operators (what SparkSubmitOperator takes). Task ids are
-    `<group_id>.<stage>`.
+    `gate` is for the sensor (on_mismatch, notify, deferrable, timeout, poke_interval, mode ...), `again` and
+    `reconfigure` for setup, `default_args` for every task, everything else for the operators (what
+    SparkSubmitOperator takes). Task ids are `<group_id>.<stage>`.
 
     With `approve_swap` two tasks stand before the swap: `rehearse`, and `approve`, which shows a person what the
     rehearsal has found and waits for the answer (from Airflow 3.3 on without a worker or a triggerer). Rejected, the
@@ -52,7 +53,8 @@ def lifecycle(
     The gate is deferrable, which takes a triggerer, unless its mode is given.
     """
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        verify, swap = _until_swap(pipeline, gate, again, approve_swap, approve_ddl, spark)
+        begin = {"again": again, "reconfigure": reconfigure}
+        verify, swap = _until_swap(pipeline, gate, begin, approve_swap, approve_ddl, spark)
         # Behind a swap that is shown as skipped, but not behind one that was skipped with all before it.
         cleanup = PgddlCleanupOperator(
             task_id="cleanup",
@@ -71,6 +73,7 @@ def follow(
     gate: Mapping[str, Any] | None = None,
     gate_first: bool = False,
     approve_ddl: bool | Mapping[str, Any] = False,
+    reconfigure: bool | str = False,
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
@@ -81,9 +84,9 @@ def follow(
     `replay.until_lag` behind. The gate then reports the tables that replay had to leave out, and is skipped. With
     `gate_first` the gate stands before replay and waits, so all tables are brought or none; replay is skipped where it
     had to leave tables out. `approve_ddl` then stands before the gate, as in `lifecycle`. Without `gate_first` a person
-    who is waited for would hold up every table, so there PgddlDdlApproval belongs into a DAG of its own. The DAG needs
-    a schedule, a start_date and max_active_runs=1. Arguments and task ids are as
-    for `lifecycle`.
+    who is waited for would hold up every table, so there PgddlDdlApproval belongs into a DAG of its own. With
+    `reconfigure` setup takes up a pipeline file that has changed. The DAG needs a schedule, a start_date and
+    max_active_runs=1. Arguments and task ids are as for `lifecycle`.
     """
     if approve_ddl is not False and not gate_first:
         raise ValueError(
@@ -93,7 +96,7 @@ def follow(
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
         chain(
-            PgddlSetupOperator(task_id="setup", **before),
+            PgddlSetupOperator(task_id="setup", reconfigure=reconfigure, **before),
             PgddlSnapshotOperator(task_id="snapshot", **before),
             PgddlBackfillOperator(task_id="backfill", **before),
             schema_sync := PgddlSchemaSyncOperator(task_id="schema_sync", **before),
@@ -113,6 +116,7 @@ def reversible(
     group_id: str = "reversible",
     gate: Mapping[str, Any] | None = None,
     again: bool | str = False,
+    reconfigure: bool | str = False,
     approve_swap: bool | Mapping[str, Any] = False,
     approve_ddl: bool | Mapping[str, Any] = False,
     default_args: Mapping[str, Any] | None = None,
@@ -122,7 +126,8 @@ def reversible(
     that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
     by that pipeline's verify and swap (`go_back`)."""
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
-        _until_swap(pipeline, gate, again, approve_swap, approve_ddl, spark)
+        begin = {"again": again, "reconfigure": reconfigure}
+        _until_swap(pipeline, gate, begin, approve_swap, approve_ddl, spark)
     return group
 
 
@@ -147,7 +152,7 @@ def go_back(
 def _until_swap(
     pipeline: str | os.PathLike[str] | Mapping[str, Any],
     gate: Mapping[str, Any] | None,
-    again: bool | str,
+    begin: Mapping[str, bool | str],
     approve_swap: bool | Mapping[str, Any],
     approve_ddl: bool | Mapping[str, Any],
     spark: Mapping[str, Any],
@@ -156,7 +161,7 @@ def _until_swap(
     before: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "go_on", **spark}
     behind: dict[str, Any] = {"pipeline": pipeline, "on_blocked": "fail", **spark}
     chain(
-        PgddlSetupOperator(task_id="setup", again=again, **before),
+        PgddlSetupOperator(task_id="setup", **begin, **before),
         PgddlSnapshotOperator(task_id="snapshot", **before),
         PgddlBackfillOperator(task_id="backfill", **before),
         PgddlSchemaSyncOperator(task_id="schema_sync", **before),

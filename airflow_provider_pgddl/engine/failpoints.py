@@ -145,6 +145,7 @@ NAMES: Mapping[str, str] = {
     "settle.before_plan_commit": "A new plan goes into the journal.",
     "settle.before_emptied_commit": "The copy is emptied, and its table is to be read by blocks again.",
     "settle.before_reload_commit": "The copy is emptied, all keys are pending, the new plan is recorded.",
+    "settle.before_part_commit": "`tables.where` has changed: rows that come or go are pending, by a new plan.",
     "settle.before_copy_commit": "What a copy is now goes into the journal.",
     "settle.before_keyless_commit": "What a table without a key is now goes into the journal.",
     "settle.before_verdicts_commit": "Plans are recorded, the verdicts on all tables are not.",
@@ -236,6 +237,11 @@ NAMES: Mapping[str, str] = {
     "forget.before_core_down": "It was the last pipeline; the sets on the source are there.",
     "forget.before_injector_down": "The core is down, what keeps identities is not.",
     "migrations.before_down_commit": "A set of objects is taken down as a whole or not at all.",
+    # reconfigure, and the setup behind it
+    "reconfigure.before_look_again_commit": "--drop: follow.finish is to look again; nothing is dropped.",
+    "reconfigure.before_taken_commit": "A changed file is recorded, and tables that it takes out are forgotten.",
+    "reconfigure.before_release": "A table is taken out, and still captured.",
+    "reconfigure.before_done_commit": "All that follows from a changed file is done, and not recorded as done.",
     # reset
     "reset.before_capture": "A table is still captured, and all behind it.",
     "reset.before_finished_commit": "A definition that follow.finish has brought is taken back.",

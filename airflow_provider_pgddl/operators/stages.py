@@ -25,17 +25,20 @@ class PgddlSetupOperator(PgddlOperator):
 
     :param again: begin the next run of a pipeline that is finished. Without it such a pipeline has nothing to do. A
         bool, or a template that renders to `true` or `false`, such as `{{ params.again }}`
+    :param reconfigure: take up a pipeline file that has changed since, as `pgddl reconfigure` does; without it a change
+        fails the task. A bool, or a template. The copies of tables that the file takes out are left as they are
     """
 
     stage = "setup"
-    template_fields: Sequence[str] = ("again", *PgddlOperator.template_fields)
+    template_fields: Sequence[str] = ("again", "reconfigure", *PgddlOperator.template_fields)
 
-    def __init__(self, *, again: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, again: bool | str = False, reconfigure: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.again = again
+        self.again, self.reconfigure = again, reconfigure
 
     def _job(self, pipeline: Pipeline, found: Mapping[End, str]) -> Job:
-        return replace(super()._job(pipeline, found), again=_said("again", self.again))
+        again, changed = _said("again", self.again), _said("reconfigure", self.reconfigure)
+        return replace(super()._job(pipeline, found), again=again, reconfigure=changed)
 
 
 class PgddlSnapshotOperator(PgddlOperator):

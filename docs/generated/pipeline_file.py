@@ -15,8 +15,9 @@ from pydantic.fields import FieldInfo
 
 from airflow_provider_pgddl.engine.pipeline import fields
 from airflow_provider_pgddl.engine.pipeline.fields import Section
+from airflow_provider_pgddl.engine.pipeline.later import KEYS, Later
 from airflow_provider_pgddl.engine.pipeline.model import Capture, Overrides, Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import FREE_KEYS, model_of
+from airflow_provider_pgddl.engine.pipeline.reading import model_of
 from airflow_provider_pgddl.engine.preflight.unsupported_keys import BUILT
 
 # What the annotations of the model say in the file.
@@ -30,13 +31,13 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Key:
-    """One line of the table. `type` and `meaning` are Markdown; a `fixed` key may not change after setup."""
+    """One line of the table. `type` and `meaning` are Markdown; `later` says what becomes of it after setup."""
 
     key: str
     type: str
     default: str
     meaning: str
-    fixed: bool
+    later: Later
 
 
 def each_key() -> Iterator[Key]:
@@ -65,9 +66,8 @@ def _keys(model: type[Section]) -> Iterator[Key]:
             meaning = f"As `{above}.{name}`, for this table"
         if built := BUILT.get(key):
             meaning += f" Works today: {', '.join(f'`{word}`' for word in built)}."
-        fixed = not any(key == free or key.startswith(f"{free}.") for free in FREE_KEYS)
         type_text = type_text.removesuffix(".") or _type(annotation, field)
-        yield Key(key, type_text, _default(key, field), meaning.strip().removesuffix("."), fixed)
+        yield Key(key, type_text, _default(key, field), meaning.strip().removesuffix("."), KEYS[key])
 
 
 @cache
@@ -169,6 +169,7 @@ def tables() -> str:
         if section != current:
             current = section
             lines += ["", f"### {section}", "", "| Key | Type | Default | Meaning | Later |", "|---|---|---|---|---|"]
-        cells = (f"`{key.key}`", key.type, key.default, key.meaning, "fixed" if key.fixed else "free")
+        later = ": ".join(filter(None, (key.later.how, key.later.why)))
+        cells = (f"`{key.key}`", key.type, key.default, key.meaning, later)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip() + "\n"

@@ -249,12 +249,16 @@ def test_a_lifecycle_hands_on_what_its_parts_take() -> None:
     assert dag.get_task("move.swap").retries == dag.get_task("move.gate").retries == 7
     gate = dag.get_task("move.gate")
     assert (gate.timeout, gate.mode, gate.deferrable) == (60, "reschedule", False)
+    with DAG("changes") as dag:
+        follow(group_id="changes", pipeline=SHOP, reconfigure=True)
+    assert dag.get_task("changes.setup")._job(load_pipeline(SHOP), {}).reconfigure
     with DAG("e") as dag:
-        lifecycle(group_id="move", pipeline=SHOP, again="{{ params.again }}")
+        lifecycle(group_id="move", pipeline=SHOP, again="{{ params.again }}", reconfigure="{{ params.again }}")
         follow(group_id="follow", pipeline=SHOP, gate={"timeout": 60})
         follow(group_id="all_or_none", pipeline=SHOP, gate_first=True)
     assert all(dag.get_task(f"{group}.gate").deferrable for group in ("move", "follow", "all_or_none"))
-    assert dag.get_task("move.setup").again == "{{ params.again }}"
+    setup = dag.get_task("move.setup")
+    assert setup.again == setup.reconfigure == "{{ params.again }}" and "reconfigure" in setup.template_fields
     blocked = {task.task_id: task.on_blocked for task in dag.tasks if isinstance(task, PgddlOperator)}
     assert {name for name, on_blocked in blocked.items() if on_blocked == "go_on"} == {
         *(f"move.{stage}" for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "catch_up")),

@@ -12,7 +12,8 @@ from tests.conftest import REPOSITORY
 
 ENGINE = REPOSITORY / "airflow_provider_pgddl" / "engine"
 SECTIONS = (
-    "blocked_tables", "chunks", "dump_events", "finishes", "follow_ups", "pipelines", "stage_runs", "tables",
+    "blocked_tables", "chunks", "dump_events", "finishes", "follow_ups", "pipelines", "reconfigurations", "stage_runs",
+    "tables",
     "verification", "ways_back", "windows",
 )  # fmt: skip
 JOURNALS = {
@@ -43,9 +44,11 @@ WITHIN = {
     "stages.revert._are_copies_again",
     "stages.revert._pass_over_ddl",
     "stages.revert._refuse_another",
-    "following.reconcile._record",
-    "following.reconcile._record_plan",
-    "following.reconcile.read_again.record",
+    "commands.reconfigure._keep_what_was_brought",
+    "following.new_plan.record",
+    "following.new_plan.record_plan",
+    "following.new_plan.read_again.note",
+    "following.new_plan.read_part_again.note",
     "stages.snapshot._revive",
 }
 # Nobody else is the newest run, or it is nobody's.

@@ -82,13 +82,18 @@ def register_pipeline(source: Session, pipeline: str, journal: str) -> None:
 
 
 def refuse_other_journal(source: Session, pipeline: str, journal: str) -> None:
-    exists = source.execute("SELECT pg_catalog.to_regclass('pgddl.captures') IS NOT NULL").fetchone()
-    row = source.execute(_Q["journal_of"], [pipeline]).fetchone() if exists and exists[0] else None
-    if row is not None and row[0] != journal:
+    if journal_of(source, pipeline) not in (None, journal):
         raise UsageError(
             f"a pipeline named {pipeline!r} captures on this source for another target already",
             todo="give this pipeline another name, or `pgddl reset` the other one with its own target first",
         )
+
+
+def journal_of(source: Session, pipeline: str) -> str | None:
+    """The `journal_name` for which the source captures; None where it does not know the pipeline."""
+    exists = source.execute("SELECT pg_catalog.to_regclass('pgddl.captures') IS NOT NULL").fetchone()
+    row = source.execute(_Q["journal_of"], [pipeline]).fetchone() if exists and exists[0] else None
+    return str(row[0]) if row else None
 
 
 def journal_name(target: tables.Server) -> str:

@@ -131,7 +131,7 @@ def _reset_tables(
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
     if pipeline.follow.finish:
         journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
-    _take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
+    take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:
         with journal.conn.transaction():
@@ -143,7 +143,7 @@ def _reset_tables(
     return dropped
 
 
-def _take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:
+def take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:
     """What follow.finish has brought that is about these tables, or all of it: foreign keys of others, and policies
     that look at them, would keep them from being dropped. What stays with the pipeline comes again with the next
     replay."""
@@ -193,7 +193,7 @@ def _reset_all(
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 dropped.append(f"copy of {table.qualified}")
         else:
-            _take_back_finished(pipeline, journal, row.run, None)
+            take_back_finished(pipeline, journal, row.run, None)
             applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:

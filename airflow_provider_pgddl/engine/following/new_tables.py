@@ -11,8 +11,9 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import attached, refuse_attached_parts
+from airflow_provider_pgddl.engine.following.new_plan import note_made, read_again, start_over
 from airflow_provider_pgddl.engine.following.plans import first_plan
-from airflow_provider_pgddl.engine.following.reconcile import look_at, note_made, read_again, start_over
+from airflow_provider_pgddl.engine.following.reconcile import look_at
 from airflow_provider_pgddl.engine.following.rows_read import DETACHED, LATE
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import (

@@ -69,6 +69,13 @@ def values_missing(old: Plan, new: Plan, recorded: Collection[int], brought: Col
     return None
 
 
+def made_otherwise(old: Plan, new: Plan) -> bool:
+    """Whether the pipeline file makes other values than it did, or of other columns."""
+    names = {*old.transformed, *new.transformed}
+    made = [dict(zip(plan.columns.names, plan.columns.expressions, strict=True)) for plan in (old, new)]
+    return any(made[0].get(name) != made[1].get(name) for name in names)
+
+
 def _expression(plan: Plan, column: str) -> str:
     return plan.columns.expressions[plan.columns.names.index(column)]
 

@@ -6,7 +6,7 @@ the pipeline file."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pgddl.engine.apply.dump_events import GROUP
@@ -25,7 +25,15 @@ from airflow_provider_pgddl.engine.following.attached_partitions import (
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
-from airflow_provider_pgddl.engine.following.plans import first_plan, plan_for, values_missing
+from airflow_provider_pgddl.engine.following.new_plan import (
+    Look,
+    read_again,
+    read_part_again,
+    record,
+    record_plan,
+    start_over,
+)
+from airflow_provider_pgddl.engine.following.plans import first_plan, made_otherwise, plan_for, values_missing
 from airflow_provider_pgddl.engine.following.schema_comparison import (
     COPY_LEFT,
     KEYLESS,
@@ -37,41 +45,24 @@ from airflow_provider_pgddl.engine.following.schema_comparison import (
     removed_columns,
 )
 from airflow_provider_pgddl.engine.following.table_capture import capture, release_leaf, stop_capture_of
-from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
-from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import table_name
-from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.change_log_reading import lost_tracks
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
-from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
-from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
-from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys
 from airflow_provider_pgddl.engine.schema.casts import judge_cast, narrows_integer
 from airflow_provider_pgddl.engine.schema.change_effect import Change, change_of, was_rewritten
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.schema.table_model import Schemas
-from airflow_provider_pgddl.engine.schema.verdict import Verdict, stopped
+from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One table now: on the source, against its copy, and what is to be recorded of it if it is to go on so."""
-
-    now: Table
-    evaluated: Evaluated
-    fresh: TableRow
-    lost_track: bool
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.evaluated.verdict
+OTHER_PART = "the file takes another part of it (tables.where)"
 
 
 def reconcile(context: Context, seen: Mapping[int, Table], schemas: Schemas, *, again: bool) -> None:
@@ -131,7 +122,7 @@ def take_copies(context: Context, tables: Sequence[TableRow]) -> None:
                 if not table.keyless:
                     create_pending(context.target, table)
                 if look is not None:
-                    verdicts |= _record_plan(context.target, context.name, table, look, state)
+                    verdicts |= record_plan(context.target, context.name, table, look, state)
                 else:  # changed just now: its first chunk sees that
                     context.journal.tables.set_state(state, [table.id])
             context.journal.schema.record_many(verdicts)
@@ -247,6 +238,9 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
     if drift(table.version, table.physical, look.now) or look.lost_track:
         _follow_source(context, table, look)
         return None
+    if _reads_another_part(table, look.fresh):
+        _replan(context, table, look, Change("part", OTHER_PART))
+        return None
     if (reason := _why_again(context, table, look)) is not None:
         _replan(context, table, look, Change("reload", reason))
         return None
@@ -264,7 +258,7 @@ def _reconcile_keyless(context: Context, table: TableRow, look: Look, *, again: 
     known = (table.plan, table.version, table.physical, table.copy_physical)
     if known != (look.fresh.plan, look.fresh.version, look.fresh.physical, look.fresh.copy_physical):
         with context.fenced("settle.before_keyless_commit", table):
-            _record(context.target, context.name, table, look, table.state)
+            record(context.target, context.name, table, look, table.state)
         return None
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
 
@@ -284,6 +278,10 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     """Why rows that the copy has cannot be what the source has, although nothing happened there."""
     if table.state == "captured" or not table.plan.columns.pairs:
         return None
+    if table.plan.where != look.fresh.plan.where:
+        return OTHER_PART
+    if made_otherwise(table.plan, look.fresh.plan):
+        return "the file says other values of it than it did (tables.transform)"
     gone = len(table.physical.keys() - look.fresh.physical.keys())
     if was_rewritten(table.copy_physical, look.fresh.copy_physical, gone):
         return "its copy was rewritten by ALTER TABLE, or replaced"
@@ -293,6 +291,18 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
     history = context.journal.ddl_history.statements_about(context.journal.run, table.oid)
     applied = added_columns([(one.captured, one.statements) for one in history], table.oid)
     return values_missing(table.plan, look.fresh.plan, known, applied)
+
+
+def _reads_another_part(table: TableRow, fresh: TableRow) -> bool:
+    """Whether nothing but tables.where says something else of it."""
+    old, new = table.plan, fresh.plan
+    return (
+        table.state == "indexed"
+        and old.where != new.where
+        and not (old.columns.kept or new.columns.kept)
+        and _concerns_rows(table, replace(fresh, plan=replace(new, where=old.where))) is False
+        and not was_rewritten(table.copy_physical, fresh.copy_physical)
+    )
 
 
 def _forget_dropped(context: Context, table: TableRow) -> None:
@@ -364,70 +374,11 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
     failpoint("settle.before_plan")
     if was.state == "captured" or change.what == "plan":
         with context.fenced("settle.before_plan_commit", was):
-            _record(context.target, context.name, was, look, was.state)
+            record(context.target, context.name, was, look, was.state)
     elif was.state != "indexed":
         start_over(context, was, look)
+    elif change.what == "part":
+        read_part_again(context, was, look)
     else:
         leaves = change.leaves if change.what == "leaves" else ()
         read_again(context, was, look, leaves)
-
-
-def _record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
-    Journal(conn, pipeline).schema.record_many(_record_plan(conn, pipeline, was, look, state))
-
-
-def _record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
-    """Records all but the verdict, which is returned."""
-    journal = Journal(conn, pipeline)
-    copy_only_columns.rekey(conn, was, look.fresh)
-    journal.tables.replan(replace(look.fresh, state=state))
-    copy_only_columns.fit(conn, look.fresh)
-    journal.tables.rename_chunks(look.fresh, look.now.leaves)
-    names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
-    if names[0] != names[1]:
-        journal.schema.forget(names[0])
-    return {names[1]: recorded(look.evaluated)}
-
-
-def note_made(context: Context, was: TableRow, look: Look) -> None:
-    """A copy that came late, complete, for a table without a key."""
-    with context.fenced("settle.before_late_copy_commit", was):
-        _record(context.target, context.name, was, look, "indexed")
-
-
-def start_over(context: Context, was: TableRow, look: Look) -> None:
-    """Without indexes it is read by blocks, as from the start."""
-
-    def attempt() -> None:
-        with context.fenced("settle.before_emptied_commit", was):
-            copy_only_columns.rekey(context.target, was, look.fresh)
-            empty_again(context.target, look.fresh)
-            context.journal.tables.unplan(was.id)
-            drop_pending(context.target, look.fresh)
-            create_pending(context.target, look.fresh)
-            _record(context.target, context.name, was, look, "created")
-
-    patiently(context, attempt)
-
-
-def read_again(
-    context: Context, was: TableRow, look: Look, leaves: Sequence[int] = (), within: Sequence[TableRow] = ()
-) -> None:
-    """All its rows become pending, or those of these leaves. What has come to be `within` it is no table of its
-    own any more."""
-
-    def record(conn: Session) -> None:
-        for table in within:
-            forget_keys(conn, table)
-            Journal(conn, context.name).tables.forget(table)
-        _record(conn, context.name, was, look, "indexed")
-
-    try:
-        rows = insistently(context, lambda effort: reload(context.replica, look.fresh, record, leaves, effort))
-    except ChangedAgain as again:
-        context.changed_again.add(was.id)
-        context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
-    except Tied as why:
-        context.block({was.id: [str(why)]})
-    else:
-        context.say(f"{look.fresh.qualified}: {rows} rows are pending")

@@ -74,6 +74,8 @@ class Job:
     result_path: str | None = None
     dry_run: bool = False
     again: bool = False  # of setup: begin the next run of a pipeline that is finished
+    reconfigure: bool = False  # of setup: take up a file that has changed
+    drop: bool = False  # with it: drop the copies of tables that are taken out
     mend: bool = False  # of verify: read again what differs
     master: str | None = None  # Spark's, where it is known to whoever submits
     then: tuple[str, ...] = ()
@@ -97,6 +99,8 @@ class Job:
                 then=(),
                 id=f"{self.id}-{number}" if number else self.id,
                 again=self.again and stage == "setup",
+                reconfigure=self.reconfigure and stage == "setup",
+                drop=self.drop and stage == "setup",
                 mend=self.mend and stage == "verify",
             )
 
@@ -136,6 +140,8 @@ class Job:
             "result": self.result_path,
             "dry_run": self.dry_run,
             "again": self.again,
+            "reconfigure": self.reconfigure,
+            "drop": self.drop,
             "mend": self.mend,
             "master": self.master,
             "then": list(self.then),
@@ -155,6 +161,8 @@ class Job:
             "result",
             "dry_run",
             "again",
+            "reconfigure",
+            "drop",
             "mend",
             "master",
             "then",
@@ -183,6 +191,8 @@ class Job:
             result_path=given.get("result"),
             dry_run=given.get("dry_run", False),
             again=given.get("again", False),
+            reconfigure=given.get("reconfigure", False),
+            drop=given.get("drop", False),
             mend=given.get("mend", False),
             master=given.get("master"),
             then=tuple(given.get("then", ())),
@@ -209,6 +219,8 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "result": (_is_text, "a path"),
     "dry_run": (lambda v: isinstance(v, bool), "true or false"),
     "again": (lambda v: isinstance(v, bool), "true or false"),
+    "reconfigure": (lambda v: isinstance(v, bool), "true or false"),
+    "drop": (lambda v: isinstance(v, bool), "true or false"),
     "master": (_is_text, "a text"),
     "mend": (lambda v: isinstance(v, bool), "true or false"),
     "then": (lambda v: isinstance(v, list) and all(map(_is_text, v)), "a list of stages"),

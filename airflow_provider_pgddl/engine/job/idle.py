@@ -44,6 +44,8 @@ def idle(job: Job, source_dsn: str, target_dsn: str) -> StageResult | None:
         with connect(source_dsn, purpose="look", pipeline=name) as source:
             if row is None or job.dry_run or _is_outdated(job.pipeline, source, target, row):
                 return None
+            if (job.reconfigure and job.stage == "setup") or journal.reconfigurations.under_way(row.run):
+                return None
             require_same_config(job.pipeline, row.config)
             if row.cut_over_at is not None:
                 quiet = job.stage in AFTER_SWAP

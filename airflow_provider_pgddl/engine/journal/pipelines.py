@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.journal.ddl_history import DdlHistory
 from airflow_provider_pgddl.engine.journal.dump_events import DumpEvents
 from airflow_provider_pgddl.engine.journal.finishes import Finishes
 from airflow_provider_pgddl.engine.journal.follow_ups import FollowUps
+from airflow_provider_pgddl.engine.journal.reconfigurations import Reconfigurations
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.journal.section import JournalSection
 from airflow_provider_pgddl.engine.journal.stage_runs import StageRuns
@@ -113,6 +114,10 @@ class Journal(JournalSection):
         """What people have told it."""
         return Actions(self.conn, self.pipeline)
 
+    @cached_property
+    def reconfigurations(self) -> Reconfigurations:
+        return Reconfigurations(self.conn, self.pipeline)
+
     # --- the pipeline's row -------------------------------------------------------------------------------------
 
     def find(self) -> PipelineRow | None:
@@ -184,7 +189,9 @@ class Journal(JournalSection):
         """Forgets the pipeline; returns how many others are left in this journal."""
         self.schema.forget_all()
         # not in an older version's
-        finishes = ("purge_finishes", "purge_finished") if self._value("finishes_there", []) else ()
+        finishes: tuple[str, ...] = ("purge_finishes", "purge_finished") if self._value("finishes_there", []) else ()
+        if self._value("reconfigurations_there", []):
+            finishes = (*finishes, "purge_reconfigurations")
         for query in ("purge_killed", "purge_versions", "purge_events", "purge_tables", "purge_windows",
                       "purge_stage_runs", "purge_follow_ups", *finishes, "purge_leases", "purge"):  # fmt: skip
             self._write(query, [self.pipeline])

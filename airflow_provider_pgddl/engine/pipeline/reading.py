@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from airflow_provider_pgddl.engine.pipeline.contradictions import contradictions
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint, literal_secrets, without_templates
 from airflow_provider_pgddl.engine.pipeline.fields import Section
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin, dotted, refused
+from airflow_provider_pgddl.engine.pipeline.later import later_of
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 
 if TYPE_CHECKING:
@@ -267,32 +269,21 @@ def _expected(given: object, expected: str) -> str:
 
 # --- a file that changes after setup
 
-# Who works, how fast and how patiently: nothing of it is in what has been copied already. And what a person decides
-# when two schemas differ, which is never known at setup: columns that are new from then on are read again.
-FREE_KEYS = (
-    "trusted_roles",
-    "capture.on_slot_lost",
-    "capture.max_retained_wal",
-    "backfill.workers",
-    "backfill.throttle",
-    "ddl.lock_safe",
-    "ddl.lock_timeout",
-    "ddl.retry_for",
-    "ddl.signal_blockers",
-    "replay",
-    "swap.lock_timeout",
-    "swap.retries",
-    "swap.signal_blockers",
-    "swap.recreate_materialized_views",
-    "swap.way_back",
-    "spark",
-    "schema",
-    "tables.skip_columns",
-)
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """A place in which two files differ, as JSON; None where one says nothing."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def to_json(self) -> dict[str, Any]:
+        return {"key": self.key, "before": self.before, "after": self.after, "how": later_of(self.key).how}
 
 
-def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two pipelines (`to_json`) differ, other than those of FREE_KEYS."""
+def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[KeyChange]:
+    """All places in which two pipelines (`to_json`) differ, by their dotted keys."""
 
     def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -315,11 +306,15 @@ def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
     before, after = flat(recorded), flat(now)
     return [
-        path
+        KeyChange(path, before.get(path), after.get(path))
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
-        and not any(path == free or path.startswith(f"{free}.") for free in FREE_KEYS)
     ]
+
+
+def changed_keys(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The dotted keys in which two pipelines (`to_json`) differ, other than those that are free."""
+    return [one.key for one in differences(recorded, now) if later_of(one.key).how != "free"]
 
 
 # What held before there was such a key: what was recorded without it was set up so.
@@ -332,6 +327,11 @@ def _with_former(recorded: Mapping[str, Any]) -> dict[str, Any]:
         if section in tree:
             tree[section] = {key: value, **tree[section]}
     return tree
+
+
+def as_recorded(recorded: Mapping[str, Any]) -> Pipeline:
+    """The pipeline as setup has recorded it."""
+    return load_pipeline(_with_former(recorded))
 
 
 def as_set_up(pipeline: Pipeline, recorded: Mapping[str, Any]) -> Pipeline:

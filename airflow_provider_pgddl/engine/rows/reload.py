@@ -7,6 +7,7 @@ partition that held rows before it was captured."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -83,6 +84,41 @@ def reload(
         if not leaves and not logs.on_target:
             logs.forget([table])
     return keys
+
+
+def reload_part(
+    replica: Replica, table: TableRow, was: Plan, record: Callable[[Session], None], effort: Effort = POLITE
+) -> int:
+    """Makes the keys pending of rows that belong on the target by the plan of `table` and did not by the plan that
+    `was`, or the other way, and takes them out of the copy; returns how many those are. Of rows that have changed since
+    the copy's window the log tells as ever. As `reload` otherwise; never in place."""
+    with watched(replica, effort):
+        lock_tables(replica, [table], effort.wait)
+        now = catalog.describe(replica.source, [table.oid], change_log.capture_names(replica.pipeline)).get(table.oid)
+        if findings := drift(table.version, table.physical, now):
+            raise ChangedAgain("; ".join(findings))
+        with replica.target.transaction():
+            with foreign_keys_and_triggers.quiet(replica.target, {table.id: table.plan}) as tied:
+                _refuse_tied(tied)
+                if hold_copies(replica.target, {table.id: table.plan}):
+                    raise ChangedAgain(COPY_ALTERED)
+                coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
+                if stops:
+                    raise ChangedAgain("; ".join(stops[table.id]))
+                record(replica.target)
+                staging = staging_table(replica.target, "ingest", table.plan, table.id)
+                differ = replace(table.plan, where=_one_alone(was.where, table.plan.where))
+                keys = copy_keys(replica, differ, differ.source, staging)
+                ingest_keys(replica.target, table, staging, (), behind=bool(coded))
+            flush(replica.watcher, insert_lsn(replica.source))
+            lease.check(replica.target, replica.fence)
+            failpoint("settle.before_part_commit", replica.target)
+    return keys
+
+
+def _one_alone(one: str, other: str) -> str:
+    """The condition of rows for which one of two conditions is true, and the other is not; none is always true."""
+    return " IS DISTINCT FROM ".join(f"(({condition or 'true'}) IS TRUE)" for condition in (one, other))
 
 
 def _refuse_tied(tied: Ties) -> None:

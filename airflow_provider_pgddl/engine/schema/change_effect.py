@@ -13,9 +13,10 @@ from airflow_provider_pgddl.engine.model.tables import Table
 @dataclass(frozen=True, slots=True)
 class Change:
     """`plan`: rows and log still mean what they meant. `leaves`: so they do but for these partitions, whose rows have
-    to be read. `reload`: all rows have to be read again. `capture`: the log has to be made anew, then all rows read."""
+    to be read. `part`: so they do but for rows that belong on the target now and did not, or the other way.
+    `reload`: all rows have to be read again. `capture`: the log has to be made anew, then all rows read."""
 
-    what: Literal["plan", "leaves", "reload", "capture"]
+    what: Literal["plan", "leaves", "part", "reload", "capture"]
     why: str
     leaves: tuple[int, ...] = ()
 

@@ -500,3 +500,21 @@ ON CONFLICT (pipeline) DO UPDATE SET run = excluded.run, at = excluded.at, resul
 
 -- name: rehearsal
 SELECT run, at, result FROM pgddl.rehearsals WHERE pipeline = %s
+
+-- name: reconfigurations_there
+SELECT pg_catalog.to_regclass('pgddl.reconfigurations') IS NOT NULL
+
+-- name: insert_reconfiguration
+INSERT INTO pgddl.reconfigurations (pipeline, run, subject, name, before, after) VALUES (%s, %s, %s, %s, %s, %s)
+
+-- name: reconfigurations
+SELECT subject, name, before, after, taken_at, taken_by, done_at FROM pgddl.reconfigurations WHERE pipeline = %s ORDER BY id
+
+-- name: reconfiguration_under_way
+SELECT EXISTS (SELECT FROM pgddl.reconfigurations WHERE pipeline = %s AND run = %s AND done_at IS NULL)
+
+-- name: reconfiguration_done
+UPDATE pgddl.reconfigurations SET done_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND run = %s AND done_at IS NULL
+
+-- name: purge_reconfigurations
+DELETE FROM pgddl.reconfigurations WHERE pipeline = %s

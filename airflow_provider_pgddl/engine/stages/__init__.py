@@ -53,6 +53,8 @@ def run(job: Job) -> StageResult:
         raise UsageError(f"there is no stage {job.stage!r}", todo=f"one of: {', '.join(ALL_STAGES)}")
     if job.again and job.stage != "setup":
         raise UsageError(f"{job.stage} begins no run", todo="run stage setup with --again, then the others as ever")
+    if (job.reconfigure or job.drop) and job.stage != "setup":
+        raise UsageError(f"{job.stage} takes up no changed file", todo="run stage setup with --reconfigure")
     if job.mend and job.stage != "verify":
         raise UsageError(f"{job.stage} mends nothing", todo="run stage verify with --mend")
     if job.dry_run and job.stage != "swap":
@@ -121,6 +123,11 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     if migrations.state(held.conn, "journal")["pending"]:
         raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)
+    if Journal(held.conn, name).reconfigurations.under_way(row.run):
+        raise UsageError(
+            "a changed file was taken up, and what follows from it is not done",
+            todo="run stage setup, which goes on there",
+        )
     held.take()
     context = Context(replace(job, pipeline=pipeline), held, stack)
     _refuse_other_source(context)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.commands import reconfigure
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following import failover
 from airflow_provider_pgddl.engine.following.ddl import LOOKS, captures_ddl, follow_ddl, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
@@ -59,10 +61,15 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         row = Journal(target, name).find()
         if row is not None and row.finished_at is not None and not job.again:
             raise Retry("another run of the pipeline has finished it just now", todo="run the stage again")
+        planned = None  # of a pipeline that is begun now, there is nothing to change
+        if job.reconfigure and row is not None and row.finished_at is None:
+            planned = reconfigure.look(pipeline, source, target, row, drop=job.drop)
         if row is None or row.finished_at is not None:
             _check_before_touching(pipeline, source, target)
             if job.master is not None and not is_local(job.master):
                 _check_executors(job, source, target)
+        elif planned is not None:
+            pipeline = planned.pipeline
         else:
             pipeline = require_same_config(pipeline, row.config)
             if row.born_of is not None:
@@ -80,7 +87,12 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
     held.take()
     context = Context(replace(job, pipeline=pipeline), held, stack)
     way_back_across.begin(context)
-    _record_pipeline(context)
+    if planned is None:
+        _record_pipeline(context)
+    else:
+        reconfigure.take_up(context, planned)
+    if context.journal.reconfigurations.under_way(context.journal.run):
+        failover.meet(context)  # the source that the file names now may be the standby that was promoted
     return context
 
 
@@ -108,13 +120,22 @@ def run(context: Context) -> StageResult:
     _start_ddl_capture(context)
     if context.pipeline.by_slot:
         slot_log.start_slot(context.source, context.target, context.name, context.pipeline.capture.failover)
+    changed = context.journal.reconfigurations.under_way(context.journal.run)
+    if changed:
+        reconfigure.release(context)
     started = _start_capture(context)
     if context.journal.stage_runs.done(context.journal.run, "snapshot"):
         follow_ddl(context, look=True)
     failpoint("setup.before_older_transactions")
     wait_for_older_transactions(context)
+    if changed:
+        reconfigure.end(context)
     tables = context.tables()
-    state = "done" if started or not context.journal.stage_runs.done(context.journal.run, "setup") else "nothing_to_do"
+    state = (
+        "done"
+        if started or changed or not context.journal.stage_runs.done(context.journal.run, "setup")
+        else "nothing_to_do"
+    )
     return context.result(state, {t.qualified: {"key": list(t.plan.key.columns)} for t in tables},
                           captured=sum(not t.keyless for t in tables))  # fmt: skip
 

@@ -1,0 +1,122 @@
+"""A table's new plan, in one transaction with what it asks for: its rows copied anew, or read again, or those of them
+that the change concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, recorded
+from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.schema import Recorded
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.rows import copy_only_columns
+from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
+from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
+from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload, reload_part
+from airflow_provider_pgddl.engine.schema.verdict import Verdict
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.giving_way import Effort
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One table now: on the source, against its copy, and what is to be recorded of it if it is to go on so."""
+
+    now: Table
+    evaluated: Evaluated
+    fresh: TableRow
+    lost_track: bool
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.evaluated.verdict
+
+
+def record(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> None:
+    Journal(conn, pipeline).schema.record_many(record_plan(conn, pipeline, was, look, state))
+
+
+def record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: str) -> dict[Name, Recorded]:
+    """Records all but the verdict, which is returned."""
+    journal = Journal(conn, pipeline)
+    copy_only_columns.rekey(conn, was, look.fresh)
+    journal.tables.replan(replace(look.fresh, state=state))
+    copy_only_columns.fit(conn, look.fresh)
+    journal.tables.rename_chunks(look.fresh, look.now.leaves)
+    names = (was.schema, was.name), (look.fresh.schema, look.fresh.name)
+    if names[0] != names[1]:
+        journal.schema.forget(names[0])
+    return {names[1]: recorded(look.evaluated)}
+
+
+def note_made(context: Context, was: TableRow, look: Look) -> None:
+    """A copy that came late, complete, for a table without a key."""
+    with context.fenced("settle.before_late_copy_commit", was):
+        record(context.target, context.name, was, look, "indexed")
+
+
+def start_over(context: Context, was: TableRow, look: Look) -> None:
+    """Without indexes it is read by blocks, as from the start."""
+
+    def attempt() -> None:
+        with context.fenced("settle.before_emptied_commit", was):
+            copy_only_columns.rekey(context.target, was, look.fresh)
+            empty_again(context.target, look.fresh)
+            context.journal.tables.unplan(was.id)
+            drop_pending(context.target, look.fresh)
+            create_pending(context.target, look.fresh)
+            record(context.target, context.name, was, look, "created")
+
+    patiently(context, attempt)
+
+
+def read_again(
+    context: Context, was: TableRow, look: Look, leaves: Sequence[int] = (), within: Sequence[TableRow] = ()
+) -> None:
+    """All its rows become pending, or those of these leaves. What has come to be `within` it is no table of its
+    own any more."""
+
+    def note(conn: Session) -> None:
+        for table in within:
+            forget_keys(conn, table)
+            Journal(conn, context.name).tables.forget(table)
+        record(conn, context.name, was, look, "indexed")
+
+    _reread(context, was, look, lambda effort: reload(context.replica, look.fresh, note, leaves, effort))
+
+
+def read_part_again(context: Context, was: TableRow, look: Look) -> None:
+    """The rows that belong on the target by one of the two conditions alone: all of them where the old one cannot be
+    told of a row, which may be why there is a new one."""
+
+    def note(conn: Session) -> None:
+        record(conn, context.name, was, look, "indexed")
+
+    def attempt(effort: Effort) -> int:
+        return reload_part(context.replica, look.fresh, was.plan, note, effort)
+
+    try:
+        _reread(context, was, look, attempt)
+    except (pg.DataError, pg.ProgrammingError) as error:
+        context.say(
+            f"{look.fresh.qualified}: {error.__class__.__name__} by the former condition: all of it is read again"
+        )
+        read_again(context, was, look)
+
+
+def _reread(context: Context, was: TableRow, look: Look, attempt: Callable[[Effort], int]) -> None:
+    try:
+        rows = insistently(context, attempt)
+    except ChangedAgain as again:
+        context.changed_again.add(was.id)
+        context.say(f"{look.fresh.qualified}: changed once more ({again}), which comes first")
+    except Tied as why:
+        context.block({was.id: [str(why)]})
+    else:
+        context.say(f"{look.fresh.qualified}: {rows} rows are pending")

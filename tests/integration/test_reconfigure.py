@@ -1,0 +1,320 @@
+"""A pipeline whose file changes while it is under way."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from psycopg.conninfo import make_conninfo
+
+from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.engine.commands.reconfigure import look_at
+from airflow_provider_pgddl.engine.errors import LockHeld, UsageError
+from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.combinations import matrix
+from tests.conftest import Database
+from tests.failpoints import At
+from tests.integration import test_where
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.standbys import caught_up, promote, with_standby
+
+Make = Callable[..., Lifecycle]
+SHOP = """
+    CREATE SCHEMA s;
+    CREATE TABLE s.gone (id int PRIMARY KEY, body text);
+    CREATE TABLE s.stays (id int PRIMARY KEY, code text UNIQUE, gone_id int REFERENCES s.gone, body text);
+    CREATE TABLE s.new (id int PRIMARY KEY, stays_id int REFERENCES s.stays ON DELETE CASCADE, body text);
+    CREATE TABLE s.parted (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+    CREATE TABLE s.parted_1 PARTITION OF s.parted FOR VALUES IN (1);
+    CREATE TABLE s.parted_2 PARTITION OF s.parted FOR VALUES IN (2);
+    INSERT INTO s.gone SELECT n, 'x' FROM generate_series(1, 300) n;
+    INSERT INTO s.stays SELECT n, 'c' || n, 1 + n % 300, 'x' FROM generate_series(1, 900) n;
+    INSERT INTO s.new SELECT n, 1 + n % 900, 'x' FROM generate_series(1, 900) n;
+    INSERT INTO s.parted SELECT n, 1 + n % 2 FROM generate_series(1, 200) n;
+"""
+FIRST = {"include": ["s.gone", "s.stays"]}
+THEN = {"include": ["s.stays", "s.new", "s.parted"]}
+BORDERS = ("reconfigure.before_taken_commit", "reconfigure.before_release", "reconfigure.before_done_commit")
+
+
+def change(conn: psycopg.Connection[Any], chance: random.Random) -> None:
+    some = chance.randint(1, 1000)
+    table = chance.choice(["gone", "stays", "new"])
+    statement = chance.choice(
+        [
+            f"UPDATE s.{table} SET body = body || 'y' WHERE id BETWEEN {some} AND {some} + 5",
+            f"UPDATE s.new SET id = id + 2000 WHERE id = {some}",
+            f"DELETE FROM s.new WHERE id = {some}",
+            f"INSERT INTO s.{table} (id, body) VALUES ({some}, 'new') ON CONFLICT DO NOTHING",
+            f"UPDATE s.stays SET code = 'd' || id, gone_id = NULL WHERE id = {some}",
+            f"UPDATE s.parted SET part = 3 - part WHERE id = {some} % 200",
+            "TRUNCATE s.parted_2" if some < 20 else f"DELETE FROM s.parted WHERE id = {some} % 200",
+        ]
+    )
+    try:
+        with conn.transaction():
+            conn.execute(statement.encode())
+    except (pg.IntegrityError, pg.DeadlockDetected):
+        pass
+
+
+@contextmanager
+def writing(dsn: str, seed: int) -> Iterator[None]:
+    stop = threading.Event()
+
+    def write() -> None:
+        chance = random.Random(seed)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            while not stop.wait(0.005):
+                change(conn, chance)
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        try:
+            yield
+        finally:
+            stop.set()
+    writer.result()
+
+
+def captured(move: Lifecycle) -> set[str]:
+    return {name for (name,) in move.on_source("SELECT DISTINCT root::regclass::text FROM pgddl.captured")}
+
+
+def told(move: Lifecycle) -> dict[str, tuple[Any, Any]]:
+    """What the journal keeps of changes: by key or table, what was and what is."""
+    query = "SELECT name, before, after, taken_by, done_at IS NOT NULL FROM pgddl.reconfigurations"
+    found = move.journal(query)
+    assert all(who and done for *_, who, done in found)
+    return {name: (before, after) for name, before, after, *_ in found}
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_tables_come_and_go_while_everybody_goes_on(
+    source_dsn: str, target_dsn: str, lifecycle: Make, at: At, rows: str
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=FIRST, capture={"rows": rows}, backfill={"chunk_bytes": "32kB"})
+    with writing(source_dsn, seed):
+        move.run_all(until="replay")
+        # DDL that fails for the table that goes, and DDL that nobody has read of the table that comes.
+        execute(target_dsn, "ALTER TABLE s.gone ADD COLUMN clash int")
+        execute(source_dsn, "ALTER TABLE s.gone ADD COLUMN clash int")
+        assert [b["table"] for b in move.run("replay").blocked] == ["s.gone"]
+        execute(source_dsn, "ALTER TABLE s.new ADD COLUMN before int DEFAULT 5; ALTER TABLE s.gone ADD later int")
+        move.content["tables"] = THEN
+        refused = str(move.refused("replay", UsageError))
+        assert "tables.include changed" in refused and "pgddl reconfigure -p" in refused
+        with Lease(target_dsn, move.name, "replay", None) as held:  # somebody runs a stage
+            held.take()
+            move.refused("setup", LockHeld, reconfigure=True)
+        for border in BORDERS:
+            with at(border) as passes:
+                passes.act = lambda _, passes=passes: passes.lose()
+                move.refused("setup", reconfigure=True)
+            if border == BORDERS[0]:  # all of it or nothing
+                assert move.journal("SELECT count(*) FROM pgddl.reconfigurations") == [(0,)]
+                assert captured(move) == {"s.gone", "s.stays"}
+            else:
+                assert "is not done" in str(move.refused("replay", UsageError))
+                assert "is not done" in str(move.refused("snapshot", UsageError))
+        execute(source_dsn, "ALTER TABLE s.new ADD COLUMN between_ int DEFAULT 6; CREATE INDEX ON s.new (body)")
+        move.run("setup")  # goes on there, whoever runs it
+        assert captured(move) == {"s.stays", "s.new", "s.parted"}
+        move.run_all(after="setup", until="backfill")
+        execute(source_dsn, "ALTER TABLE s.new ADD COLUMN behind int DEFAULT 7; ALTER TABLE s.gone ADD COLUMN x int")
+        move.run_all(after="backfill", until="replay")
+    move.run_all(after="schema_sync", until="verify")
+    names = [("s", "stays"), ("s", "new"), ("s", "parted")]
+    assert differences(source_dsn, target_dsn, names) == []
+    assert move.journal("SELECT count(*) > 0 FROM s.gone") == [(True,)], "it is left alone"
+    assert move.journal("SELECT status FROM pgddl.ddl_events WHERE touches::text ~ 'gone'") == [("skipped",)] * 3
+    kept = told(move)
+    assert kept["tables.include"] == (FIRST["include"], THEN["include"])
+    assert kept["s.gone"][0] == {"state": "indexed"} and "released" in kept["s.gone"][1]["does"]
+    assert "captured" in kept["s.new"][1]["does"]
+    execute(source_dsn, "ALTER TABLE s.stays DROP CONSTRAINT stays_gone_id_fkey")  # the target has not got that
+    move.run_all(after="schema_sync")
+    assert differences(source_dsn, target_dsn, names) == []
+    only = [line for line in compare_catalogs(source_dsn, target_dsn, ["s"]) if "gone" not in line]
+    assert only == []
+    assert left_behind(source_dsn) == []
+
+
+def test_a_condition_that_changes_touches_the_rows_that_it_concerns(
+    source_dsn: str, target_dsn: str, lifecycle: Make
+) -> None:
+    execute(source_dsn, test_where.SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=test_where.TABLES, swap={"fence": "read_only"})
+    move.run_all(until="replay")
+    versions = "SELECT id, tenant, xmin::text FROM s.orders"
+    before = {row[0]: row for row in move.journal(versions)}
+    where = test_where.WHERE | {"s.orders": "tenant IN (7, 8) AND id % 3 > 0"}
+    move.content["tables"] = test_where.TABLES | {"where": where}
+    told_first = look_at(load_pipeline(move.content), source_dsn, target_dsn).to_json()
+    assert [step["table"] for step in told_first["tables"]] == ["s.orders"]
+    assert "come or go" in told_first["tables"][0]["does"]
+    assert {row[0]: row for row in move.journal(versions)} == before, "to be told changes nothing"
+    move.run("setup", reconfigure=True)
+    move.run("replay")
+    after = {row[0]: row for row in move.journal(versions)}
+    assert after.keys() == {int(i) for (i,) in move.on_source(f"SELECT id FROM s.orders WHERE {where['s.orders']}")}
+    assert before.keys() - after.keys() and after.keys() - before.keys() and before.keys() & after.keys()
+    assert {i: after[i] for i in before.keys() & after.keys()} == {i: before[i] for i in before.keys() & after.keys()}
+    # None at all, and then what cannot be told of every row: all of it is read again.
+    whole = {name: text for name, text in where.items() if name != "s.orders"}
+    move.content["tables"] = test_where.TABLES | {"where": whole}
+    move.run("setup", reconfigure=True)
+    move.run("replay")
+    assert test_where.rows(target_dsn, "s.orders") == test_where.rows(source_dsn, "s.orders")
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_conditions_and_values_change_while_rows_do(
+    source_dsn: str, target_dsn: str, lifecycle: Make, at: At, rows: str
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    execute(source_dsn, test_where.SHOP)
+    move = lifecycle(
+        source_dsn, target_dsn, tables=test_where.TABLES, capture={"rows": rows}, swap={"fence": "read_only"}
+    )
+    where = {"s.orders": "tenant = 8 OR id < 50", "s.lines": "body = 'x'", "s.events": "at > 90"}
+    made = {"s.orders": {"body": "md5(body)"}}
+    kind = "kind"
+    if rows == "change_log":  # no slot streams keys alone of a partitioned table for good
+        kind, made["s.events"] = "upper(kind) AS kind", {"kind": "upper(kind)"}
+    with test_where.writing(source_dsn, seed):
+        move.run_all(until="replay")
+        move.content["tables"] = {**test_where.TABLES, "where": where, "transform": made}
+        with at("settle.before_part_commit") as passes:
+            passes.act = lambda _: passes.lose()
+            move.refused("setup", reconfigure=True)
+        with at("settle.before_reload_commit") as passes:
+            passes.act = lambda _: passes.lose()
+            move.refused("setup")
+        move.run("setup", reconfigure=True)
+        move.run_all(after="schema_sync", until="verify")
+    move.run_all(after="schema_sync", until="verify")
+    move.run("swap")  # leaves a foreign key that the part does not fulfil to people
+
+    def wanted(table: str, columns: str) -> list[str]:
+        query = f"SELECT to_jsonb(x)::text FROM (SELECT {columns} FROM {table} WHERE {where[table]}) x ORDER BY 1"
+        return [text for (text,) in move.on_source(query)]
+
+    for table, columns in {
+        "s.orders": "id, tenant, code, md5(body) AS body",
+        "s.lines": "*",
+        "s.events": f"id, at, {kind}",
+    }.items():
+        assert test_where.rows(target_dsn, table) == wanted(table, columns), table
+    assert test_where.rows(target_dsn, "s.notes") == test_where.rows(source_dsn, "s.notes")
+    told(move)
+
+
+def test_before_and_behind_what_can_change(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """Refusals, each with what it would take; a table that is dropped with what stood on it; rules; what is told."""
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=FIRST, follow={"finish": True})
+    with pytest.raises(UsageError, match="has not been set up"):
+        look_at(load_pipeline(move.content), source_dsn, target_dsn)
+    move.run("setup", reconfigure=True)  # which there is nothing to change of
+    move.content["ddl"] = {"approval": "required"}
+    move.run("setup", reconfigure=True)  # nothing has been dumped yet
+    move.run_all(after="setup", until="replay")
+    execute(source_dsn, "ALTER TABLE s.stays ADD COLUMN more int")
+    (waits,) = move.run("replay").blocked
+    assert "awaiting approval" in waits["reason"]
+    move.content["ddl"] = {"approval": "auto"}
+    move.run("setup", reconfigure=True)
+    assert move.run("replay").blocked, "what is recorded stays as it was judged"
+    move.journal("UPDATE pgddl.ddl_events SET status = 'pending' WHERE status = 'awaiting_approval'")
+    execute(source_dsn, "ALTER TABLE s.stays ADD COLUMN most int")
+    assert not move.run("replay").blocked
+    foreign = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid = 's.stays'::regclass"
+    assert move.journal(foreign) == [(1,)]
+    for changed, words in {
+        "capture": ({"rows": "wal"}, "capture.rows (changes that are under way"),
+        "follow": ({"finish": False}, "follow.finish"),
+    }.items():
+        assert words[1] in str(move.refused("setup", reconfigure=True, **{changed: words[0]})), changed
+
+
+def test_servers_may_have_moved_and_may_not_be_others(
+    source_dsn: str, target_dsn: str, lifecycle: Make, database: Database, pg16: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=FIRST)
+    move.run_all(until="replay")
+
+    def at_(side: str, dsn: str) -> dict[str, Any]:
+        monkeypatch.setenv("PGDDL_TEST_ELSEWHERE", dsn)
+        return {side: {"dsn": "${PGDDL_TEST_ELSEWHERE}"}}
+
+    other = database(pg16)
+    assert "do not belong together" in str(move.refused("setup", reconfigure=True, **at_("source", other)))
+    assert "another cluster" in str(move.refused("setup", reconfigure=True, **at_("source", target_dsn)))
+    assert "for another target" in str(move.refused("setup", reconfigure=True, **at_("target", other)))
+    same = at_("source", make_conninfo(source_dsn, connect_timeout=30))
+    assert "source.dsn changed" in str(move.refused("replay", **same))
+    move.run("setup", reconfigure=True, **same)
+    execute(source_dsn, "UPDATE s.stays SET body = 'moved'")
+    move.run("replay", **same)
+    assert differences(source_dsn, target_dsn, [("s", "stays"), ("s", "gone")]) == []
+    assert told(move).keys() == {"source.dsn"}
+
+
+def test_a_source_that_was_promoted(target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with with_standby(16) as (primary, standby):
+        execute(primary.conninfo(), SHOP)
+        move = lifecycle(primary.conninfo(), target_dsn, tables=FIRST)
+        move.run_all(until="replay")
+        execute(primary.conninfo(), "UPDATE s.stays SET body = 'before'")
+        caught_up(primary, standby)
+        monkeypatch.setenv("PGDDL_TEST_STANDBY", standby.conninfo())
+        moved = {"dsn": "${PGDDL_TEST_STANDBY}"}
+        assert "is a standby" in str(move.refused("setup", reconfigure=True, source=moved))
+        promote(primary, standby)
+        move.content["source"] = moved
+        move.run("setup", reconfigure=True)
+        execute(standby.conninfo(), "UPDATE s.gone SET body = 'behind'")
+        move.run("replay")
+        assert differences(standby.conninfo(), target_dsn, [("s", "stays"), ("s", "gone")]) == []
+        assert move.journal("SELECT source_timeline FROM pgddl.pipelines") == [(2,)]
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "direct_trigger"))
+def test_rewrites_come_and_go(source_dsn: str, lifecycle: Make, rows: str) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    execute(source_dsn, SHOP)
+    bigger = {"alter": ["ALTER COLUMN id TYPE bigint"]}
+    move = lifecycle(source_dsn, rewrite={"s.stays": {}, "s.gone": {}}, capture={"rows": rows})
+    with writing(source_dsn, seed):
+        move.run_all(until="replay")
+        move.content["rewrite"] = {"s.stays": bigger, "s.new": bigger}
+        assert "reset --tables s.stays" in str(move.refused("setup", reconfigure=True))
+        move.content["rewrite"] = {"s.stays": {}, "s.new": bigger}
+        move.run("setup", reconfigure=True)
+        assert move.journal("SELECT to_regclass('pgddl_copy_s.gone')") == [(None,)]
+        move.run_all(after="setup", until="replay")
+    execute(source_dsn, "CREATE TABLE s.copy AS SELECT * FROM s.new")
+    move.run_all(after="schema_sync", until="swap")
+    assert (
+        move.journal("(SELECT * FROM s.new EXCEPT SELECT * FROM s.copy) UNION ALL (TABLE s.copy EXCEPT TABLE s.new)")
+        == []
+    )
+    assert move.journal("SELECT pg_typeof(id)::text FROM s.new LIMIT 1") == [("bigint",)]
+    assert "has cut over" in str(move.refused("setup", reconfigure=True, rewrite={"s.stays": {}}))
+    move.run("cleanup")
+    assert left_behind(source_dsn) == ["schema pgddl"], "the journal stays"
