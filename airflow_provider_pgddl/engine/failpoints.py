@@ -93,6 +93,11 @@ NAMES: Mapping[str, str] = {
     "backfill.before_split_commit": "A chunk was rolled back; the partitions that its rows need are made.",
     "backfill.before_restart_commit": "A table's file was replaced: its copy is emptied, its chunks are forgotten.",
     "backfill.before_finished_commit": "All chunks are done; their tables become backfilled.",
+    # Tables that the target had before.
+    "adopt.before_noted_commit": "Tables of the target are to be taken as they are; no statement is recorded yet.",
+    "adopt.before_undecided_commit": "What an earlier try was to keep of a table is not known as kept any more.",
+    "adopt.before_extra_commit": "A table of keys is made for rows of the target that are to stay.",
+    "adopt.before_compared_commit": "What differs has left, and tables become such as were compared.",
     # schema_sync
     "waiting.before_drop_commit": "An index of the copy that only bears the name of one of the source's is dropped.",
     "waiting.before_statements_commit": "Statements that wait are replaced by those of a later dump.",

@@ -69,8 +69,7 @@ def test_the_pipeline_files_load_and_use_only_what_is_built(text: str) -> None:
 
 def test_the_example_shows_every_key_that_works() -> None:
     shown = {key for text in blocks(PIPELINE_FILE, "yaml") for key in keys_of(yaml.safe_load(text))}
-    works = {key for key in TABLE if key != "tables.existing"}  # refuse alone is built
-    assert works - shown == {f"{side}.{key}" for side in ("source", "target") for key in ("dsn", "dsn_command")}
+    assert TABLE.keys() - shown == {f"{side}.{key}" for side in ("source", "target") for key in ("dsn", "dsn_command")}
     assert shown <= TABLE.keys()
 
 
@@ -258,7 +257,8 @@ OTHER: dict[str, Any] = {
     "tables.skip_columns": {"shop.a": ["x"]},
     "tables.where": {"shop.a": "x = 1"},
     "tables.transform": {"shop.a": {"x": "md5(x)"}},
-    "tables.existing": "adopt",
+    "tables.existing": "replace",
+    "tables.keep_extra": True,
     "tables.keyless": "copy_at_swap",
     "capture.rows": "none",
     "capture.ddl": "wal",
@@ -361,6 +361,8 @@ def plain(key: str) -> dict[str, Any]:
         here["capture"] = {"rows": "wal"}
     if key == "tables.keyless":
         here["swap"] = {"fence": "lock"}
+    if key == "tables.keep_extra":
+        here["tables"]["existing"] = "adopt"
     if key == "swap.way_back":
         here["swap"] = {"fence": "read_only"}
     if key in NEED_FORCE:

@@ -17,6 +17,7 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
     """`{"findings": […], "migrations": […], "tables": […]}`; of a pipeline that is under way only those are asked again
     that are about its swap in place, or about its way back, since what else preflight refuses (a table on the target,
     our own schemas) is then its own work. Those of one that is finished are about its next run."""
+    from airflow_provider_pgddl.engine.following.adopted_tables import different
     from airflow_provider_pgddl.engine.preflight import (  # only setup and swap read it
         before_the_cut_over,
         preflight,
@@ -34,7 +35,8 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
         under_way = row is not None and row.finished_at is None
         findings = list[Finding]()
         if row is None or not under_way:
-            findings = preflight(pipeline, source, target, selection.rows)
+            findings = [*preflight(pipeline, source, target, selection.rows)]
+            findings += different(pipeline, source, target, selection.rows)
         elif row.cut_over_at is None and pipeline.in_place:
             findings = what_new_types_break(pipeline, source, selection.rows)
         elif row.cut_over_at is None and pipeline.swap.way_back is not None and row.born_of is None:

@@ -35,7 +35,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
-from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.swapping.way_back_across import is_alive, unmake
@@ -127,20 +127,32 @@ def _reset_tables(
     """The next setup captures these anew, the next snapshot makes their copies again; the others go on."""
     if row.cut_over_at:
         raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
-    standing = [] if pipeline.in_place else _standing_on(journal, row.run, tables)
+    ours = [t for t in tables if not t.plan.adopted]
+    standing = [] if pipeline.in_place else _standing_on(journal, row.run, ours)
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
     if pipeline.follow.finish:
         journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
     take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:
+        away = _rows_away(journal, table)
         with journal.conn.transaction():
-            journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
+            if not table.plan.adopted:
+                journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
             forget_keys(journal.conn, table)
             journal.tables.forget(table)
             failpoint("reset.before_table_commit", journal.conn)
-        dropped.append(f"copy of {table.qualified}")
+        dropped += away or [f"copy of {table.qualified}"]
     return dropped
+
+
+def _rows_away(journal: Journal, table: TableRow) -> list[str]:
+    """Of a table that was the target's own, which stays: what it lacks for now."""
+    if not table.plan.adopted:
+        return []
+    pending = count_pending(journal.conn, [table]).get(table.id, 0) if table.state != "captured" else 0
+    lacks = f", but for {pending} rows that were to be read again, which the source has" if pending else ""
+    return [f"what followed {table.qualified}: it stays with its rows{lacks}"]
 
 
 def take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:
@@ -197,6 +209,7 @@ def _reset_all(
             applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:
+        dropped += _rows_away(journal, table)
         failpoint("reset.before_keys", journal.conn)
         forget_keys(journal.conn, table)
     if pipeline.in_place:

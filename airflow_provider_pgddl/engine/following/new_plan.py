@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rows import copy_only_columns
+from airflow_provider_pgddl.engine.rows.adopted_rows import drop_extra, uncompared
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload, reload_part
@@ -67,11 +68,16 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
     def attempt() -> None:
         with context.fenced("settle.before_emptied_commit", was):
             copy_only_columns.rekey(context.target, was, look.fresh)
-            empty_again(context.target, look.fresh)
+            begun = look
+            if was.plan.adopted:  # it may have rows of others: what has to be read again, comparing tells
+                drop_extra(context.target, was.id)
+                begun = replace(look, fresh=uncompared(look.fresh))
+            else:
+                empty_again(context.target, look.fresh)
             context.journal.tables.unplan(was.id)
             drop_pending(context.target, look.fresh)
             create_pending(context.target, look.fresh)
-            record(context.target, context.name, was, look, "created")
+            record(context.target, context.name, was, begun, "created")
 
     patiently(context, attempt)
 

@@ -60,6 +60,8 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
         late, then = known.get(oid), seen.get(oid)
         if then is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
             continue
+        if late and context.pipeline.tables.existing == "adopt" and not _made_by_ddl(context, late):
+            continue  # the target had it before: the snapshot takes it as it is
         if f"{name[0]}.{name[1]}" in stuck or copies.get(name, oid) != oid:
             continue  # what bears its name on the target is another table's copy
         if late is None and (why := _only_in_part(context, name, oid, known.values())):
@@ -97,6 +99,10 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     stopped = {name: [KEYLESS] for name in keyless} | in_part | _left_behind(context, names)
     with context.fenced("late.before_statuses_commit"):
         context.journal.blocked_tables.set_statuses_of_others(context.journal.run, stopped)
+
+
+def _made_by_ddl(context: Context, late: TableRow) -> bool:
+    return bool(context.journal.ddl_history.statements_about(context.journal.run, late.oid))
 
 
 def _only_in_part(context: Context, name: Name, oid: int, known: Collection[TableRow]) -> str | None:

@@ -52,6 +52,7 @@ from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.rows.adopted_rows import OTHER_KEY, has_other_key
 from airflow_provider_pgddl.engine.rows.change_log_reading import lost_tracks
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys
@@ -211,7 +212,7 @@ def _fresh(
         plan = first_plan(context.pipeline, now, table.plan.columns.left_out)
     else:
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
-    plan = replace(plan, keepers=table.plan.keepers)
+    plan = replace(plan, keepers=table.plan.keepers, adopted=table.plan.adopted, extra=table.plan.extra)
     return replace(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=tables.fingerprint(now.structure()), physical=now.physical(),
@@ -233,6 +234,8 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         return recorded(look.evaluated)
     if table.state != "captured" and (missing := missing_partitions(context.target, look.now, look.fresh.plan)):
         return recorded(look.evaluated, *missing)
+    if has_other_key(table.plan, look.fresh.plan):
+        return recorded(look.evaluated, stopped(OTHER_KEY, "data_loss_risk"))
     if look.now.key is None:
         return _reconcile_keyless(context, table, look, again=again)
     if drift(table.version, table.physical, look.now) or look.lost_track:

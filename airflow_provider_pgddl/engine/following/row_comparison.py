@@ -45,10 +45,10 @@ def compare_rows(context: Context, again: Sequence[TableRow] = ()) -> int:
         return [t for t in followed_tables(context) if not chosen or t.id in chosen]
 
     mended = 0
-    _compare_all(context, tables_now, mend=context.job.mend)
+    compare_all(context, tables_now, mend=context.job.mend)
     if context.job.mend and (mended := _take_out(context, tables_now)):
         context.say(f"{mended} rows are read again, and compared once more")
-        _compare_all(context, tables_now)
+        compare_all(context, tables_now)
     tables = followed_tables(context)
     verdicts = verdicts_of(context, tables)
     differing = {name: v for name, v in verdicts.items() if v["differ"]}
@@ -100,10 +100,16 @@ def _cut_missing(context: Context, tables: Sequence[TableRow]) -> None:
         context.journal.verification.add(context.job.id, ranges)
 
 
-def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend: bool = False) -> None:
+def compare_all(
+    context: Context,
+    chosen: Callable[[], list[TableRow]],
+    *,
+    mend: bool = False,
+    beside: Callable[[Context], list[TableRow]] = followed_tables,
+) -> None:
     """Window after window: each brings the copy to its snapshot, then as many ranges as fit its time are compared
     there; of a table whose rows do not lie in its key's order, all at once if they do. A range that takes too long is
-    cut. A table that DDL changes meanwhile is compared anew.
+    cut. A table that DDL changes meanwhile is compared anew. `beside`: the tables that windows run over.
 
     To `mend`, one that differs is cut until there are few rows to be read again. A row that is too many on the copy may
     keep another from coming (UNIQUE): then none comes for now, and those that wait differ like the rest."""
@@ -158,7 +164,7 @@ def _compare_all(context: Context, chosen: Callable[[], list[TableRow]], *, mend
 
         # A window is over all tables, as foreign keys of the target may tie them together.
         failpoint("verify.before_window")
-        over = tables if context.in_place else followed_tables(context)
+        over = tables if context.in_place else beside(context)
         before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
         window = one_window(context, replica, over, inside=inside, before_snapshot=before, fill=fill)
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:

@@ -6,12 +6,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
+from airflow_provider_pgddl.engine.ddl.finish_statements import key_of
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
@@ -30,6 +32,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
 from airflow_provider_pgddl.engine.following.left_out import tables_left_out
 from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
+from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
@@ -43,6 +46,8 @@ from airflow_provider_pgddl.engine.sql import queries
 CHANGED = "the schema changed while it was dumped"
 FASTER = "DDL comes faster than it is followed"
 RUN_ON_SOURCE = "what an event trigger of the source runs follows by itself: here it would be run a second time"
+AS_IT_IS = "the target's own table is taken as it is"
+THERE = "the target has it already"
 ABSENT = "it belongs to a table that the pipeline leaves out or that is blocked"
 _LET_OWN = queries("rights")["let_own"]
 
@@ -224,6 +229,7 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
     roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     schemas = {row[0] for row in context.target.execute("SELECT nspname FROM pg_catalog.pg_namespace")}
     new = [e.is_right_on_schema and e.schema not in schemas for e in events]
+    there = _There(context) if context.pipeline.tables.existing == "adopt" else None
     for event in (replace(e, phase="create") if early else e for e, early in zip(events, new, strict=True)):
         if event.phase == "noise":
             continue
@@ -234,10 +240,44 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
             yield DumpStep(event, event.statement, "skipped", RUN_ON_SOURCE)
         elif event.kind == "extension" and event.name in extensions:
             yield DumpStep(event, event.statement, "skipped", "the target has this extension already")
+        elif there is not None and (note := there.has(event)):
+            yield DumpStep(event, event.statement, "skipped", note)
         elif missing:
             yield _missing_role(context, event, missing)
         else:
             yield DumpStep(event, event.statement)
+
+
+class _There:
+    """What the target has of the source, where tables of it are adopted: nothing that is there is made again, and an
+    adopted table stays as it is, with the indexes and constraints that it has."""
+
+    def __init__(self, context: Context):
+        adopted = [t for t in context.journal.tables.of(context.journal.run) if t.plan.adopted]
+        self._tables = {(t.schema, t.name) for t in adopted} | {*_with_parts(context.source, adopted)}
+        self._arrived = Arrived(context)
+
+    def has(self, event: DdlEvent) -> str | None:
+        """Why an event is not run. Foreign keys, triggers, policies, grants and comments that it lacks come with the
+        swap: a run that lost its journal had not brought them."""
+        if event.table in self._tables and event.phase in ("create", "index"):
+            return AS_IT_IS
+        if event.phase == "create" and _identity(event) in self._identities:
+            return THERE
+        by_name = {key_of(event), event.index} - {None}
+        return THERE if by_name & self._named or self._arrived.has(event) else None
+
+    @cached_property
+    def _named(self) -> set[object]:
+        return {name for event in self._arrived.events for name in (key_of(event), event.index) if name}
+
+    @cached_property
+    def _identities(self) -> set[tuple[object, ...]]:
+        return {_identity(event) for event in self._arrived.events}
+
+
+def _identity(event: DdlEvent) -> tuple[object, ...]:
+    return event.tag, event.kind, event.schema, event.name, event.table, event.arguments
 
 
 def _absent(context: Context) -> set[Name]:

@@ -19,6 +19,9 @@ _BEFORE = {"backfill": ("created",), "schema_sync": ("created", "backfilled")}
 def late(context: Context) -> list[TableRow]:
     """New tables that captured DDL has made on the target already, and that the next look takes in."""
     captured = context.healthy(context.tables(), "captured") if captures_ddl(context) else []
+    if context.pipeline.tables.existing == "adopt":  # what the target had before waits for a snapshot
+        made_by = context.journal.ddl_history.statements_about
+        captured = [t for t in captured if made_by(context.journal.run, t.oid)]
     there = (catalog.oid_of(context.target, t.plan.copy_schema, t.plan.copy_name) for t in captured)
     return [t for t, oid in zip(captured, there, strict=True) if oid is not None]
 

@@ -35,6 +35,10 @@ class Arrived:
                 missing.append(event)
         return missing, [e for e in gone if e.phase in _WAIT or self._there[self._tree(e)]]
 
+    def has(self, event: DdlEvent) -> bool:
+        """Whether the target has it, word by word."""
+        return self._there[self._tree(event)] > 0
+
     def tables(self) -> list[DdlEvent]:
         """What makes the target's tables."""
         return [] if self._context.in_place else [e for e in self._dumped if e.tag == "CREATE TABLE"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from psycopg import sql
 
@@ -149,6 +149,11 @@ class ReversePlan:
     serials: Mapping[str, str] | None = None
 
 
+# "": we have made the copy. Of one that was there: it had no rows, so blocks fill it; it has rows that nobody has
+# compared yet; what differed has become pending.
+Adopted = Literal["", "empty", "uncompared", "compared"]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Source relation, copy, what is written to it, and the key.
@@ -158,6 +163,9 @@ class Plan:
 
     `where` is a condition over the source's columns, in SQL; rows for which it is not true do not belong on the target.
     `transformed` are the columns whose values are made by an expression of the pipeline file.
+
+    `adopted`: the copy was on the target before the pipeline, and how it stands with the rows that it had. `extra` is
+    the table of ours that lists the keys of rows which it alone has, and keeps.
 
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
@@ -178,6 +186,8 @@ class Plan:
     reverse: ReversePlan = ReversePlan()
     where: str = ""
     transformed: tuple[str, ...] = ()
+    adopted: Adopted = ""
+    extra: str = ""
     keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
@@ -213,6 +223,28 @@ class Plan:
         return sql.Identifier(self.copy_schema, self.copy_name)
 
     @property
+    def copy_shown(self) -> sql.Composable:
+        """The copy's rows that come from the source, in FROM, where an alias has to follow."""
+        if not self.extra:
+            return self.copy_only
+        return sql.SQL("(SELECT r.* FROM {} AS r WHERE NOT EXISTS (SELECT FROM {} AS x WHERE {}))").format(
+            self.copy_only, self.extra_keys, self.key.join("r", "x")
+        )
+
+    def has_leaf(self, oid: int) -> bool:
+        """Whether what the source's leaf loses as a whole its copy loses, too: not before it is known to be a copy."""
+        return str(oid) in self.copies and self.adopted != "uncompared"
+
+    @property
+    def has_own_values(self) -> bool:
+        """Whether the copy has values, or rows, that nobody else knows."""
+        return bool(self.columns.kept or self.extra)
+
+    @property
+    def extra_keys(self) -> sql.Identifier:
+        return sql.Identifier("pgddl", self.extra)
+
+    @property
     def copy_only(self) -> sql.Composable:
         """The copy in DELETE, SELECT and TRUNCATE: without the children of an inheritance parent."""
         return self.copy if self.partitioned or self.split else sql.SQL("ONLY {}").format(self.copy)
@@ -243,6 +275,8 @@ class Plan:
             "serials": reverse.serials,
             "where": self.where,
             "transformed": self.transformed,
+            "adopted": self.adopted,
+            "extra": self.extra,
         }
 
     @classmethod
@@ -273,6 +307,8 @@ class Plan:
             reverse=ReversePlan(value.get("proof", {}), value.get("echo", ""), value.get("serials")),
             where=value.get("where", ""),
             transformed=tuple(value.get("transformed", ())),
+            adopted=value.get("adopted", ""),
+            extra=value.get("extra", ""),
         )
 
 

@@ -112,6 +112,8 @@ def _in_place(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
             yield path, "has no place in a rewrite in place: write DROP COLUMN under rewrite"
     if pipeline.tables.existing != "refuse":
         yield ("tables", "existing"), "has no place in a rewrite in place: give a target, or leave it out"
+    if pipeline.tables.keep_extra is not None:
+        yield ("tables", "keep_extra"), "has no place in a rewrite in place: it is about tables that are adopted"
     if pipeline.tables.include and pipeline.rewrite:
         tables = {table_name(name): name for name in pipeline.rewrite}
         covered: set[Name] = set()
@@ -152,6 +154,10 @@ def _across(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     if pipeline.tables.keyless == "copy_at_swap" and pipeline.swap.fence == "none":
         why = "needs swap.fence: read_only or lock: nobody sees what is written to such a table once it is copied"
         yield ("tables", "keyless"), f"copy_at_swap {why}"
+    if pipeline.tables.keep_extra is not None and pipeline.tables.existing != "adopt":
+        yield ("tables", "keep_extra"), "is about tables that are adopted (tables.existing: adopt)"
+    if pipeline.tables.keep_extra and pipeline.swap.way_back:
+        yield ("tables", "keep_extra"), "has no way back: the source has not got the rows that are kept"
     if not pipeline.swap.keep_old and pipeline.tables.existing != "replace":
         yield ("swap", "keep_old"), "nothing old is replaced on this target; it belongs to a rewrite in place"
     if pipeline.swap.signal_blockers != "off":

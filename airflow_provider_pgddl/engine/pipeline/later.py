@@ -42,6 +42,7 @@ KEYS: Mapping[str, Later] = {
     "tables.where": _ROWS,
     "tables.transform": _ROWS,
     "tables.existing": Later("reset", "it says how the tables came that are recorded"),
+    "tables.keep_extra": _FREE,
     "tables.keyless": Later("reconfigure", "for tables without a key that are not recorded yet"),
     "capture.rows": Later("reset", _CAPTURE),
     "capture.ddl": Later("reset", _CAPTURE),

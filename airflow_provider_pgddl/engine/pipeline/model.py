@@ -66,7 +66,13 @@ class Tables(Section):
     never leave. Not in place. Type: table: {column: SQL over its columns, immutable}.
     """
     existing: Literal["refuse", "adopt", "replace"] = "refuse"
-    """The table is on the target already: refuse, put rows into it, or build a copy and swap."""
+    """A table of the source is on the target already: refuse, take it as it is and bring its rows in line
+    ([existing tables](../how-to/existing-tables.md)), or build a copy and swap. Not in place.
+    """
+    keep_extra: Flag | None = None
+    """Rows that only an adopted table has: true keeps them, false removes them. Left out, they are counted and nothing
+    is brought in line before it is decided.
+    """
     keyless: Literal["refuse", "copy_at_swap"] = "refuse"
     """A table without a key: refuse it, or copy it whole at the swap, while its writers wait. To a target
     `copy_at_swap` needs a `swap.fence`.

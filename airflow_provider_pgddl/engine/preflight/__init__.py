@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight import (
+    adopted_tables,
     foreign_code,
     new_types,
     part_of_rows,
@@ -136,8 +137,8 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         return [*_SERVERS, *_TABLES, *in_place, *last]
     created = [
         target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
-        target_contents.existing_objects, target_contents.extensions, target_contents.roles, target_contents.owners,
-        target_contents.encodings, target_contents.event_triggers, target_contents.left_behind,
-        source_tables.subscribed,
+        target_contents.existing_objects, adopted_tables.adopted, target_contents.extensions, target_contents.roles,
+        target_contents.owners, target_contents.encodings, target_contents.event_triggers,
+        target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, *created, *last]

@@ -93,7 +93,7 @@ def existing(facts: Facts) -> Iterator[Finding]:
 def existing_objects(facts: Facts) -> Iterator[Finding]:
     """Views, sequences, types and functions of both sides: the snapshot would stop half-way, at the first."""
     assert facts.target is not None
-    if running(facts, facts.target):
+    if running(facts, facts.target) or facts.pipeline.tables.existing == "adopt":  # then they stay as they are
         return
     there = set(facts.target.rows("objects"))
     both = [row for row in facts.source.rows("objects") if row in there]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,6 +28,7 @@ from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers, partition_cells
+from airflow_provider_pgddl.engine.rows.adopted_rows import MEETINGS, insert_or_leave
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import copy_behind
 from airflow_provider_pgddl.engine.rows.row_counters import count_partial, count_refusal
@@ -330,17 +332,34 @@ class _Worker:
                     raise _Changed(table.id, stops[table.id])
                 types = as_owner.types_read(self._source, plan) if reader else ()
                 query = _select(as_owner.as_typed(plan, types) if reader else plan, rows_of)
-                with as_owner.selected(self._source, reader, query, types) as rows:
-                    if behind:
-                        copied = Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
-                    else:
-                        copied = copy_between(
-                            self._source, self._target, read_statement(rows, plan.columns.binary),
-                            write_statement(plan.copy, plan.columns.list, plan.columns.binary), wordless=plan.in_part,
-                        )  # fmt: skip
+                try:
+                    with self._taken_back(plan), as_owner.selected(self._source, reader, query, types) as rows:
+                        copied = self._copied(plan, rows, behind)
+                except MEETINGS:
+                    if not plan.adopted:
+                        raise
+                    with as_owner.selected(self._source, reader, query, types) as rows:
+                        copied = Copied(insert_or_leave(self._source, self._target, table.id, plan, rows), 0)
             snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
         flush(self._watcher, lsn)
         return copied.rows, copied.bytes, snapshot
+
+    @contextmanager
+    def _taken_back(self, plan: Plan) -> Iterator[None]:
+        """What fails on one side has ended the other's COPY, too. Only a table that was there before can do that."""
+        if not plan.adopted:
+            yield
+            return
+        with self._source.transaction(), self._target.transaction():
+            yield
+
+    def _copied(self, plan: Plan, rows: sql.Composable, behind: bool) -> Copied:
+        if behind:
+            return Copied(copy_behind(self._source, self._target, plan, rows, "pgddl_bare"), 0)
+        return copy_between(
+            self._source, self._target, read_statement(rows, plan.columns.binary),
+            write_statement(plan.copy, plan.columns.list, plan.columns.binary), wordless=plan.in_part,
+        )  # fmt: skip
 
     def _code(self, *found: tuple[set[int], dict[int, list[str]]]) -> bool:
         """Whether there is code of the table's owner on one of the sides."""

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers, windows
+from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.rows.pending_keys import delete_from_copy, pending_table, stage_keys, staging_table
@@ -167,13 +168,15 @@ def _allowed(target: Session, tables: Sequence[TableRow]) -> tuple[list[TableRow
 def _empty(replica: Replica, table: TableRow) -> None:
     """Not where foreign keys or triggers would fire: what wants room is tried again, and the table is read again."""
     target, plan = replica.target, table.plan
+    if plan.adopted not in ("", "compared"):
+        return  # nobody knows yet what is in it: it is compared, whatever is read again
     (allowed, behind) = _allowed(target, [table])
     with foreign_keys_and_triggers.quiet(target, {table.id: plan}) as tied:
         if tied.tied or tied.triggers or not allowed:
             return
         copy_only_columns.save_all(target, table)
         role = plan.keepers.writer if behind else ""
-        foreign_keys_and_triggers.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)], role)
+        empty_copy(target, plan, role)
         target.execute(sql.SQL("TRUNCATE {}").format(pending_table(table.id)))
 
 

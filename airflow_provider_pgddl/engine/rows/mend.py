@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.adopted_rows import shown_as_t
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -34,10 +35,11 @@ _Q = queries("windows")
 
 def take_out(
     replica: Replica, done: Window, tables: Sequence[TableRow], table: TableRow, within: Range,
-    record: Callable[[], None],
+    record: Callable[[], None], before: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
     """Inside a window over `tables`, in a transaction of its own (in place in the window's), in which `record` records
-    it. Returns how many rows will be read again."""
+    it; `before` is called in it once the copy is held, and before anything leaves. Returns how many rows will be read
+    again."""
     target, plan = replica.target, table.plan
     with target.transaction():
         if hold_copies(target, {table.id: plan}):
@@ -49,6 +51,7 @@ def take_out(
             _, tied, _ = untied(target, tables, firing, Window(done.taken_at, done.lsn))
             group = [t for t in tables if t.id in tied.tied] if table.id in tied.tied else [table]
             staged = {t.id: (t.plan, staging_table(target, "ingest", t.plan, t.id)) for t in group}
+            before()
             staging = staged[table.id][1]
             keys = _stage(replica, table, within, staging, plan.keepers.writer if behind else "")
             if len(group) > 1:
@@ -79,7 +82,7 @@ def _stage(replica: Replica, table: TableRow, within: Range, staging: sql.Identi
             sql.SQL("{}::{}").format(sql.Identifier("c", c), sql.SQL(t))
             for c, t in zip(plan.key.columns, plan.key.types, strict=True)
         ),
-        copy=plan.copy_only, where=limited, staging=staging, same=plan.key.join("c", "k"),
+        copy=shown_as_t(plan), where=limited, staging=staging, same=plan.key.join("c", "k"),
     )  # fmt: skip
     with as_owner.selected(target, role, query, plan.key.types, staging) as rows:
         insert = sql.SQL("INSERT INTO {} ({}) {}").format(staging, plan.key.list(), rows)

@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.adopted_rows import but_extra, drop_extra, forget_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -45,6 +46,8 @@ def forget_keys(target: Session, table: TableRow) -> None:
     log that a slot fills."""
     drop_pending(target, table)
     copy_only_columns.drop_kept(target, table)
+    if table.plan.adopted:
+        drop_extra(target, table.id)
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
 
 
@@ -123,6 +126,7 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
     """The rows of the staged keys; `behind` the wall where the copy has code of its owner."""
     plan = table.plan
     target.execute(sql.SQL("ANALYZE {}").format(staging))
+    forget_extra(target, plan, staging)
     if plan.columns.kept:
         copy_only_columns.delete_keeping(target, table, staging)
         return
@@ -133,8 +137,11 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
 def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], *, behind: bool = False) -> None:
     plan = table.plan
     # A partition that has gone since, which its table's version says: its rows went with it.
-    there = [plan.copies[str(leaf)] for leaf in truncated if str(leaf) in plan.copies]
-    if there:
+    there = [plan.copies[str(leaf)] for leaf in truncated if plan.has_leaf(leaf)]
+    if there and plan.extra:
+        for name in there:
+            target.execute(but_extra(plan, sql.SQL("ONLY {}").format(sql.Identifier(*name))))
+    elif there:
         # One statement over the set (C27). What was inserted since is in the log by key, so nothing else has to be
         # known.
         only = sql.SQL("" if plan.split else "ONLY ")

@@ -205,7 +205,7 @@ class _Reading:
         sides, plan, found = self.sides, self.sides.plan, list[list[tuple[Any, ...]]]()
         for conn, hash_, relation, role in (
             (self.source, sides.source_hash(), plan.rows, self.roles[0]),
-            (self.copy, sides.copy_hash(), plan.copy_only, self.roles[1]),
+            (self.copy, sides.copy_hash(), plan.copy_shown, self.roles[1]),
         ):
             if self.latest is not None:
                 _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))

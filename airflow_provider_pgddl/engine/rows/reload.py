@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
@@ -152,9 +153,7 @@ def _make_pending(
             copy_only_columns.forget_truncated(replica.target, table, moves.truncated)
             copy_only_columns.follow(replica.target, table, moves)
         role = table.plan.keepers.writer if coded else ""
-        foreign_keys_and_triggers.empty(
-            replica.target, [table.plan.copy_only], [(table.plan.copy_schema, table.plan.copy_name)], role
-        )
+        empty_copy(replica.target, table.plan, role)
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         return copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))

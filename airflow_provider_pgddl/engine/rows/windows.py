@@ -291,11 +291,11 @@ def untied(target: Session, tables: Sequence[TableRow], tied: Ties, done: Window
     """The tables that can be written to with these foreign keys and triggers on them, what ties them, and how many
     others wait for one that this window has stopped: it is looked at first."""
     stopped_before = bool(done.stopped)
-    stops = foreign_keys_and_triggers.told(tied.stops([t.id for t in tables if t.plan.columns.kept], target.info.user))
+    stops = tied.stops([t.id for t in tables if t.plan.has_own_values], target.info.user)
     waits = set[int]()
     if stopped_before:  # a key to such a table looks like one to a table that nobody follows
         waits = {i for i in stops if i not in tied.triggers}
-    done.stopped |= {i: why for i, why in stops.items() if i not in waits}
+    done.stopped |= foreign_keys_and_triggers.told({i: why for i, why in stops.items() if i not in waits})
     out = {*stops}
     while more := {e for k in tied.inner for e in (k.parent, k.child) if e and {k.parent, k.child} & out} - out:
         waits |= more
@@ -385,7 +385,7 @@ def _ingest_together(
                 done.stopped[table.id] = [LOST_TRACK]
                 return []
             changed.append(table)
-        for leaf in (plan.copies[str(oid)] for oid in truncated if str(oid) in plan.copies):
+        for leaf in (plan.copies[str(oid)] for oid in truncated if plan.has_leaf(oid)):
             parts = {"staging": staging, "keys": plan.key.list(), "leaf": sql.Identifier(*leaf),
                      "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))}  # fmt: skip
             target.execute(sql.SQL(_Q["stage_leaf"]).format(**parts))

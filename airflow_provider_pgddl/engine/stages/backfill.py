@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import Threads, beside_each_other
 from airflow_provider_pgddl.engine.progress import amount, duration, reporting
+from airflow_provider_pgddl.engine.rows.adopted_rows import uncompared
 from airflow_provider_pgddl.engine.rows.chunks import (
     COPY,
     LONGEST,
@@ -110,14 +111,15 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
                     raise GaveWay(
                         "; ".join(findings), table=table.qualified, todo="run the stage again, which records it"
                     )
-                plan_chunks(
-                    context.target,
-                    context.source,
-                    _to_copy(context, table),
-                    now,
-                    context.pipeline.backfill.chunk_bytes,
-                    block_size,
-                )
+                if table.plan.adopted != "uncompared":  # else schema_sync compares it, and what differs is read
+                    plan_chunks(
+                        context.target,
+                        context.source,
+                        _to_copy(context, table),
+                        now,
+                        context.pipeline.backfill.chunk_bytes,
+                        block_size,
+                    )
                 context.journal.tables.set_planned(table.id, now.physical())
     if fresh:
         context.journal.chunks.analyze()
@@ -235,11 +237,15 @@ def _start_again(context: Context, tables: Iterable[TableRow]) -> None:
     """A table whose file was replaced (VACUUM FULL, CLUSTER, TRUNCATE) has its rows elsewhere: its chunks mean
     nothing now."""
     for table in tables:
-        context.say(f"{table.qualified}: its file was replaced meanwhile, its copy starts again")
+        again = "what differs is read" if table.plan.adopted else "its copy starts again"
+        context.say(f"{table.qualified}: its file was replaced meanwhile, {again}")
 
         def attempt(table: TableRow = table) -> None:
             with context.fenced("backfill.before_restart_commit", table):
-                empty_again(context.target, table)
+                if table.plan.adopted:
+                    context.journal.tables.set_copy(uncompared(table))
+                else:
+                    empty_again(context.target, table)
                 context.journal.tables.unplan(table.id)
 
         patiently(context, attempt)

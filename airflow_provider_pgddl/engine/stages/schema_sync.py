@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.apply.dump_events import GROUP, apply_events
 from airflow_provider_pgddl.engine.apply.index_build import Build, build, is_shared
+from airflow_provider_pgddl.engine.following.adopted_tables import attach
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
@@ -51,6 +52,7 @@ def run(context: Context) -> StageResult:
         refuse_waiting(context, waiting, "backfill", "is not backfilled yet")
     with one_stream(context):
         ingested = _ingest(context)
+        attached = attach(context)
     tables = context.healthy(context.tables(), "backfilled")
     if captures_ddl(context) and context.journal.ddl_history.touched(context.journal.run)[0]:
         # What waits to be built may be about columns that have another name by now.
@@ -66,7 +68,9 @@ def run(context: Context) -> StageResult:
     if context.pipeline.capture.rows == "direct_trigger":
         catch_up(context)
         hand_over(context)
-    return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built)
+    figures = {"differed": attached} if any(t.plan.adopted for t in ready) else {}
+    return context.result("done", {t.qualified: {"state": "indexed"} for t in ready}, keys=ingested, statements=built,
+                          **figures)  # fmt: skip
 
 
 def _ingest(context: Context) -> int:

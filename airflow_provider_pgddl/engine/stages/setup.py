@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.commands import reconfigure
 from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import failover
+from airflow_provider_pgddl.engine.following.adopted_tables import different
 from airflow_provider_pgddl.engine.following.ddl import LOOKS, captures_ddl, follow_ddl, transport
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS
@@ -100,7 +101,7 @@ def _check_before_touching(pipeline: Pipeline, source: Session, target: Session)
     selection = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
     described = catalog.describe_all(source)
     check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})
-    refuse(preflight(pipeline, source, target, selection.rows))
+    refuse([*preflight(pipeline, source, target, selection.rows), *different(pipeline, source, target, selection.rows)])
     for name in selection.rows:
         first_plan(pipeline, described[name])
 

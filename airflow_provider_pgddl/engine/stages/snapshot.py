@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from airflow_provider_pgddl.engine.apply.dump_events import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.following.adopted_tables import note_adopted
 from airflow_provider_pgddl.engine.following.ddl import (
     follow_ddl,
     follow_what_blocks,
@@ -42,8 +43,10 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     counts = journal.dump_events.counts(run_no)
     if not counts:
+        note_adopted(context, fresh)
         _record_events(context, None)
     elif late := [t for t in fresh if t.id not in journal.dump_events.tables(run_no)]:
+        note_adopted(context, late)
         _record_events(context, late)
     applied = _apply(context)
     take_copies(context, new := context.healthy(context.tables(), "captured"))

@@ -1,0 +1,186 @@
+"""Rows of a table that was on the target before the pipeline: those that it alone has, and those that cannot come yet.
+
+What only the target has is known by its keys, at a window's snapshot, whatever range its row is in there. Kept, it is
+left out of all that is compared, emptied and read again, until the source comes to have a row of its key: from then on
+that is the source's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
+from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.ranges import where
+from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
+from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.sql import queries
+
+_Q = queries("adopted_rows")
+_W = queries("windows")
+# What a fuzzy block may meet in a table that has its indexes and foreign keys from the start.
+MEETINGS = (pg.UniqueViolation, pg.ExclusionViolation, pg.ForeignKeyViolation)
+
+
+OTHER_KEY = (
+    "has another key now, and rows that only the target has are kept by the one before: give it that key again, or"
+    " `pgddl reset --tables` it, which leaves its rows as they are, and run again from setup"
+)
+
+
+def uncompared(table: TableRow) -> TableRow:
+    """One that nobody knows the rows of the target's any more."""
+    return replace(table, plan=replace(table.plan, adopted="uncompared", extra=""))
+
+
+def has_other_key(before: Plan, now: Plan) -> bool:
+    """Whether rows that are kept are not known by the key that the table has come to have."""
+    numbers = [[plan.columns.pairs.get(c, [0])[0] for c in plan.key.columns] for plan in (before, now)]
+    return bool(before.extra) and numbers[0] != numbers[1]
+
+
+def create_extra(target: Session, table: TableRow) -> str:
+    """The keys of rows that are kept; returns what `Plan.extra` is to be."""
+    name = f"extra_{table.id}"
+    parts = {"pending": sql.Identifier("pgddl", name), "keys": table.plan.key.list()}
+    definitions = table.plan.key.definitions("k", not_null=True)
+    target.execute(sql.SQL(_W["create_pending"]).format(definitions=definitions, **parts))
+    target.execute(sql.SQL(_W["pending_replica_identity"]).format(pending=parts["pending"]))
+    return name
+
+
+def drop_extra(target: Session, table_id: int) -> None:
+    target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("pgddl", f"extra_{table_id}")))
+
+
+def forget_extra(target: Session, plan: Plan, staging: sql.Identifier) -> None:
+    """Of the staged keys the source has come to have the rows, or has had them."""
+    if plan.extra:
+        same = plan.key.same("x", "k", "k", "k")
+        target.execute(sql.SQL(_Q["forget_extra"]).format(extra=plan.extra_keys, staging=staging, same=same))
+
+
+def empty_copy(target: Session, plan: Plan, role: str = "") -> None:
+    """All rows of the source leave the copy, as the role where it has code of it."""
+    if plan.extra:
+        target.execute(but_extra(plan, plan.copy_only))
+        return
+    foreign_keys_and_triggers.empty(target, [plan.copy_only], [(plan.copy_schema, plan.copy_name)], role)
+
+
+def but_extra(plan: Plan, relation: sql.Composable) -> sql.Composed:
+    """DELETE of what came from the source."""
+    same = plan.key.join("c", "x")
+    return sql.SQL(_Q["delete_but_extra"]).format(relation=relation, extra=plan.extra_keys, same=same)
+
+
+def stage_extra(source: Session, target: Session, table: TableRow, within: Range) -> tuple[sql.Identifier, int]:
+    """The keys of the copy's rows in a range that the source has not at its snapshot, wherever it would have them; in a
+    temporary table of the target, and how many. The live table is locked, and so is the copy."""
+    plan = table.plan
+    here, alone = (_staging(target, purpose, plan, table.id) for purpose in ("range", "alone"))
+    query = sql.SQL(_W["keys_of_copy"]).format(
+        keys=_typed_keys(plan), copy=shown_as_t(plan), where=where(plan, within), staging=here,
+        same=plan.key.join("c", "k"),
+    )  # fmt: skip
+    with as_owner.selected(target, foreign_code.writer_of(target, plan), query, plan.key.types, here) as rows:
+        found = target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(here, plan.key.list(), rows)).rowcount
+    if not found:
+        return alone, 0
+    there = _staging(source, "range", plan, table.id)
+    read = read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key.list(), here), plan.key.binary)
+    copy_between(target, source, read, write_statement(there, plan.key.list(), plan.key.binary))
+    source.execute(sql.SQL("ANALYZE {}").format(there))
+    missing = sql.SQL(_Q["not_on_source"]).format(
+        keys=plan.key.list(), staging=there, source=plan.rows, join=plan.key.join("t", "k")
+    )
+    with as_owner.selected(source, foreign_code.reader_of(source, plan), missing, plan.key.types, there) as rows:
+        read = read_statement(rows, plan.key.binary)
+        write = write_statement(alone, plan.key.list(), plan.key.binary)
+        return alone, copy_between(source, target, read, write, wordless=plan.in_part).rows
+
+
+def shown_as_t(plan: Plan) -> sql.Composed:
+    return sql.SQL("{} AS t").format(plan.copy_shown)
+
+
+def keep_extra(target: Session, plan: Plan, staging: sql.Identifier) -> None:
+    """The staged keys are of rows that stay as they are."""
+    parts = {"pending": plan.extra_keys, "keys": plan.key.list(), "staging": staging}
+    target.execute(sql.SQL(_W["add_pending"]).format(**parts))
+
+
+def count_extra(target: Session, tables: Sequence[TableRow]) -> dict[str, int]:
+    """Rows that are kept, by table."""
+    found = {}
+    for table in (t for t in tables if t.plan.extra):
+        row = target.execute(sql.SQL("SELECT count(*) FROM {}").format(table.plan.extra_keys)).fetchone()
+        found[table.qualified] = int(row[0]) if row else 0
+    return found
+
+
+def insert_or_leave(source: Session, target: Session, table_id: int, plan: Plan, rows: sql.Composable) -> int:
+    """The rows of a query into a copy that has its indexes already: one that meets another row there becomes pending,
+    as do all where the server cannot tell which one that is. Returns how many came.
+
+    In a block that is read while clients write, whatever meets something has changed since capture began."""
+    arrivals, insert, as_they_are = as_owner.bare_arrivals(target, plan, "pgddl_adopted")
+    binary = plan.columns.binary and as_they_are
+    read, write = read_statement(rows, binary), write_statement(arrivals, plan.columns.list, binary)
+    copied = copy_between(source, target, read, write, wordless=plan.in_part).rows
+    left = _staging(target, "left", plan, table_id)
+    parts = {"left": left, "keys": plan.key.list(), "arrived": _typed_keys(plan, "a"), "arrivals": arrivals}
+    left_all, came = sql.SQL(_Q["leave_all"]).format(**parts), 0
+    # A deferrable constraint is no arbiter; and what the wall is for is not run as ourselves.
+    if plan.keepers.writer or _deferrable(target, plan):
+        target.execute(left_all)
+    else:
+        one_by_one = sql.SQL(_Q["insert_or_leave"]).format(
+            insert=_behind_alias(plan, insert), put=_typed_keys(plan), same=plan.key.same("a", "k", "p", "k"), **parts
+        )
+        try:
+            with target.transaction():
+                came = copied - target.execute(one_by_one).rowcount
+        except MEETINGS:  # foreign keys, which do not say of which row
+            target.execute(left_all)
+    pending = {"pending": sql.Identifier("pgddl", f"pending_{table_id}"), "keys": plan.key.list(), "staging": left}
+    target.execute(sql.SQL(_W["add_pending"]).format(**pending))
+    target.execute(sql.SQL("DROP TABLE {}").format(arrivals))
+    return came
+
+
+def _behind_alias(plan: Plan, insert: sql.Composed) -> sql.Composed:
+    """INSERT INTO copy AS c …: what is returned is named by it."""
+    into = sql.SQL("INSERT INTO {} (").format(plan.copy).as_string()
+    text = insert.as_string()
+    assert text.startswith(into)
+    aliased = sql.SQL("INSERT INTO {} AS c (").format(plan.copy).as_string() + text.removeprefix(into)
+    return sql.Composed([sql.SQL(aliased)])
+
+
+def _deferrable(target: Session, plan: Plan) -> bool:
+    row = target.execute(_Q["deferrable"], {"schema": plan.copy_schema, "name": plan.copy_name}).fetchone()
+    return bool(row and row[0])
+
+
+def _typed_keys(plan: Plan, alias: str = "c") -> sql.Composed:
+    """… AS k1, … AS k2, …"""
+    key = zip(plan.key.columns, plan.key.types, strict=True)
+    return sql.SQL(", ").join(
+        sql.SQL("{}::{} AS {}").format(sql.Identifier(alias, c), sql.SQL(t), sql.Identifier(f"k{n}"))
+        for n, (c, t) in enumerate(key, 1)
+    )
+
+
+def _staging(conn: Session, purpose: str, plan: Plan, table_id: int) -> sql.Identifier:
+    """A session's temporary table of keys, empty."""
+    staging = sql.Identifier("pg_temp", f"pgddl_{purpose}_{table_id}_{plan.key.digest}")
+    conn.execute(sql.SQL(_W["create_staging"]).format(staging=staging, definitions=plan.key.definitions("k")))
+    conn.execute(sql.SQL("TRUNCATE {}").format(staging))
+    return staging

@@ -1,0 +1,47 @@
+-- Tables that were on the target before the pipeline.
+
+-- name: forget_extra
+DELETE FROM {extra} AS x USING {staging} AS k WHERE {same}
+
+-- name: delete_but_extra
+DELETE FROM {relation} AS c WHERE NOT EXISTS (SELECT FROM {extra} AS x WHERE {same})
+
+-- name: not_on_source
+SELECT {keys} FROM {staging} AS k WHERE NOT EXISTS (SELECT FROM {source} AS t WHERE {join})
+
+-- name: insert_or_leave
+WITH p AS ({insert} ON CONFLICT DO NOTHING RETURNING {put})
+INSERT INTO {left} ({keys}) SELECT {keys} FROM (SELECT {arrived} FROM {arrivals} AS a) AS a
+WHERE NOT EXISTS (SELECT FROM p WHERE {same})
+
+-- name: leave_all
+INSERT INTO {left} ({keys}) SELECT {arrived} FROM {arrivals} AS a
+
+-- name: deferrable
+-- Whether a unique or exclusion constraint of the table, or of a partition of it, is not checked at once.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    WHERE NOT i.indimmediate AND (i.indisunique OR i.indisexclusion) AND i.indrelid IN (
+        SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = %(schema)s AND c.relname = %(name)s
+        UNION ALL
+        SELECT t.relid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        CROSS JOIN LATERAL pg_catalog.pg_partition_tree(c.oid) t
+        WHERE n.nspname = %(schema)s AND c.relname = %(name)s))
+
+-- name: has_rows
+SELECT EXISTS (SELECT FROM {relation})
+
+-- name: slowing
+-- What is kept up for each row that comes into these tables: how many indexes beside the key's, and foreign keys.
+SELECT c.oid,
+       (SELECT count(*) FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indisprimary),
+       (SELECT count(*) FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
+FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: rights
+-- Whether we may bring these tables in line, and whether rules stand in for what is written to them.
+SELECT c.oid, pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
+              AND pg_catalog.has_table_privilege(c.oid, 'DELETE') AND pg_catalog.has_table_privilege(c.oid, 'TRUNCATE'),
+       EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)
+FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])

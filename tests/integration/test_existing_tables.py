@@ -1,0 +1,315 @@
+"""`tables.existing: adopt`: tables that the target has already are brought in line, by what differs in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
+from airflow_provider_pgddl.engine.commands.check import check
+from airflow_provider_pgddl.engine.commands.reset import reset
+from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.failpoints import VARIABLE
+from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.combinations import matrix
+from tests.failpoints import At, once
+from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.test_way_back_kills import PROGRAM
+
+Lifecycles = Callable[..., Lifecycle]
+
+SHOP = """
+CREATE SCHEMA shop;
+CREATE TYPE shop.mood AS ENUM ('sad', 'ok');
+CREATE TABLE shop.customer (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE, mood shop.mood);
+CREATE TABLE shop.purchase (id serial PRIMARY KEY, customer bigint NOT NULL REFERENCES shop.customer ON DELETE CASCADE,
+    total numeric(12, 2) CHECK (total >= 0), note text);
+CREATE INDEX purchase_customer ON shop.purchase (customer);
+CREATE TABLE shop.part (at date, id int, v text, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);
+CREATE TABLE shop.part_2024 PARTITION OF shop.part FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+CREATE TABLE shop.part_rest PARTITION OF shop.part DEFAULT;
+CREATE VIEW shop.rich AS SELECT customer, sum(total) FROM shop.purchase GROUP BY customer;
+CREATE FUNCTION shop.noted() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN NEW.note := coalesce(NEW.note, '') || '!'; RETURN NEW; END $$;
+CREATE TRIGGER noted BEFORE INSERT ON shop.purchase FOR EACH ROW EXECUTE FUNCTION shop.noted();
+"""
+ROWS = """
+INSERT INTO shop.customer (name, mood) SELECT 'name ' || n, 'ok' FROM generate_series(1, 30000) n;
+INSERT INTO shop.purchase (customer, total) SELECT 1 + n % 30000, n FROM generate_series(1, 60000) n;
+INSERT INTO shop.part SELECT '2023-07-01'::date + n % 700, n, 'v' || n FROM generate_series(1, 7000) n;
+"""
+WORK = """
+INSERT INTO shop.customer (name, mood) SELECT '{0} ' || n, 'sad' FROM generate_series(1, 20) n;
+UPDATE shop.customer SET mood = 'sad' WHERE id BETWEEN 100 + {1} AND 110 + {1};
+UPDATE shop.customer SET name = name || '{0}' WHERE id = 20000 + {1};
+INSERT INTO shop.purchase (customer, total) SELECT id, 5 FROM shop.customer WHERE id BETWEEN 50 AND 60;
+UPDATE shop.purchase SET total = total + 1 WHERE id BETWEEN 300 AND 320;
+UPDATE shop.part SET at = '2024-05-05', v = '{0}' WHERE id % 4000 = {1};
+"""
+ADOPT: dict[str, Any] = {
+    "tables": {"include": ["shop.*"], "existing": "adopt"},
+    "swap": {"fence": "read_only"},
+    "backfill": {"chunk_bytes": "256kB", "workers": 2},
+}
+
+
+def restore(cluster: Cluster, source: str, target: str, *options: str) -> None:
+    """As pg_restore leaves it, the rows as of now."""
+    command = [cluster.bin("pg_dump"), "--inserts", "--rows-per-insert=500", *options, "-d", source]
+    dump = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    execute(target, "\n".join(line for line in dump.splitlines() if not line.startswith("\\")))
+
+
+def blocks_and_rows_read_again(move: Lifecycle) -> tuple[int, int]:
+    """Chunks, and rows that windows have brought."""
+    chunks, rows = "SELECT count(*) FROM pgddl.chunks", "SELECT coalesce(sum(rows), 0) FROM pgddl.windows"
+    return int(move.journal(chunks)[0][0]), int(move.journal(rows)[0][0])
+
+
+def equal(move: Lifecycle) -> None:
+    assert [str(d) for d in differences(move.source, move.target)] == []
+
+
+def alike(move: Lifecycle) -> None:
+    """Rows, sequences and catalogs."""
+    equal(move)
+    assert [str(d) for d in compare_sequences(move.source, move.target)] == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_behind_a_restore_only_what_differs_is_read(
+    rows: str, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At
+) -> None:
+    """Clients write all the while; and the target has lost and changed some rows."""
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn)
+    execute(source_dsn, WORK.format("before", 1))
+    execute(target_dsn, "SET session_replication_role = replica; DELETE FROM shop.customer WHERE id BETWEEN 7 AND 9;"
+                        "UPDATE shop.purchase SET note = 'changed here' WHERE id = 41;")  # fmt: skip
+    # A row whose key has changed while nothing was captured is two: one that is missing, and one of the target alone.
+    tables = {**ADOPT["tables"], "keep_extra": False}
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": tables}, capture={"rows": rows})
+    move.run_all(until="snapshot")
+    execute(source_dsn, WORK.format("captured", 2))
+    with at("adopt.before_compared_commit", once(lambda: execute(source_dsn, WORK.format("late", 3)))):
+        move.run_all(after="snapshot", until="schema_sync")
+    assert 0 < move.results["schema_sync"].figures["differed"] < 12_000
+    execute(source_dsn, WORK.format("replayed", 4))
+    move.run("replay")
+    chunks, read = blocks_and_rows_read_again(move)
+    assert chunks == 0 and 0 < read < 20_000  # of 97,000
+    move.run_all(after="replay", until="swap")
+    alike(move)
+    move.run("cleanup")
+    assert left_behind(target_dsn) == ["schema pgddl"]
+
+
+def test_an_empty_table_is_filled_and_what_meets_another_row_waits(
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At
+) -> None:
+    """Rows move to later blocks, names change places; and somebody writes to the target."""
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn, "--schema-only")
+    one = {**ADOPT["backfill"], "workers": 1}
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "backfill": one})
+    move.run_all(until="snapshot")
+
+    def meet(n: int) -> None:
+        if n == 3:
+            execute(
+                source_dsn,
+                """UPDATE shop.customer SET name = 'away' WHERE id = 1;
+                   UPDATE shop.customer SET name = 'name 1' WHERE id = 2;
+                   UPDATE shop.customer SET name = 'name 2' WHERE id = 1;
+                   UPDATE shop.customer SET mood = 'sad' WHERE id < 50;
+                   UPDATE shop.purchase SET note = 'moved' WHERE id < 2000;
+                   DELETE FROM shop.part WHERE id < 10;""",
+            )
+            execute(target_dsn, "INSERT INTO shop.customer OVERRIDING SYSTEM VALUE VALUES (-1, 'name 29999', 'ok')")
+
+    with at("backfill.before_chunk", meet):
+        move.run_all(after="snapshot", until="backfill")
+    assert move.journal("SELECT count(*) > 3 FROM pgddl.chunks") == [(True,)]
+    move.run("schema_sync")
+    result = move.run("replay")
+    assert [blocked["table"] for blocked in result.blocked] == ["shop.customer"]
+    assert "key (29999)" in result.blocked[0]["reason"]
+    execute(target_dsn, "UPDATE shop.customer SET name = 'somebody' WHERE id = -1")
+    assert not move.run("replay").blocked
+    assert "shop.customer: 1 rows differ" in str(move.refused("verify"))
+    execute(target_dsn, "DELETE FROM shop.customer WHERE id = -1")
+    move.run_all(after="replay", until="swap")
+    alike(move)
+
+
+EXTRA = """
+INSERT INTO shop.customer OVERRIDING SYSTEM VALUE
+    SELECT 1000000 + n, 'here ' || n, 'ok' FROM generate_series(1, 1500) n;
+INSERT INTO shop.part SELECT '2030-01-01', n, 'here' FROM generate_series(1, 3) n;
+"""
+
+
+@pytest.mark.parametrize("keep", matrix(True, False))
+def test_rows_of_the_target_alone_wait_for_a_decision(
+    keep: bool, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn)
+    execute(target_dsn, EXTRA)
+    execute(source_dsn, "DELETE FROM shop.customer WHERE id = 30000")
+    move = lifecycle(source_dsn, target_dsn, **ADOPT)
+    move.run_all(until="backfill")
+    # What it loses as a whole before it was compared takes nothing along that it never had.
+    execute(source_dsn, "CREATE TEMP TABLE was AS TABLE shop.part; TRUNCATE shop.part; INSERT INTO shop.part TABLE was")
+    before = move.journal("TABLE shop.customer ORDER BY id")
+    refused = str(move.refused("schema_sync", PreflightRefused))
+    assert "shop.customer: 1,501 rows" in refused and "shop.part: 3 rows" in refused
+    assert move.journal("TABLE shop.customer ORDER BY id") == before
+
+    move.content["tables"] = {**ADOPT["tables"], "keep_extra": keep}
+    move.run_all(after="backfill", until="replay")
+    if not keep:
+        move.run_all(after="replay", until="swap")
+        alike(move)
+        return
+    # One that the source comes to have is the source's, and a TRUNCATE there leaves what it never had.
+    execute(source_dsn, "INSERT INTO shop.customer OVERRIDING SYSTEM VALUE VALUES (1000001, 'there', 'sad')")
+    execute(source_dsn, "TRUNCATE shop.part; INSERT INTO shop.part VALUES ('2024-02-02', 1, 'after')")
+    move.run_all(after="schema_sync", until="swap")
+    here, there = (dict(rows) for rows in (
+        move.journal("SELECT id, name FROM shop.customer"), move.on_source("SELECT id, name FROM shop.customer")
+    ))  # fmt: skip
+    assert here.items() >= there.items() and here[1000001] == "there"
+    assert here.keys() - there.keys() == {30000, *range(1000002, 1001501)}
+    assert move.journal("SELECT at::text, id, v FROM shop.part ORDER BY at, id") == [
+        ("2024-02-02", 1, "after"), *(("2030-01-01", n, "here") for n in (1, 2, 3))
+    ]  # fmt: skip
+
+
+def test_a_lost_journal_costs_a_comparison_and_a_reset_no_row(
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    first = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": {"include": ["shop.*"]}})
+    first.run_all(until="replay")
+    execute(target_dsn, "DROP SCHEMA pgddl CASCADE")
+    execute(source_dsn, WORK.format("lost", 1))
+
+    tables = {**ADOPT["tables"], "keep_extra": False}
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": tables})
+    move.content["pipeline"] = first.name
+    move.run_all(until="schema_sync")
+    # The source remembers windows that no journal knows of, and whatever the comparison has found: verify is to say so.
+    assert "acknowledged window" in move.run("replay").blocked[0]["reason"]
+    chunks, read = blocks_and_rows_read_again(move)
+    assert chunks == 0 and 0 < read < 12_000
+    equal(move)
+    move.run("verify")
+    dropped = reset(load_pipeline(move.content), source_dsn, target_dsn, ["shop.purchase"])["dropped"]
+    assert [line for line in dropped if line.startswith("what followed shop.purchase: it stays")]
+    equal(move)
+    execute(source_dsn, WORK.format("reset", 2))
+    move.run_all(until="replay")
+    equal(move)
+    reset(load_pipeline(move.content), source_dsn, target_dsn)
+    assert left_behind(source_dsn) == left_behind(target_dsn) == []
+    equal(move)
+    move.run_all(until="swap")  # with the foreign keys and triggers that the lost run had still to bring
+    alike(move)
+
+
+@contextmanager
+def subscribed(source_dsn: str, target_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """Native logical replication has brought the rows, and goes on in the block; a session of the target."""
+    with psycopg.connect(source_dsn, autocommit=True) as source, psycopg.connect(target_dsn, autocommit=True) as target:
+        source.execute("CREATE PUBLICATION away FOR TABLES IN SCHEMA shop")
+        create = sql.SQL("CREATE SUBSCRIPTION here CONNECTION {} PUBLICATION away")
+        target.execute(create.format(sql.Literal(source_dsn)))
+        try:
+            not_yet = "SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"
+            wait_until(lambda: target.execute(not_yet).fetchone() is None, seconds=120)
+            yield target
+        finally:
+            target.execute("DROP SUBSCRIPTION here")
+            source.execute("DROP PUBLICATION away")
+
+
+def test_behind_native_replication_nothing_is_read(
+    pg16: Cluster, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn, "--schema-only")
+    move = lifecycle(source_dsn, target_dsn, **ADOPT)
+    with subscribed(source_dsn, target_dsn):
+        found = check(load_pipeline(move.content), source_dsn, target_dsn)["findings"]
+        assert {f["table"] for f in found if f["code"] == "subscription"} >= {"shop.customer", "shop.purchase"}
+    results = move.run_all(until="replay")
+    assert results["schema_sync"].figures["differed"] == 0
+    assert blocks_and_rows_read_again(move) == (0, 0)
+    move.run_all(after="replay", until="swap")
+    alike(move)
+
+
+def test_what_cannot_be_adopted_is_refused_with_the_sql(
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(source_dsn, "CREATE TABLE shop.other (id int PRIMARY KEY, v text, n int)")
+    execute(source_dsn, "CREATE TABLE shop.key (id int PRIMARY KEY, v text)")
+    execute(
+        target_dsn, "CREATE SCHEMA shop; CREATE TABLE shop.other (id int PRIMARY KEY, v text);"
+                        "CREATE TABLE shop.key (id int, v text PRIMARY KEY); CREATE VIEW shop.part AS SELECT 1"
+    )  # fmt: skip
+    move = lifecycle(source_dsn, target_dsn, **ADOPT)
+    refused = str(move.refused("setup", PreflightRefused))
+    assert "shop.other" in refused and "ADD COLUMN" in refused
+    assert "shop.key" in refused and "it is a view on the target" in refused
+    assert left_behind(target_dsn) == []
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_kills_at_every_border(
+    rows: str, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str, tmp_path: Path
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn)
+    execute(target_dsn, EXTRA)
+    execute(source_dsn, "UPDATE shop.customer SET mood = 'sad' WHERE id % 1000 = 3")
+    keep = {**ADOPT, "tables": {**ADOPT["tables"], "keep_extra": True}}
+    move = lifecycle(source_dsn, target_dsn, **keep, capture={"rows": rows})
+    move.run("setup")
+    borders = {"snapshot": ["adopt.before_noted_commit"], "backfill": [], "schema_sync": [
+        "adopt.before_extra_commit", "verify.before_mend_commit", "adopt.before_compared_commit"]}  # fmt: skip
+    for number, (stage, names) in enumerate(borders.items()):
+        for name in names:
+            jobs.write(move.job(stage), tmp_path / f"{name}.json")
+            env = {**os.environ, VARIABLE: f"'{tmp_path}' {name}=kill"}
+            command = [sys.executable, "-c", PROGRAM, str(tmp_path / f"{name}.json")]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+            assert (tmp_path / name).exists() and done.returncode < 0, f"{name}: {done.stdout}{done.stderr}"
+            execute(source_dsn, WORK.format(name, 10 + number))
+        move.run(stage)
+    move.run_all(after="schema_sync", until="swap")
+    extra = {("shop", "customer"): "id > 1000000", ("shop", "part"): "v = 'here'"}
+    for (schema, name), condition in extra.items():
+        assert move.journal(f"SELECT count(*) FROM {schema}.{name} WHERE {condition}")[0][0] in (1500, 3)
+        execute(target_dsn, f"DELETE FROM {schema}.{name} WHERE {condition}")
+    alike(move)
