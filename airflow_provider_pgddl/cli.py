@@ -290,6 +290,13 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             PIPELINE,
             Option(("--dry-run",), {"action": "store_true", "help": "only say what would be done"}),
+            Option(
+                ("--drop",),
+                {
+                    "action": "store_true",
+                    "help": "drop the target's tables that the pipeline made and that go out of it",
+                },
+            ),
             JSON,
         ),
         reconfigure,

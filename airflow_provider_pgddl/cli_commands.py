@@ -134,11 +134,11 @@ def reconfigure(args: argparse.Namespace) -> int:
     from airflow_provider_pgddl.engine.commands.reconfigure import look_at, shown
     from airflow_provider_pgddl.engine.errors import EXIT_DONE
 
-    planned = look_at(*opened(args))
+    planned = look_at(*opened(args), drop=args.drop)
     if args.dry_run:
         found, code = _plain(planned.to_json()), EXIT_DONE
     else:
-        result = cli_run.here(args, pipeline_of(args), lookup(), "setup", reconfigure=True)
+        result = cli_run.here(args, pipeline_of(args), lookup(), "setup", reconfigure=True, drop=args.drop)
         found, code = _plain(result.to_json()), result.exit_code
     if args.json:
         print_json(found)

@@ -313,3 +313,45 @@ def test_kills_at_every_border(
         assert move.journal(f"SELECT count(*) FROM {schema}.{name} WHERE {condition}")[0][0] in (1500, 3)
         execute(target_dsn, f"DELETE FROM {schema}.{name} WHERE {condition}")
     alike(move)
+
+
+def test_ddl_only_brings_a_column_to_a_subscriber(
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """Rows do not wait for it: the apply worker stops at the first that has it, and goes on once it is there."""
+    execute(source_dsn, SHOP)
+    execute(source_dsn, ROWS)
+    restore(pg18, source_dsn, target_dsn, "--schema-only")
+    alone = {"tables": ADOPT["tables"], "capture": {"ddl": "queue"}, "ddl": {"ddl_only": True}}
+    move = lifecycle(source_dsn, target_dsn, **alone)
+    with subscribed(source_dsn, target_dsn) as target:
+        move.run_all(until="snapshot")
+        assert move.results["snapshot"].figures["applied"] == 0
+        execute(
+            source_dsn,
+            "ALTER TABLE shop.customer ADD COLUMN city text; UPDATE shop.customer SET city = 'x' WHERE id < 9",
+        )
+        stopped = "SELECT 1 FROM pg_stat_subscription_stats WHERE apply_error_count > 0"
+        wait_until(lambda: target.execute(stopped).fetchone(), seconds=60)
+        execute(source_dsn, "INSERT INTO shop.customer (name, city) VALUES ('behind', 'y')")
+        move.run("replay")
+        there = "SELECT 1 FROM shop.customer WHERE city = 'y'"
+        wait_until(lambda: target.execute(there).fetchone(), seconds=120)
+        equal(move)
+
+
+def test_a_table_that_the_target_had_outlives_being_taken_out(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    execute(
+        source_dsn,
+        "CREATE TABLE public.old (id int PRIMARY KEY); CREATE TABLE public.new (LIKE public.old INCLUDING ALL)",
+    )
+    execute(target_dsn, "CREATE TABLE public.old (id int PRIMARY KEY)")
+    execute(source_dsn, "CREATE TABLE public.stays (id int PRIMARY KEY); INSERT INTO public.old VALUES (1), (2)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "existing": "adopt"})
+    move.run_all(until="replay")
+    move.content["tables"]["include"] = ["public.stays"]
+    move.run("setup", reconfigure=True, drop=True)
+    assert move.journal("SELECT to_regclass('public.new')") == [(None,)]
+    assert move.journal("TABLE public.old") == [(1,), (2,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ import pytest
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
+from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.commands.reconfigure import look_at
-from airflow_provider_pgddl.engine.errors import LockHeld, UsageError
+from airflow_provider_pgddl.engine.commands.reset import reset
+from airflow_provider_pgddl.engine.errors import LockHeld, PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
@@ -248,6 +251,68 @@ def test_before_and_behind_what_can_change(source_dsn: str, target_dsn: str, lif
         "follow": ({"finish": False}, "follow.finish"),
     }.items():
         assert words[1] in str(move.refused("setup", reconfigure=True, **{changed: words[0]})), changed
+    execute(target_dsn, "CREATE TABLE s.new (id int)")
+    move.content["tables"] = {"include": ["s.nothing"]}
+    assert "matches no table" in str(move.refused("setup", reconfigure=True))
+    move.content["tables"] = {"include": ["s.*"]}
+    assert "s.new" in str(move.refused("setup", PreflightRefused, reconfigure=True))
+    execute(target_dsn, "DROP TABLE s.new")
+    # What people made on the target keeps it from being dropped; without it all of it goes.
+    execute(target_dsn, "CREATE VIEW s.theirs AS SELECT id FROM s.gone")
+    move.content["tables"] = {"include": ["s.stays"]}
+    refused = move.refused("setup", StageFailed, reconfigure=True, drop=True)
+    assert "s.theirs" in str(refused)
+    execute(target_dsn, "DROP VIEW s.theirs")
+    move.run("setup", reconfigure=True, drop=True)
+    assert move.journal("SELECT to_regclass('s.gone')") == [(None,)]
+    assert not move.run("replay").blocked
+    assert move.journal(foreign) == [(0,)]
+    assert differences(source_dsn, target_dsn, [("s", "stays")]) == []
+    # And back again, with all that it had.
+    move.content["tables"] = FIRST
+    move.run("setup", reconfigure=True)
+    move.run_all(after="setup", until="replay")
+    assert move.journal(foreign) == [(1,)]
+    assert differences(source_dsn, target_dsn, [("s", "stays"), ("s", "gone")]) == []
+    kept = told(move)
+    assert kept["ddl.approval"] == ("required", "auto")
+    reset(load_pipeline(move.content), source_dsn, target_dsn)
+    assert left_behind(source_dsn) == left_behind(target_dsn) == []
+
+
+def test_the_command_tells_and_does(
+    source_dsn: str, target_dsn: str, lifecycle: Make, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=FIRST)
+    move.run_all(until="replay")
+    file = tmp_path / "shop.yaml"
+
+    def said(*options: str) -> tuple[int, str]:
+        file.write_text(json.dumps(move.content))
+        code = cli.main(["reconfigure", "-p", str(file), *options])
+        return code, capsys.readouterr().out
+
+    capsys.readouterr()
+    assert said("--dry-run") == (0, "nothing has changed\n")
+    move.content["tables"] = {"include": ["s.stays", "s.new"]}
+    move.content["backfill"] = {"workers": 2}
+    code, text = said("--dry-run")
+    assert code == 0
+    assert "tables.include: s.gone, s.stays → s.stays, s.new (reconfigure)" in text
+    assert "backfill.workers: 4 → 2 (free)" in text
+    assert "s.gone: released: its changes are captured no longer; s.gone stays as it is" in text
+    code, text = said("--dry-run", "--drop", "--json")
+    assert {"table": "s.gone", "does": "released: its changes are captured no longer; s.gone is dropped"} in json.loads(
+        text
+    )["tables"]
+    assert told(move) == {}
+    code, text = said("--json")
+    assert code == 0 and json.loads(text)["stage"] == "setup"
+    assert {"tables.include", "backfill.workers", "s.gone", "s.new"} == told(move).keys()
+    move.content["capture"] = {"rows": "wal"}
+    code, text = said("--dry-run", "--json")
+    assert code == 2 and "capture.rows" in json.loads(text)["what"]
 
 
 def test_servers_may_have_moved_and_may_not_be_others(

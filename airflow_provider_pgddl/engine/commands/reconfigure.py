@@ -64,10 +64,10 @@ class ChangedFile:
     drop: bool = False
     under_way: bool = False
 
-    @property
-    def drops(self) -> bool:
-        """In place a copy is nothing that anybody else knows of."""
-        return self.drop or self.pipeline.in_place
+    def drops(self, table: TableRow) -> bool:
+        """Whether its copy goes with it. In place it is nothing that anybody else knows of; one that the target had
+        before the pipeline is not ours."""
+        return (self.drop or self.pipeline.in_place) and not table.plan.adopted
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,7 +81,7 @@ class ChangedFile:
         """What is done about each table, in words."""
         for table in self.out:
             copy = f"{table.plan.copy_schema}.{table.plan.copy_name}"
-            if self.drops:
+            if self.drops(table):
                 then = f"{copy} is dropped"
             elif table.state == "indexed" or table.keyless:
                 then = f"{copy} stays as it is"
@@ -279,7 +279,7 @@ def take_up(context: Context, planned: ChangedFile) -> None:
     journal, run, out = context.journal, context.journal.run, planned.out
     if context.in_place and out:
         take_back(context, out)  # writers may not write to a copy that goes
-    dropped = list(out) if planned.drops else []
+    dropped = [table for table in out if planned.drops(table)]
     if dropped and planned.before.follow.finish:
         with context.fenced("reconfigure.before_look_again_commit"):  # what is taken back, and stays, comes again
             journal.finishes.look_again(run)
@@ -296,7 +296,7 @@ def take_up(context: Context, planned: ChangedFile) -> None:
             for table in out:
                 if context.in_place:  # its log goes here and now, so its triggers have to
                     change_log.stop(context.source, context.name, table.oid)
-                if planned.drops:
+                if table in dropped:
                     context.target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
                 forget_keys(context.target, table)
                 journal.tables.forget(table)
