@@ -136,6 +136,7 @@ NAMES: Mapping[str, str] = {
     "ddl.before_skipped_commit": "An event has nothing to run here; that is not recorded.",
     "ddl.before_put_off_commit": "An event did not get its locks; that it waits is not recorded.",
     "schema.before_alterations": "What is to be altered of a table is known; nothing is locked.",
+    "schema.before_approved_commit": "A person has approved what auto_migrate would do; nothing of it is run.",
     "sync.before_request_commit": "A person asks for a schema sync; no stage has heard of it.",
     "sync.before_ended_commit": "A stage has seen to the request; that it has is not recorded.",
     "schema.before_alterations_commit": "What the policy, or schema sync --apply, alters of one table.",

@@ -204,7 +204,7 @@ class PgddlDdlApproval(HITLOperator):  # type: ignore[misc]
             if choice == LEAVE:
                 ddl.leave_waiting(pipeline, target, ids, who)
             if choice == APPROVE and shown["changes"]:
-                done = schema.apply_migrations(pipeline, source, target, shown["changes"], say=self.log.info)
+                done = schema.apply_migrations(pipeline, source, target, shown["changes"], who, say=self.log.info)
                 for table in shown["changes"].keys() - set(done):
                     self.log.warning("%s: what was approved is not what would be done now; nothing was", table)
 

@@ -235,5 +235,7 @@ def test_an_answer_is_about_what_was_shown_and_still_waits(
     assert schema.plan_migrations(pipeline, source, target), "it is not what would be done"
     answer("Approve", [], {"public.orders": plan.statements})
     assert schema.plan_migrations(pipeline, source, target) == []
+    recorded = "SELECT who, action, about, note FROM pgddl.actions"
+    assert move.journal(recorded) == [("Ann", "approve", "public.orders", "; ".join(plan.statements))]
     assert not move.run("replay").blocked
     assert move.journal("SELECT sum(a), sum(b) FROM orders") == [(7, 28)]

@@ -13,8 +13,10 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.target_alterations import Alteration, Alterations, TablePlan
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
+from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate
 from airflow_provider_pgddl.engine.following.schema_gate import gate
+from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.model.names import Name
@@ -210,16 +212,21 @@ def apply_migrations(
     source_dsn: str,
     target_dsn: str,
     approved: Mapping[str, Sequence[str]],
+    who: str,
     *,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Runs what was approved of these: `schema.table` → the statements that were shown, each table in one transaction.
-    Returns the tables that got them; one for which they are not the same any more is left as it is."""
+    Returns the tables that got them; one for which they are not the same any more is left as it is. The journal keeps
+    who has approved what, before it is run."""
     plans = plan_migrations(pipeline, source_dsn, target_dsn)
     with connect(target_dsn, purpose="schema", pipeline=pipeline.pipeline) as target:
         work = Alterations(pipeline, target_dsn, target, signals=True, say=say)
         same = [plan for plan in plans if plan.statements == list(approved.get(plan.table, ()))]
         for plan in same:
+            with target.transaction():
+                Actions(target, pipeline.pipeline).add(who, "approve", plan.table, "; ".join(plan.statements))
+                failpoint("schema.before_approved_commit", target)
             work.apply(plan)
     gate(pipeline, source_dsn, target_dsn)
     return [plan.table for plan in same]
