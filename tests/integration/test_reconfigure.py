@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl import cli
-from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.demo.compare import catalog_lines, compare_catalogs, diff_catalogs, differences
 from airflow_provider_pgddl.engine.commands.reconfigure import look_at
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.errors import LockHeld, PreflightRefused, StageFailed, UsageError
@@ -383,3 +383,22 @@ def test_rewrites_come_and_go(source_dsn: str, lifecycle: Make, rows: str) -> No
     assert "has cut over" in str(move.refused("setup", reconfigure=True, rewrite={"s.stays": {}}))
     move.run("cleanup")
     assert left_behind(source_dsn) == ["schema pgddl"], "the journal stays"
+
+
+def test_what_was_left_out_for_a_table_comes_with_it(lifecycle: Make, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, "CREATE SCHEMA v; CREATE TABLE v.a (id int PRIMARY KEY); CREATE TABLE v.b (id int PRIMARY KEY)")
+    execute(source_dsn, "CREATE VIEW v.seen AS SELECT * FROM v.b; INSERT INTO v.b VALUES (1)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["v.a"]}, ddl={"scope": "everything"})
+    move.run_all(until="replay")
+    execute(source_dsn, "CREATE VIEW v.counted AS SELECT count(*) FROM v.seen; ALTER TABLE v.b ADD COLUMN z int")
+    assert not move.run("replay").blocked
+    move.content["tables"] = {"include": ["v.*"]}
+    move.run("setup", reconfigure=True)
+    execute(source_dsn, "ALTER TABLE v.b ADD COLUMN y int; INSERT INTO v.b VALUES (2, 1, 2)")
+    execute(source_dsn, "CREATE OR REPLACE VIEW v.counted AS SELECT count(*) FROM v.seen WHERE id > 0")
+    execute(source_dsn, "CREATE VIEW v.more AS SELECT * FROM v.b; COMMENT ON VIEW v.seen IS 'seen'")
+    for stage in ("setup", "snapshot", "backfill", "schema_sync"):
+        move.run(stage)  # DDL that needs the table waits for its copy
+    move.run_all(after="schema_sync", until="swap")
+    assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
+    assert differences(source_dsn, target_dsn) == []

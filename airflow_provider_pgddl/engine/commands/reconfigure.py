@@ -302,6 +302,8 @@ def take_up(context: Context, planned: ChangedFile) -> None:
                 journal.tables.forget(table)
             if out and planned.before.follow.finish:
                 _keep_what_was_brought(context, {(t.schema, t.name) for t in out})
+            if planned.added or out:
+                ddl.set_left_out(None)  # what needs these tables is to be seen anew
             journal.set_config(context.pipeline.to_json())
             journal.reconfigurations.add(run, planned.rows())
 
