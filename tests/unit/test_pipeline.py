@@ -267,6 +267,10 @@ def test_an_error_names_the_file_the_line_and_the_key(tmp_path: Path) -> None:
         ),
         ("schema: {overrides: {'public.*': {validation: warn_only}}}", 5, "a pattern cannot stand here"),
         ("schema: {overrides: {public.audit: {force: true}}}", 5, "unknown key"),
+        ("swap: {way_back: back}", 5, "swap.way_back: needs swap.fence: read_only"),
+        ("swap: {way_back: back, fence: read_only}\nverify: {before_swap: false}", 5, "needs verify.before_swap: true"),
+        ("swap: {way_back: shop, fence: read_only}", 5, "swap.way_back: is this pipeline's own name"),
+        ("swap: {way_back: back, fence: read_only}\nddl: {ddl_only: true}", 5, "needs rows that are moved"),
     ],
 )
 def test_what_a_wrong_key_or_value_is_told(addition: str, line: int, message: str) -> None:
