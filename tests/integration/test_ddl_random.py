@@ -12,9 +12,9 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, di
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 from tests.combinations import matrix
+from tests.integration.faults import Faults
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.random_ddl import START, Developers, until
-from tests.integration.test_faults import Faults
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -17,8 +17,8 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.partition_cells import partition_name
 from tests.combinations import matrix
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.test_faults import Faults, until_done
 
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}
 QUICK = {**SMALL, "replay": {"window_rows": 3000, "until_lag": "30s"}}
