@@ -27,9 +27,9 @@ from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.report import box, lines
 from airflow_provider_pgddl.engine.schema.verdict import OR, SchemaFinding, TableReport
 from airflow_provider_pgddl.engine.swapping import across
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
-from tests.integration.test_correctness import before_each
 from tests.integration.test_schema_commands import Shell
 
 Make = Callable[..., Lifecycle]
