@@ -20,9 +20,9 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
+from tests.integration.rewrites import FLOOR, REWRITE, load, unaccounted
 from tests.integration.test_dump import NASTY, make_roles
 from tests.integration.test_migrate import EVERYTHING
-from tests.integration.test_rewrite import FLOOR, REWRITE, load, unaccounted
 
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}}
 
