@@ -22,7 +22,7 @@ from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration import audit
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.test_way_back import SHOP, WORK, Ways
+from tests.integration.ways_back import SHOP, WORK, Ways
 
 pytestmark = pytest.mark.timeout(2400)
 
