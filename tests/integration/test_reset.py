@@ -16,10 +16,9 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
+from tests.integration.nasty import EVERYTHING, NASTY, make_roles
 from tests.integration.resets import reset, rows_of, structure
 from tests.integration.rewrites import FLOOR, REWRITE, load, unaccounted
-from tests.integration.test_dump import NASTY, make_roles
-from tests.integration.test_migrate import EVERYTHING
 
 SMALL = {"backfill": {"chunk_bytes": "32kB", "workers": 1}}
 
