@@ -8,6 +8,9 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.integration.mallory import Mallory
+from tests.integration.servers import pgbouncer
+
+__all__ = ["pgbouncer"]
 
 
 @pytest.fixture
