@@ -29,8 +29,8 @@ from airflow_provider_pgddl.engine.schema.verdict import OR, SchemaFinding, Tabl
 from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, wait_until
+from tests.integration.schema_shell import Shell
 from tests.integration.sessions import do, one
-from tests.integration.test_schema_commands import Shell
 
 Make = Callable[..., Lifecycle]
 
