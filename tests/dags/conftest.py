@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.conftest import REPOSITORY
+from airflow_provider_pgddl.demo import shop
+from airflow_provider_pgddl.demo.clusters import Cluster
+from tests.conftest import REPOSITORY, drop_database
 
 # Importing Airflow writes a configuration into its home; it must not be the developer's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="pgddl-airflow-")
@@ -175,3 +178,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     done = made("db", "migrate", dags=EXAMPLES)
     assert done.returncode == 0, done.stdout
     return made
+
+
+@pytest.fixture
+def shop_databases(pg16: Cluster, pg18: Cluster) -> Iterator[tuple[str, str]]:
+    """A loaded shop on 16, and an empty database of that name on 18."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    yield shop.load(pg16, name, scale=1), shop.create_database(pg18, name)
+    for cluster in (pg16, pg18):
+        drop_database(cluster, name)
