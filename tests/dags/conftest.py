@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,12 @@ def postgres_connection(conninfo: str) -> str:
             "schema": parts["dbname"],
         }
     )
+
+
+def context() -> dict[str, Any]:
+    """What a task has of a run, without one."""
+    ti = SimpleNamespace(dag_id="d", task_id="gate", run_id=uuid.uuid4().hex, map_index=-1, try_number=1)
+    return {"dag": SimpleNamespace(folder="."), "ti": ti}
 
 
 class Shell:

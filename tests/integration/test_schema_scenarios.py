@@ -170,8 +170,7 @@ class Story:
 
     def poke(self, **settings: Any) -> bool:
         """What the sensor says; a task's context without a run."""
-        from tests.dags.conftest import AIRFLOW  # noqa: F401, I001 - before Airflow: gives it a home of its own
-        from tests.dags.test_sensor import context
+        from tests.dags.conftest import context  # noqa: I001 - before Airflow: gives it a home of its own
         from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 
         sensor = PgddlSchemaSensor(task_id="gate", pipeline=str(self.shell.file), **settings)
