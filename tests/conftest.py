@@ -26,6 +26,9 @@ from tests.failpoints import At
 if TYPE_CHECKING:
     from tests.integration.lifecycle import Lifecycle
 
+# What several files of tests share says as much about an assertion that fails as they do.
+pytest.register_assert_rewrite("tests.dags", "tests.integration")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 

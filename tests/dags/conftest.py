@@ -13,16 +13,20 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.conftest import REPOSITORY
+from airflow_provider_pgddl.demo import shop
+from airflow_provider_pgddl.demo.clusters import Cluster
+from tests.conftest import REPOSITORY, drop_database
 
 # Importing Airflow writes a configuration into its home; it must not be the developer's.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="pgddl-airflow-")
@@ -47,6 +51,12 @@ def postgres_connection(conninfo: str) -> str:
             "schema": parts["dbname"],
         }
     )
+
+
+def context() -> dict[str, Any]:
+    """What a task has of a run, without one."""
+    ti = SimpleNamespace(dag_id="d", task_id="gate", run_id=uuid.uuid4().hex, map_index=-1, try_number=1)
+    return {"dag": SimpleNamespace(folder="."), "ti": ti}
 
 
 class Shell:
@@ -175,3 +185,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     done = made("db", "migrate", dags=EXAMPLES)
     assert done.returncode == 0, done.stdout
     return made
+
+
+@pytest.fixture
+def shop_databases(pg16: Cluster, pg18: Cluster) -> Iterator[tuple[str, str]]:
+    """A loaded shop on 16, and an empty database of that name on 18."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    yield shop.load(pg16, name, scale=1), shop.create_database(pg18, name)
+    for cluster in (pg16, pg18):
+        drop_database(cluster, name)

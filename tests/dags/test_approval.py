@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.commands import ddl, schema
 from airflow_provider_pgddl.operators.approval import PgddlDdlApproval
 from tests.conftest import Database
 from tests.dags.conftest import Airflow, postgres_connection
-from tests.dags.test_follow import CONSUMER, standalone
+from tests.dags.scheduled import CONSUMER, standalone
 from tests.integration.lifecycle import Lifecycle, execute
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]

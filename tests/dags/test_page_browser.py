@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.demo.compare import differences
 from tests.conftest import REPOSITORY
 from tests.dags.conftest import Airflow, postgres_connection
-from tests.dags.test_follow import standalone
+from tests.dags.scheduled import standalone
 from tests.integration.lifecycle import execute, wait_until
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.demo import compare
 from tests.dags.conftest import Airflow, postgres_connection
-from tests.dags.test_follow import only, shop_databases, standalone
-
-__all__ = ["shop_databases"]
+from tests.dags.scheduled import only, standalone
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.conftest import Database
 from tests.dags.conftest import Airflow, postgres_connection
-from tests.dags.test_follow import standalone
+from tests.dags.scheduled import standalone
 from tests.integration.lifecycle import execute, wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

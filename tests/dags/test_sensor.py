@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -31,7 +30,7 @@ from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 from airflow_provider_pgddl.triggers.schema import PgddlSchemaTrigger, ends_of, look
 from airflow_provider_pgddl.triggers.watch import PgddlWatchTrigger
 from tests.conftest import Database, drop_database
-from tests.dags.conftest import Airflow, Shell, postgres_connection
+from tests.dags.conftest import Airflow, Shell, context, postgres_connection
 from tests.dags.folder.gates import GATED
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 
@@ -426,11 +425,6 @@ def test_nothing_secret_is_serialized(here: Gated) -> None:
 
 
 # --- the sensor, without a run ----------------------------------------------------------------------------------------
-
-
-def context() -> dict[str, Any]:
-    ti = SimpleNamespace(dag_id="d", task_id="gate", run_id=uuid.uuid4().hex, map_index=-1, try_number=1)
-    return {"dag": SimpleNamespace(folder="."), "ti": ti}
 
 
 def gate(gated: Gated, **settings: Any) -> PgddlSchemaSensor:

@@ -24,6 +24,14 @@ from airflow_provider_pgddl.engine.stages import STAGES, StageResult
 
 _numbers = itertools.count(1)
 
+# A stage in a process of its own, which can be killed: `python -c PROGRAM JOB_FILE`.
+PROGRAM = """
+import sys
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.job.file import read
+stages.run(read(sys.argv[1]))
+"""
+
 
 def wait_until(true: Callable[[], object], seconds: float = 30, every: float = 0.01) -> None:
     """`every` is for what takes a JVM's start: to look a hundred times a second takes half of a core from it."""

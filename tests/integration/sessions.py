@@ -97,6 +97,15 @@ def waits(dsn: str, mode: str, relation: str) -> bool:
     return bool(one(dsn, query, mode, relation))
 
 
+def waits_for_anything(dsn: str) -> bool:
+    """Whether one of our sessions waits for a lock, whatever that is on."""
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        " WHERE NOT l.granted AND a.datname = current_database() AND a.application_name LIKE 'pgddl:%')"
+    )
+    return bool(one(dsn, query))
+
+
 def holds(dsn: str, relation: str, mode: str = "AccessShareLock") -> bool:
     """Whether one of our sessions holds this lock on this relation."""
     query = (

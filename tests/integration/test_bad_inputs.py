@@ -25,9 +25,6 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import execute, left_behind
-from tests.integration.test_preflight import pgbouncer
-
-__all__ = ["pgbouncer"]  # a fixture
 
 ORDERS = "CREATE TABLE public.orders (id int PRIMARY KEY, note text); INSERT INTO public.orders VALUES (1, 'one')"
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
@@ -20,7 +18,6 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
-from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
 from tests.table_writers import TableWriters
@@ -48,24 +45,6 @@ KEYS = [
 ]
 THERE = "SELECT count(*) FROM pg_constraint WHERE conname IN ('patron', 'buyer', 'of') AND convalidated"
 TABLES = [("shop", name) for name in ("customer", "purchase", "line", "alone")]
-
-
-@pytest.fixture
-def weak_target(pg18: Cluster, database: Database) -> Iterator[str]:
-    """A database of a role that has no right to session_replication_role."""
-    role, password = f"mover_{next(_numbers)}", secrets.token_hex(8)
-    dsn = database(pg18)
-    name = sql.Identifier(role)
-    with psycopg.connect(pg18.conninfo(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(password)))
-        admin.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database_name(dsn)), name))
-    yield make_conninfo(dsn, user=role, password=password)
-    with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP OWNED BY {}").format(name))
-    with psycopg.connect(pg18.conninfo(), autocommit=True) as admin:
-        admin.execute(sql.SQL("ALTER DATABASE {} OWNER TO postgres").format(sql.Identifier(database_name(dsn))))
-        admin.execute(sql.SQL("DROP OWNED BY {}").format(name))
-        admin.execute(sql.SQL("DROP ROLE {}").format(name))
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect, plans
 from airflow_provider_pgddl.engine.server.giving_way import lock_briefly
 from tests.conftest import Database
 from tests.integration.sessions import do
-from tests.integration.test_c28_wall import as_owner as run_as_owner
 
 Attempt = Callable[[str, Session], bool | None]
 Out = Callable[[pytest.MonkeyPatch, Session], None]
@@ -85,6 +84,10 @@ def plan(conn: Session, schema: str = "m", name: str = "t", copy: str = "") -> P
     assert oid is not None
     made = make_plan(catalog.describe(conn, [oid])[oid], copy_schema=copy or schema)
     return replace(made, keepers=Keepers("c28_owner", "c28_owner"))
+
+
+def run_as_owner(dsn: str, *statements: str) -> None:
+    do(dsn, "SET ROLE c28_owner", *statements)
 
 
 def if_not_kept_out(dsn: str, *statements: str) -> None:

@@ -64,10 +64,7 @@ def conn(dsn: str) -> Iterator[Session]:
 
 
 def as_owner(dsn: str, *statements: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute("SET ROLE c28_owner")
-        for statement in statements:
-            session.execute(statement.encode())
+    do(dsn, "SET ROLE c28_owner", *statements)
 
 
 # --- the wall ---------------------------------------------------------------------------------------------------------

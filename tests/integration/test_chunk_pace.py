@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.stages import backfill
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.progress import CHUNKS_DONE
 from tests.integration.sessions import one
 
 WIDE = """
@@ -36,7 +37,6 @@ SELECT count(*), bool_and(done_at IS NOT NULL), sum(end_block - first_block), co
        max(end_block)
 FROM pgddl.chunks
 """
-CHUNKS_DONE = "SELECT count(done_at) FROM pgddl.chunks"
 END_COPY = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '{}'"
 
 

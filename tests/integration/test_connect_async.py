@@ -10,9 +10,6 @@ import pytest
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable
 from airflow_provider_pgddl.engine.server.connect import PINNED, connect_async
-from tests.integration.test_preflight import pgbouncer
-
-__all__ = ["pgbouncer"]  # a fixture
 
 
 @pytest.mark.parametrize("server", ["source_dsn", "target_dsn"])

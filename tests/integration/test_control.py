@@ -19,16 +19,17 @@ import pytest
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import progress, stages
 from airflow_provider_pgddl.engine.errors import Cancelled, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import control
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
 from airflow_provider_pgddl.engine.server.connect import connect
-from airflow_provider_pgddl.engine.stages import STAGES, StageResult
+from airflow_provider_pgddl.engine.stages import StageResult
 from airflow_provider_pgddl.engine.swapping import across
+from tests.integration.controls import cancel, finish, held, pause, resume, shown
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.progress import CHUNKS_DONE
 from tests.table_writers import TableWriters
 
 TABLE = """
@@ -36,7 +37,6 @@ CREATE TABLE public.t (id int PRIMARY KEY, v text);
 INSERT INTO public.t SELECT i, repeat('x', 500) FROM generate_series(1, 3000) i;
 """
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "16kB", "workers": 1}, "replay": {"window_rows": 200}}
-CHUNKS_DONE = "SELECT count(done_at) FROM pgddl.chunks"
 
 
 @pytest.fixture(autouse=True)
@@ -64,51 +64,6 @@ def under_way(move: Lifecycle, stage: str, **changed: Any) -> Iterator[Future[St
             yield pool.submit(move.run, stage, **changed)
         finally:
             resume(move)  # else a failed test would wait for a run that holds
-
-
-def pause(move: Lifecycle, why: str | None = None) -> dict[str, Any]:
-    return stages.pause(load_pipeline(move.content), move.target, why)
-
-
-def resume(move: Lifecycle) -> dict[str, Any]:
-    return stages.resume(load_pipeline(move.content), move.target)
-
-
-def cancel(move: Lifecycle) -> dict[str, Any]:
-    return stages.cancel(load_pipeline(move.content), move.target)
-
-
-def shown(move: Lifecycle) -> dict[str, Any]:
-    found = stages.status(load_pipeline(move.content), move.source, move.target)["control"]
-    assert isinstance(found, dict)
-    return found
-
-
-def held(move: Lifecycle) -> bool:
-    """Whether a run is there and every session of ours, on either side, is idle outside of transactions, with no lock
-    on a relation: seen twice, with time for a chunk between."""
-    query = (
-        "SELECT count(*), coalesce(bool_and(state = 'idle'), true), coalesce(sum((SELECT count(*) FROM pg_locks l "
-        "WHERE l.pid = a.pid AND l.locktype = 'relation')), 0) FROM pg_stat_activity a "
-        "WHERE application_name LIKE %s AND pid <> pg_backend_pid()"
-    )
-    name = f"pgddl:{move.name}:%"
-    return all(
-        (found := ask(query, [name])[0])[0] > 0 and found[1] and found[2] == 0
-        for _ in range(3)
-        for ask in (move.on_source, move.journal)
-    )
-
-
-def rows_differ(move: Lifecycle) -> list[str]:
-    return [str(one) for one in differences(move.source, move.target, [("public", "t")])]
-
-
-def finish(move: Lifecycle) -> None:
-    """The rest of the way, up to a comparison of every row by verify itself."""
-    for stage in STAGES[STAGES.index("backfill") : STAGES.index("verify") + 1]:
-        assert not move.run(stage).blocked
-    assert rows_differ(move) == []
 
 
 def test_a_paused_backfill_holds_without_a_lock_and_goes_on(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,19 +26,12 @@ from airflow_provider_pgddl.engine.server import connect as connecting
 from airflow_provider_pgddl.engine.server import giving_way
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database, database_name
+from tests.integration.calls import Paused, after_each, before_each, once
+from tests.integration.items import ITEMS, SMALL, log_of
 from tests.integration.lifecycle import Lifecycle, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
-# So small that little data makes many chunks and many windows; one worker, so no SparkSession.
-SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
-
 Make = Callable[..., Lifecycle]
-
-ITEMS = """
-    CREATE TABLE public.items (id int PRIMARY KEY, code text UNIQUE NOT NULL, filler text NOT NULL);
-    INSERT INTO items SELECT n, 'c' || n, repeat('x', 400) FROM generate_series(1, 600) n;
-    ALTER TABLE items CLUSTER ON items_code_key
-"""
 
 
 @pytest.fixture
@@ -47,54 +39,6 @@ def items(source_dsn: str, target_dsn: str, lifecycle: Make) -> Lifecycle:
     """A migration of one table of several chunks."""
     do(source_dsn, ITEMS)
     return lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, **SMALL)
-
-
-def before_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Callable[[int], object]) -> list[int]:
-    """Has `act(n)` happen right before the n-th call (from 1) of a step of ours; returns the list of calls."""
-    step, calls = getattr(where, name), list[int]()
-
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        calls.append(len(calls) + 1)
-        act(calls[-1])
-        return step(*args, **kwargs)
-
-    monkeypatch.setattr(where, name, hooked)
-    return calls
-
-
-def after_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Callable[[int], object]) -> list[int]:
-    """Has `act(n)` happen right after the n-th call (from 1) of a step of ours; returns the list of calls."""
-    step, calls = getattr(where, name), list[int]()
-
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        result = step(*args, **kwargs)
-        calls.append(len(calls) + 1)
-        act(calls[-1])
-        return result
-
-    monkeypatch.setattr(where, name, hooked)
-    return calls
-
-
-def log_of(pipeline: Lifecycle, table: str) -> str:
-    """The change log of a table."""
-    (row,) = pipeline.journal("SELECT log_table FROM pgddl.tables WHERE table_name = %s", [table])
-    return f"pgddl.{row[0]}"
-
-
-def at_calls(dsn: str, statements: Mapping[int, Sequence[str]]) -> Callable[[int], None]:
-    """For the two above: these statements, in a session of their own, at the calls with these numbers."""
-
-    def act(number: int) -> None:
-        if number in statements:
-            do(dsn, *statements[number])
-
-    return act
-
-
-def once(*statements: str, dsn: str, at: int = 1) -> Callable[[int], None]:
-    """For the two above: these statements at one call."""
-    return at_calls(dsn, {at: statements})
 
 
 # --- C2: capture starts before the first row is read ------------------------------------------------------------------
@@ -390,23 +334,6 @@ def test_c07_row_security_that_comes_during_the_run_is_an_error_and_hides_nothin
 
 
 # --- C11: zombies and durability --------------------------------------------------------------------------------------
-
-
-class Paused:
-    """Stops one of our transactions right before it looks at its token for the last time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, purpose: str) -> None:
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        check = lease.check
-
-        def wait_and_check(conn: Any, fence: lease.Fence) -> None:
-            name = conn.info.get_parameters().get("application_name", "")
-            if name.endswith(purpose) and not self.reached.is_set():
-                self.reached.set()
-                assert self.go_on.wait(60)
-            check(conn, fence)
-
-        monkeypatch.setattr(lease, "check", wait_and_check)
 
 
 def end_driver(pipeline: Lifecycle) -> None:

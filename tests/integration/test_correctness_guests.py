@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
@@ -17,9 +17,12 @@ from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.server import giving_way
 from airflow_provider_pgddl.engine.swapping import across as cut_over
 from airflow_provider_pgddl.engine.swapping import in_place
+from tests.integration.calls import at_calls, before_each, once
+from tests.integration.items import ITEMS, SMALL
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for
-from tests.integration.test_correctness import ITEMS, SMALL, Make, at_calls, before_each, once
+
+Make = Callable[..., Lifecycle]
 
 SHOP = """
     CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);

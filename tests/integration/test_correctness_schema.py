@@ -19,20 +19,12 @@ from airflow_provider_pgddl.engine.rows import windows
 from airflow_provider_pgddl.engine.swapping import across as cut_over
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from airflow_provider_pgddl.engine.swapping import readiness
+from tests.integration.calls import Paused, after_each, at_calls, before_each, once
+from tests.integration.items import ITEMS, SMALL, log_of
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, one, wait_for
-from tests.integration.test_correctness import (
-    ITEMS,
-    SMALL,
-    Make,
-    Paused,
-    after_each,
-    at_calls,
-    before_each,
-    log_of,
-    once,
-)
 
+Make = Callable[..., Lifecycle]
 Places = Callable[[str], Lifecycle]
 
 # Without event triggers, as where nobody is a superuser.

@@ -17,10 +17,10 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.server.pg_dump import find_pg_dump
 from airflow_provider_pgddl.engine.stages import snapshot
+from tests.integration.ddl_shop import SHOP, equal
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.resets import reset
 from tests.integration.sessions import one
-from tests.integration.test_ddl_guards import SHOP, equal
-from tests.integration.test_reset import reset
 
 Make = Callable[..., Lifecycle]
 

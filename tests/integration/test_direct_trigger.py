@@ -14,10 +14,10 @@ from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.capture.direct_function import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.rewrites import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
-from tests.integration.test_faults import Faults, until_done
-from tests.integration.test_rewrite import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
 from tests.table_writers import TableWriters
 
 ITEMS = """

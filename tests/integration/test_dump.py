@@ -21,10 +21,9 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, R
 from airflow_provider_pgddl.engine.server import pg_dump
 from airflow_provider_pgddl.engine.server.pg_dump import dump_schema, dump_sections, find_pg_dump
 from tests.combinations import matrix
+from tests.integration.nasty import NASTY, make_roles
 
-NASTY = Path(__file__).parent / "nasty.sql"
 RIGHTS = ("GRANT", "REVOKE", "ALTER DEFAULT PRIVILEGES")
-ROLES = ("pgddl_test_app", "pgddl_test_owner")
 Database = Callable[..., str]
 
 
@@ -85,13 +84,6 @@ def nasty(pg16: Cluster, pg18: Cluster, source_dsn: str) -> str:
         make_roles(cluster)
     psql(pg16, source_dsn, file=NASTY)
     return source_dsn
-
-
-def make_roles(cluster: Cluster) -> None:
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
-        for role in ROLES:
-            if admin.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchone() is None:
-                admin.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
 
 
 @pytest.mark.parametrize("data", ["chinook", "northwind"])

@@ -24,8 +24,7 @@ from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.failpoints import At, once
-from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.test_way_back_kills import PROGRAM
+from tests.integration.lifecycle import PROGRAM, Lifecycle, execute, left_behind, wait_until
 
 Lifecycles = Callable[..., Lifecycle]
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
-from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.rows import transfer
 from airflow_provider_pgddl.engine.stages import STAGES
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.table_writers import TableWriters
 
@@ -47,68 +43,6 @@ INSERT INTO part SELECT '2023-07-01'::date + i, i, i FROM generate_series(1, 500
 """
 
 TABLES = [("public", name) for name in ("customer", "purchase", "part", "seen")]
-ATTEMPTS = 60  # for one stage
-
-
-class Faults:
-    """Loses connections of the engine, one in `one_in` statements."""
-
-    def __init__(self, seed: int, one_in: float) -> None:
-        self._chance, self._one_in = random.Random(seed), one_in
-        self.slack = 1.0
-        self.lost: Counter[str] = Counter()
-
-    def strikes(self, weight: float = 1) -> bool:
-        return self._chance.random() * self._one_in * self.slack < weight
-
-    def lose(self, conn: psycopg.Connection[Any], when: str) -> None:
-        self.lost[when] += 1
-        conn.close()
-        raise psycopg.OperationalError(f"lost by this test, {when}")
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            self._patch(patch)
-            yield
-
-    def _patch(self, patch: pytest.MonkeyPatch) -> None:
-        execute, command = psycopg.Connection.execute, psycopg.Connection._exec_command
-
-        def losing_execute(conn: psycopg.Connection[Any], *args: Any, **kwargs: Any) -> Any:
-            if not _ours(conn):
-                return execute(conn, *args, **kwargs)
-            if self.strikes():
-                self.lose(conn, "before a statement")
-            cursor = execute(conn, *args, **kwargs)
-            if self.strikes():
-                self.lose(conn, "after a statement")
-            return cursor
-
-        def losing_command(conn: psycopg.Connection[Any], what: Any, *args: Any) -> Any:
-            commit = what == b"COMMIT" and _ours(conn)
-            if commit and self.strikes(6):
-                self.lose(conn, "before a commit")
-            result = yield from command(conn, what, *args)
-            if commit and self.strikes(6):
-                self.lose(conn, "after a commit")
-            return result
-
-        finish = transfer._finish
-
-        def losing_finish(conn: psycopg.Connection[Any]) -> int:
-            if _ours(conn) and self.strikes(3):
-                self.lose(conn, "in a COPY")
-            return finish(conn)
-
-        patch.setattr(transfer, "_finish", losing_finish)
-        patch.setattr(psycopg.Connection, "execute", losing_execute)
-        patch.setattr(psycopg.Connection, "_exec_command", losing_command)
-
-
-def _ours(conn: psycopg.Connection[Any]) -> bool:
-    """As the server has reported it: to ask libpq for a connection's parameters takes longer than most statements."""
-    return not conn.closed and (conn.info.parameter_status("application_name") or "").startswith("pgddl:")
 
 
 def settings(rows: str) -> dict[str, Any]:
@@ -156,32 +90,6 @@ def test_connections_may_be_lost_anywhere(
     assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
     assert move.journal("SELECT conname FROM pg_constraint WHERE NOT convalidated") == []
     assert [x for x in left_behind(source_dsn) if "fence" not in x] == ["schema pgddl"]
-
-
-def until_done(move: Lifecycle, stage: str, faults: Faults) -> None:
-    """Connections get better from attempt to attempt, or a long stage would never end."""
-    for attempt in range(ATTEMPTS):
-        faults.slack = 1 + attempt / 4
-        try:
-            with faults.at_work():
-                result = move.run(stage)
-        except PgddlError as error:
-            if not error.retryable:
-                raise
-            # Airflow waits between its attempts; here a server that starts would see all of them refused.
-            wait_until(lambda: all(answers(dsn) for dsn in (move.source, move.target)))
-        else:
-            assert not result.blocked
-            return
-    raise AssertionError(f"{stage} did not get done in {ATTEMPTS} attempts")
-
-
-def answers(dsn: str) -> bool:
-    try:
-        psycopg.connect(dsn).close()
-    except psycopg.OperationalError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("rows", ["change_log", "wal"])

@@ -20,10 +20,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
-from tests.integration.test_c13_foreign_keys import weak_target
 from tests.table_writers import TableWriters
-
-__all__ = ["weak_target"]
 
 Make = Callable[..., Lifecycle]
 _numbers = itertools.count(1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
@@ -15,58 +13,13 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
+from tests.integration.foreign_code import ACROSS, arrived, begun, migration
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import (
-    BY_NAME,
-    HERS_ALONE,
-    KINDS,
-    Attempt,
-    Kind,
-    Mallory,
-    admitted,
-    differing,
-    gained_where_trusted,
-)
+from tests.integration.mallory import BY_NAME, HERS_ALONE, Attempt, Mallory, differing, gained_where_trusted
 
 Make = Callable[..., Lifecycle]
 
 pytestmark = pytest.mark.timeout(180)
-
-HERS = [kind for kind in KINDS if "across" in kind.where]
-
-
-def migration(lifecycle: Make, source: str, target: str, kinds: Sequence[Kind], **sections: Any) -> Lifecycle:
-    tables: dict[str, Any] = {"include": ["m.*"], "schema_only": ["lair.*"]}
-    if "swap" not in sections:
-        tables["keyless"] = "copy_at_swap"
-    tables |= sections.pop("tables", {})
-    fence: dict[str, Any] = {"tables": tables, "swap": {"fence": "read_only"}}
-    return lifecycle(source, target, **(fence | sections))
-
-
-@pytest.fixture
-def on_both(mallory: Mallory, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str) -> tuple[str, str]:
-    """Her roles on both servers, and what is hers on the source."""
-    mallory.joins(pg16, pg18).moves_in(source_dsn)
-    mallory.visits(target_dsn)
-    return source_dsn, target_dsn
-
-
-def begun(mallory: Mallory, lifecycle: Make, dsns: tuple[str, str], kinds: Sequence[Kind], **sections: Any) -> Attempt:
-    mallory.makes(dsns[0], kinds)
-    taken = admitted(partial(migration, lifecycle, *dsns, **sections), kinds)
-    print("refused:", sorted(taken.refused))
-    for kind in kinds:
-        if kind.name in taken.refused:
-            mallory.does(dsns[0], f"DROP TABLE {kind.relation} CASCADE")
-    return Attempt(mallory, migration(lifecycle, *dsns, taken.kinds, **sections), taken.kinds)
-
-
-def arrived(attempt: Attempt) -> None:
-    """Whatever no stage has stopped is on the target as it is on the source."""
-    for kind in attempt.going:
-        there = attempt.mallory.rows(attempt.move.target, kind)
-        assert differing(attempt.mallory.rows(attempt.move.source, kind), there) == [], kind.name
 
 
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
@@ -74,7 +27,7 @@ def test_code_on_a_table_runs_as_its_owner_on_both_servers(
     mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, rows: str
 ) -> None:
     # With a slot the log is on the target before the types of keys are.
-    kinds = [kind for kind in HERS if rows != "wal" or kind.name != "cast_of_key"]
+    kinds = [kind for kind in ACROSS if rows != "wal" or kind.name != "cast_of_key"]
     attempt = begun(mallory, lifecycle, on_both, kinds, capture={"rows": rows})
     for stage in ("setup", "snapshot", "backfill", "schema_sync", "replay", "replay"):
         attempt.stage(stage)
@@ -173,10 +126,10 @@ def test_all_code_of_a_role_that_is_trusted_runs_as_we_do(
     mallory: Mallory, on_both: tuple[str, str], lifecycle: Make
 ) -> None:
     """Each kind is known to bite: were it not for the guards, the tests above would see it."""
-    mallory.makes(on_both[0], HERS)
-    move = migration(lifecycle, *on_both, HERS, trusted_roles=[mallory.name, mallory.bob])
-    gained = gained_where_trusted(mallory, move, HERS)
-    assert {kind.name for kind in HERS} - gained == HERS_ALONE
+    mallory.makes(on_both[0], ACROSS)
+    move = migration(lifecycle, *on_both, ACROSS, trusted_roles=[mallory.name, mallory.bob])
+    gained = gained_where_trusted(mallory, move, ACROSS)
+    assert {kind.name for kind in ACROSS} - gained == HERS_ALONE
 
 
 def test_the_code_of_a_role_that_the_target_lacks_is_nobodys_there(

@@ -17,14 +17,12 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.failpoints import At, once
+from tests.integration.foreign_code import begun, migration
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, PLAIN, Attempt, Kind, Mallory, rewritten
 from tests.integration.sessions import do
-from tests.integration.test_foreign_code_across import begun, migration, on_both
 
 Make = Callable[..., Lifecycle]
-
-__all__ = ["on_both"]
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -18,14 +18,11 @@ from airflow_provider_pgddl.engine.commands.ddl import record_decision
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
+from tests.integration.foreign_code import migration, rewrite
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import BY_NAME, KINDS, PLAIN, Attempt, Kind, Mallory
-from tests.integration.test_foreign_code_across import migration, on_both
-from tests.integration.test_foreign_code_in_place import rewrite
 
 Make = Callable[..., Lifecycle]
-
-__all__ = ["on_both"]
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.integration.foreign_code import rewrite
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import (
     BY_NAME,
@@ -29,7 +30,6 @@ from tests.integration.mallory import (
     admitted,
     differing,
     gained_where_trusted,
-    rewritten,
 )
 from tests.integration.sessions import do
 
@@ -37,7 +37,6 @@ Make = Callable[..., Lifecycle]
 
 pytestmark = pytest.mark.timeout(180)
 
-ITS_OWN = {"swap": {"recreate_materialized_views": True}}
 HERS = [kind for kind in KINDS if "in place" in kind.where]
 BOTH_WAYS = [kind for kind in HERS if not kind.one_way]
 ONE_WAY = [kind for kind in HERS if kind.one_way]
@@ -47,10 +46,6 @@ ONE_WAY = [kind for kind in HERS if kind.one_way]
 def server(request: pytest.FixtureRequest) -> Cluster:
     cluster: Cluster = request.getfixturevalue(f"pg{request.param}")
     return cluster
-
-
-def rewrite(lifecycle: Make, dsn: str, kinds: Sequence[Kind], **sections: Any) -> Lifecycle:
-    return lifecycle(dsn, rewrite=rewritten(kinds), **(ITS_OWN | sections))
 
 
 def begun(mallory: Mallory, lifecycle: Make, dsn: str, kinds: Sequence[Kind], **sections: Any) -> Attempt:

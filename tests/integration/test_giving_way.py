@@ -23,9 +23,9 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.server import giving_way, strong_locks
 from airflow_provider_pgddl.engine.stages import backfill
 from tests.combinations import matrix
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for, waits
-from tests.integration.test_correctness import before_each
 
 Make = Callable[..., Lifecycle]
 

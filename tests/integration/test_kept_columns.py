@@ -28,9 +28,11 @@ from airflow_provider_pgddl.engine.rows.reload import reload
 from airflow_provider_pgddl.engine.rows.throttle import Limits
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
+from tests.integration.by_hand import BY_HAND, ByHand, by_hand, copied_by_chunks
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, in_transaction, one
-from tests.integration.test_copy_shape import BY_HAND, ByHand, Make, by_hand, copied_by_chunks
+
+Make = Callable[..., Lifecycle]
 
 # `who` tells rows apart whatever their keys become.
 PEOPLE = """

@@ -18,9 +18,9 @@ from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from airflow_provider_pgddl.engine.swapping import across
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, waits
-from tests.integration.test_faults import Faults, until_done
 from tests.table_writers import TableWriters
 
 Lifecycles = Callable[..., Lifecycle]

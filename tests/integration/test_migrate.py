@@ -21,7 +21,7 @@ from airflow_provider_pgddl.demo.compare import (
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, load_real, psql, wait_until
-from tests.integration.test_dump import NASTY, make_roles
+from tests.integration.nasty import EVERYTHING, NASTY, make_roles
 from tests.table_writers import TableWriters
 
 # So small that little data makes many chunks and many windows; one worker, so no SparkSession.
@@ -95,25 +95,6 @@ def test_values_keys_names_and_shapes_arrive_as_they_are(
         "TRUNCATE v.event_old; INSERT INTO v.event_old (at, id, kind) VALUES ('2020-01-01+00', 1, 'a')",
     )
     migrate_under_writers(move, between=truncates, rate=60)
-
-
-EVERYTHING = """
-SET session_replication_role = replica; -- an owner without rights on its own table fails foreign keys
-INSERT INTO shop.customers (email, place, parent_id, tags)
-    SELECT i || '@example.org', ROW('street', NULL, 'zip@x')::shop.address, CASE WHEN i > 1 THEN 7 END, '{a,NULL}'
-      FROM generate_series(1, 40) i;
-INSERT INTO shop.orders (customer_id, note, price, amount, valid)
-    SELECT 7 + 3 * (i % 40), 'note ' || i, i, 2, format('[%s,%s)', i, i + 1)::shop.span FROM generate_series(0, 99) i;
-UPDATE shop.customers SET favourite_order = id % 50 + 1;
-INSERT INTO shop.events SELECT i, '2023-12-01+00'::timestamptz + i * interval '1 day', chr(97 + i % 4), i % 90 + 1
-    FROM generate_series(1, 100) i;
-INSERT INTO shop.hashed SELECT i, i FROM generate_series(1, 50) i;
-INSERT INTO shop.animal SELECT i, 'animal' FROM generate_series(1, 30) i;
-INSERT INTO shop.dog SELECT i, 'dog' FROM generate_series(1, 30) i;
-INSERT INTO shop.typed SELECT i, 'city', i || '@x' FROM generate_series(1, 30) i;
-INSERT INTO shop.virtual_key SELECT i, i, i FROM generate_series(1, 30) i;
-REFRESH MATERIALIZED VIEW shop.cached;
-"""
 
 
 def test_a_schema_of_everything_moves(

@@ -29,9 +29,9 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.swapping import in_place
 from tests.combinations import matrix
+from tests.integration.calls import before_each, once
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
-from tests.integration.test_correctness import before_each, once
 
 Make = Callable[..., Lifecycle]
 

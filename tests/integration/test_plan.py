@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import plan
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.integration.test_dry_run import DDL, SHOP, spaced
+from tests.integration.statements import DDL, SHOP, spaced
 
 Make = Callable[..., Lifecycle]
 Done = list[tuple[str, str]]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
-import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +33,7 @@ from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 from tests.combinations import matrix
 from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.servers import as_nobody, free_port
 
 _ROLES: list[tuple[Cluster, str]] = []
 
@@ -1009,23 +1007,12 @@ def test_names_of_keywords_and_capitals_are_quoted_where_they_must_be(dsn: str) 
 # --- poolers ------------------------------------------------------------------------------------------------------
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _nobody() -> dict[str, Any]:
-    """Servers refuse to run as root."""
-    return {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
-
-
 @contextmanager
 def _standby_of(primary: Cluster) -> Iterator[str]:
     """The connection string of a hot standby, stopped by its own process id."""
-    folder, port = Path("/tmp") / f"pgddl-standby-{os.getpid()}", _free_port()
+    folder, port = Path("/tmp") / f"pgddl-standby-{os.getpid()}", free_port()
     to = ["-d", primary.conninfo(), "-D", str(folder), "--write-recovery-conf", "--checkpoint=fast"]
-    subprocess.run([primary.bin("pg_basebackup"), *to], check=True, capture_output=True, cwd="/", **_nobody())
+    subprocess.run([primary.bin("pg_basebackup"), *to], check=True, capture_output=True, cwd="/", **as_nobody())
     # A standby takes no smaller limits than its primary's.
     settings = [word for name, value in primary.settings.items() for word in ("-c", f"{name}={value}")]
     server = subprocess.Popen(
@@ -1033,7 +1020,7 @@ def _standby_of(primary: Cluster) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        **_nobody(),
+        **as_nobody(),
     )
     try:
         dsn = make_conninfo(primary.conninfo(), port=port)
@@ -1049,53 +1036,6 @@ def _standby_of(primary: Cluster) -> Iterator[str]:
         server.terminate()
         server.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answers(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
-    """Until the server takes connections, which for Postgres is when it takes queries."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-                probe.sendall(b"\x00\x00\x00\x08\x04\xd2\x16\x2f")  # SSLRequest: answered with S or N
-                if probe.recv(1):
-                    return
-        except OSError:
-            threading.Event().wait(0.05)
-    raise AssertionError("the server does not answer")
-
-
-@pytest.fixture
-def pgbouncer(pg16: Cluster) -> Iterator[Callable[[str, str], str]]:
-    """``pgbouncer(dsn, mode)``: a connection string through a PgBouncer of its own."""
-    binary = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
-    if binary is None:
-        pytest.skip("no pgbouncer here: apt-get install pgbouncer")
-    started: list[subprocess.Popen[bytes]] = []
-    folder = Path(tempfile.mkdtemp(prefix="pgddl-pgbouncer-"))
-    folder.chmod(0o755)  # it refuses to run as root
-
-    def start(dsn: str, mode: str, extra: str = "") -> str:
-        parts, port = conninfo_to_dict(dsn), _free_port()
-        config = folder / f"{mode}.ini"
-        (folder / "users.txt").write_text(f'"postgres" "{pg16.password}"\n')
-        config.write_text(
-            f"[databases]\n* = host=127.0.0.1 port={parts['port']}\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-            f"unix_socket_dir =\nauth_type = plain\nauth_file = {folder / 'users.txt'}\npool_mode = {mode}\n{extra}\n"
-        )
-        process = subprocess.Popen(
-            [binary, "-q", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **_nobody()
-        )
-        started.append(process)
-        _answers(port, process)
-        return make_conninfo(**{**parts, "port": port})
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(10)
-    shutil.rmtree(folder)
 
 
 def shared(dsn: str) -> bool:

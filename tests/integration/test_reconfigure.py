@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.failpoints import At
-from tests.integration import test_where
+from tests.integration import conditions
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.standbys import caught_up, promote, with_standby
 
@@ -157,13 +157,13 @@ def test_tables_come_and_go_while_everybody_goes_on(
 def test_a_condition_that_changes_touches_the_rows_that_it_concerns(
     source_dsn: str, target_dsn: str, lifecycle: Make
 ) -> None:
-    execute(source_dsn, test_where.SHOP)
-    move = lifecycle(source_dsn, target_dsn, tables=test_where.TABLES, swap={"fence": "read_only"})
+    execute(source_dsn, conditions.SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=conditions.TABLES, swap={"fence": "read_only"})
     move.run_all(until="replay")
     versions = "SELECT id, tenant, xmin::text FROM s.orders"
     before = {row[0]: row for row in move.journal(versions)}
-    where = test_where.WHERE | {"s.orders": "tenant IN (7, 8) AND id % 3 > 0"}
-    move.content["tables"] = test_where.TABLES | {"where": where}
+    where = conditions.WHERE | {"s.orders": "tenant IN (7, 8) AND id % 3 > 0"}
+    move.content["tables"] = conditions.TABLES | {"where": where}
     told_first = look_at(load_pipeline(move.content), source_dsn, target_dsn).to_json()
     assert [step["table"] for step in told_first["tables"]] == ["s.orders"]
     assert "come or go" in told_first["tables"][0]["does"]
@@ -176,10 +176,10 @@ def test_a_condition_that_changes_touches_the_rows_that_it_concerns(
     assert {i: after[i] for i in before.keys() & after.keys()} == {i: before[i] for i in before.keys() & after.keys()}
     # None at all, and then what cannot be told of every row: all of it is read again.
     whole = {name: text for name, text in where.items() if name != "s.orders"}
-    move.content["tables"] = test_where.TABLES | {"where": whole}
+    move.content["tables"] = conditions.TABLES | {"where": whole}
     move.run("setup", reconfigure=True)
     move.run("replay")
-    assert test_where.rows(target_dsn, "s.orders") == test_where.rows(source_dsn, "s.orders")
+    assert conditions.rows(target_dsn, "s.orders") == conditions.rows(source_dsn, "s.orders")
 
 
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
@@ -188,18 +188,18 @@ def test_conditions_and_values_change_while_rows_do(
 ) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    execute(source_dsn, test_where.SHOP)
+    execute(source_dsn, conditions.SHOP)
     move = lifecycle(
-        source_dsn, target_dsn, tables=test_where.TABLES, capture={"rows": rows}, swap={"fence": "read_only"}
+        source_dsn, target_dsn, tables=conditions.TABLES, capture={"rows": rows}, swap={"fence": "read_only"}
     )
     where = {"s.orders": "tenant = 8 OR id < 50", "s.lines": "body = 'x'", "s.events": "at > 90"}
     made = {"s.orders": {"body": "md5(body)"}}
     kind = "kind"
     if rows == "change_log":  # no slot streams keys alone of a partitioned table for good
         kind, made["s.events"] = "upper(kind) AS kind", {"kind": "upper(kind)"}
-    with test_where.writing(source_dsn, seed):
+    with conditions.writing(source_dsn, seed):
         move.run_all(until="replay")
-        move.content["tables"] = {**test_where.TABLES, "where": where, "transform": made}
+        move.content["tables"] = {**conditions.TABLES, "where": where, "transform": made}
         with at("settle.before_part_commit") as passes:
             passes.act = lambda _: passes.lose()
             move.refused("setup", reconfigure=True)
@@ -220,8 +220,8 @@ def test_conditions_and_values_change_while_rows_do(
         "s.lines": "*",
         "s.events": f"id, at, {kind}",
     }.items():
-        assert test_where.rows(target_dsn, table) == wanted(table, columns), table
-    assert test_where.rows(target_dsn, "s.notes") == test_where.rows(source_dsn, "s.notes")
+        assert conditions.rows(target_dsn, table) == wanted(table, columns), table
+    assert conditions.rows(target_dsn, "s.notes") == conditions.rows(source_dsn, "s.notes")
     told(move)
 
 

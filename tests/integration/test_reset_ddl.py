@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.tags import CREATE_TAGS, DROP_TAGS
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.test_reset import structure
+from tests.integration.resets import structure
 
 TABLES = """
 CREATE TYPE public.mood AS ENUM ('good');

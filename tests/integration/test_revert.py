@@ -20,11 +20,11 @@ from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.failpoints import At
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.resets import reset, rows_of, structure
+from tests.integration.rewrites import OTHERS, REWRITE, Shop, load, unaccounted
 from tests.integration.sessions import Underway, in_transaction, wait_for, waits
-from tests.integration.test_faults import Faults, until_done
-from tests.integration.test_reset import reset, rows_of, structure
-from tests.integration.test_rewrite import OTHERS, REWRITE, Shop, load, unaccounted
 from tests.table_writers import TableWriters
 
 Make = Callable[..., Lifecycle]

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.integration.test_rewrite_partition import rows_of
+from tests.integration.partitions import rows_of
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -27,11 +27,11 @@ from airflow_provider_pgddl.engine.swapping import in_place
 from airflow_provider_pgddl.engine.swapping.follow_ups import FollowedUp, follow_up
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.integration.calls import before_each, once
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.resets import reset, rows_of, structure
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
-from tests.integration.test_correctness import before_each, once
-from tests.integration.test_faults import Faults, until_done
-from tests.integration.test_reset import reset, rows_of, structure
 
 Make = Callable[..., Lifecycle]
 

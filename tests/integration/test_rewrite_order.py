@@ -14,10 +14,10 @@ from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
+from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.partitions import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
 from tests.integration.sessions import Underway, in_transaction, one, wait_for, waits
-from tests.integration.test_faults import Faults, until_done
-from tests.integration.test_rewrite_partition import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
 
 SMALL: dict[str, Any] = {
     "backfill": {"chunk_bytes": "8kB", "workers": 1},

@@ -17,34 +17,12 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.partition_cells import partition_name
 from tests.combinations import matrix
-from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.test_faults import Faults, until_done
+from tests.integration.faults import Faults, until_done
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.partitions import AUDIT, AUDITED, STAGES, parts, rows_of, some_traffic, unaccounted
 
 SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "32kB", "workers": 1}, "replay": {"window_rows": 300}}
 QUICK = {**SMALL, "replay": {"window_rows": 3000, "until_lag": "30s"}}
-STAGES = ("setup", "snapshot", "backfill", "schema_sync", "replay", "verify", "swap", "cleanup")
-
-# The audit is written by a trigger of the application's in the transaction of each change: initial rows plus audit are
-# the table, each row as often as it occurs.
-AUDIT = """
-CREATE TABLE changes (no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tab text, old jsonb, new jsonb);
-CREATE FUNCTION audited() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO public.changes (tab, old, new) VALUES (TG_ARGV[0], to_jsonb(OLD), to_jsonb(NEW));
-    RETURN NULL;
-END $$;
-"""
-AUDITED = """
-CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION audited('{table}');
-INSERT INTO changes (tab, new) SELECT '{table}', to_jsonb(t) FROM {table} t;
-"""
-BALANCE = """
-SELECT image, sum(n) FROM (
-    SELECT new - 'legacy', 1 FROM changes WHERE tab = '{table}' AND new IS NOT NULL AND new <> 'null'
-    UNION ALL SELECT old - 'legacy', -1 FROM changes WHERE tab = '{table}' AND old IS NOT NULL AND old <> 'null'
-    UNION ALL SELECT to_jsonb(t) - 'legacy', -1 FROM {table} t) c(image, n)
-GROUP BY 1 HAVING sum(n) <> 0 LIMIT 5
-"""
 
 SHOP = """
 CREATE TABLE customers (id integer PRIMARY KEY, name text);
@@ -92,23 +70,6 @@ def server(request: pytest.FixtureRequest) -> Cluster:
 @pytest.fixture
 def dsn(server: Cluster, database: Callable[..., str]) -> str:
     return database(server)
-
-
-def rows_of(dsn: str, query: str) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        return [row[0] if len(row) == 1 else row for row in conn.execute(query.encode())]
-
-
-def parts(dsn: str, table: str) -> dict[str, str]:
-    """Partition → bound, in UTC."""
-    query = f"""SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i
-                JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = '{table}'::regclass ORDER BY 1"""
-    with psycopg.connect(dsn, autocommit=True, options="-c TimeZone=UTC") as conn:
-        return dict(conn.execute(query.encode()).fetchall())
-
-
-def unaccounted(dsn: str, table: str) -> list[Any]:
-    return rows_of(dsn, BALANCE.format(table=table))
 
 
 class Events(Traffic):
@@ -159,11 +120,6 @@ class Events(Traffic):
         )
 
 
-def some_traffic(writers: Traffic, n: int = 20) -> None:
-    seen = writers.notes.committed.total()
-    wait_until(lambda: writers.notes.committed.total() > seen + n)
-
-
 CATALOG = """
 SELECT 'table ' || concat_ws(' ', relkind, relreplident, relrowsecurity, obj_description(oid, 'pg_class'), relowner::regrole)
 FROM pg_class WHERE oid = '"Events"'::regclass
@@ -182,7 +138,6 @@ UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid = '"Events"'
 UNION ALL SELECT 'statistics ' || pg_get_statisticsobjdef(oid) FROM pg_statistic_ext WHERE stxrelid = '"Events"'::regclass
 ORDER BY 1
 """  # noqa: E501
-
 
 CHANGED = [
     "column customer bigint f   p {n_distinct=50}",
@@ -242,7 +197,6 @@ SELECT DISTINCT concat_ws(' ', n.nspname, c.reloptions, t.reloptions, c.relrepli
 FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_class t ON t.oid = c.reltoastrelid WHERE inhparent = '"Events"'::regclass
 """
-
 
 # --- other ways to partition ------------------------------------------------------------------------------------------
 

@@ -10,15 +10,14 @@ import pytest
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.resets import reset
 from tests.integration.sessions import do
-from tests.integration.test_reset import reset
 
 TABLE = """
 CREATE TABLE public.orders (id integer PRIMARY KEY, note text NOT NULL);
 INSERT INTO public.orders SELECT n, 'note ' || n FROM generate_series(1, 1000) n;
 """
 WAYS: dict[str, dict[str, Any]] = {"same": {}, "bigint": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
-
 
 MOMENTS = [
     (way, behind)

@@ -39,8 +39,7 @@ from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from airflow_provider_pgddl.engine.server import schema_reading
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
-from tests.integration.sessions import Underway, in_transaction, wait_for
-from tests.integration.test_schema_reading import waits_for_anything
+from tests.integration.sessions import Underway, in_transaction, wait_for, waits_for_anything
 
 # What an exception says of itself, and what the server says of its own insides.
 NEVER = ("Traceback", "psycopg.", "Exception", "cache lookup failed", " OID ", "could not find tuple", "KeyError")

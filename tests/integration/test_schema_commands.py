@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgddl import cli
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.schema_shell import Shell
 
 SOURCE = """
 CREATE TABLE users (id int PRIMARY KEY, name text NOT NULL, phone_number varchar(20));
@@ -30,30 +29,6 @@ CREATE TABLE orders (id int PRIMARY KEY, note text);
 TABLES = {"tables": {"include": ["public.*"], "existing": "adopt"}}
 ADD = "ALTER TABLE public.users ADD COLUMN phone_number character varying(20);"
 RETYPE = "ALTER TABLE public.products ALTER COLUMN price TYPE numeric(10,2);"
-
-
-class Shell:
-    """`pgddl schema …` of one pipeline in this process: `shell("validate")` returns exit code and JSON."""
-
-    def __init__(self, move: Lifecycle, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.move, self.file, self._capsys = move, file, capsys
-        file.write_text(yaml.safe_dump(move.content))
-
-    def __call__(self, *args: object) -> tuple[int, dict[str, Any]]:
-        code, said = self.say(*args, "--json")
-        return code, json.loads(said)
-
-    def say(self, *args: object) -> tuple[int, str]:
-        """The same for people: exit code and all that was said."""
-        self._capsys.readouterr()
-        code = cli.main(["schema", *map(str, args), "-p", str(self.file)])
-        said = self._capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return code, said.out + said.err
-
-    def on_target(self, query: str) -> list[tuple[Any, ...]]:
-        return self.move.journal(query)
-
 
 Between = Callable[..., Shell]
 

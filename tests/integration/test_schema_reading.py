@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.server.connect import Session, connect
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import load_real, psql
-from tests.integration.sessions import Underway, do, in_transaction, wait_for
+from tests.integration.sessions import Underway, do, in_transaction, wait_for, waits_for_anything
 
 T: Name = ("public", "t")
 
@@ -327,15 +327,6 @@ def test_a_table_dropped_while_it_is_read_is_gone(dsn: str) -> None:
             wait_for(lambda: waits_for_anything(dsn), reader)
             conn.commit()
             assert reader.finish().tables == {}
-
-
-def waits_for_anything(dsn: str) -> bool:
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        query = (
-            "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-            " WHERE NOT l.granted AND a.datname = current_database() AND a.application_name LIKE 'pgddl:%')"
-        )
-        return conn.execute(query).fetchone() == (True,)
 
 
 # --- differences of real tables, and their fixes --------------------------------------------------------------------

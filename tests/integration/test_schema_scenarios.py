@@ -27,10 +27,10 @@ from airflow_provider_pgddl.engine.schema import flags
 from airflow_provider_pgddl.engine.schema.report import box, lines
 from airflow_provider_pgddl.engine.schema.verdict import OR, SchemaFinding, TableReport
 from airflow_provider_pgddl.engine.swapping import across
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, wait_until
+from tests.integration.schema_shell import Shell
 from tests.integration.sessions import do, one
-from tests.integration.test_correctness import before_each
-from tests.integration.test_schema_commands import Shell
 
 Make = Callable[..., Lifecycle]
 
@@ -170,8 +170,7 @@ class Story:
 
     def poke(self, **settings: Any) -> bool:
         """What the sensor says; a task's context without a run."""
-        from tests.dags.conftest import AIRFLOW  # noqa: F401, I001 - before Airflow: gives it a home of its own
-        from tests.dags.test_sensor import context
+        from tests.dags.conftest import context  # noqa: I001 - before Airflow: gives it a home of its own
         from airflow_provider_pgddl.sensors.schema import PgddlSchemaSensor
 
         sensor = PgddlSchemaSensor(task_id="gate", pipeline=str(self.shell.file), **settings)

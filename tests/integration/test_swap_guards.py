@@ -38,9 +38,10 @@ from airflow_provider_pgddl.engine.swapping import across, readiness, schema_gua
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from airflow_provider_pgddl.engine.swapping.schema_guard import SchemaGuard
 from tests.conftest import Database
+from tests.integration.calls import after_each, before_each, once
+from tests.integration.items import log_of
 from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
-from tests.integration.test_correctness import after_each, before_each, log_of, once
 
 Make = Callable[..., Lifecycle]
 

@@ -19,8 +19,8 @@ from airflow_provider_pgddl.engine.errors import PgddlError, PipelineFileError, 
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from tests.combinations import matrix
+from tests.integration.conditions import assert_only_the_fence, rows
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.test_where import assert_only_the_fence, rows
 
 Make = Callable[..., Lifecycle]
 SECRET = "secretsecret"

@@ -14,7 +14,7 @@ from tests.conftest import Database
 from tests.failpoints import At, once
 from tests.integration import audit
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.test_way_back import SHOP, WORK, Ways
+from tests.integration.ways_back import SHOP, WORK, Ways
 
 SMALL = {"shared_buffers": "32MB", "max_wal_size": "512MB"}
 WINDOWS = ["follow.before_events_commit", "replay.before_target_commit", "replay.before_source_commit"]

@@ -20,7 +20,7 @@ from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.standbys import KEEPS_SLOTS, caught_up, leave_behind, promote, with_standby
-from tests.integration.test_way_back import SHOP, WORK, Ways, refused
+from tests.integration.ways_back import SHOP, WORK, Ways, refused
 
 Lifecycles = Callable[..., Lifecycle]
 COMMAND = "run verify --mend"

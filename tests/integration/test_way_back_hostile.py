@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from airflow_provider_pgddl.engine import stages
@@ -9,10 +11,11 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.combinations import matrix
-from tests.integration.mallory import Attempt, Mallory
-from tests.integration.test_foreign_code_across import BY_NAME, HERS, Make, arrived, begun, on_both
+from tests.integration.foreign_code import ACROSS, arrived, begun
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.mallory import BY_NAME, Attempt, Mallory
 
-__all__ = ["on_both"]
+Make = Callable[..., Lifecycle]
 
 REFUSED = ("trigger_always", "rule")  # they would act on rows that come back: a swap says so before it fences anything
 
@@ -24,7 +27,7 @@ def test_code_on_a_table_runs_as_its_owner_on_the_way_back_too(
     mallory: Mallory, on_both: tuple[str, str], lifecycle: Make, rows: str
 ) -> None:
     """Her triggers, checks, policies and the like are all there on the old server, and its fence stands."""
-    kinds = [kind for kind in HERS if kind.name not in REFUSED and (rows != "wal" or kind.name != "cast_of_key")]
+    kinds = [kind for kind in ACROSS if kind.name not in REFUSED and (rows != "wal" or kind.name != "cast_of_key")]
     swap = {"fence": "read_only", "way_back": "shop_back"}
     attempt = begun(mallory, lifecycle, on_both, kinds, capture={"rows": rows}, swap=swap)
     there = attempt.move

@@ -21,17 +21,11 @@ from airflow_provider_pgddl.engine.job import file as jobs
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration import audit
-from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.test_way_back import SHOP, WORK, Ways
+from tests.integration.lifecycle import PROGRAM, Lifecycle, execute, left_behind
+from tests.integration.ways_back import SHOP, WORK, Ways
 
 pytestmark = pytest.mark.timeout(2400)
 
-PROGRAM = """
-import sys
-from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.job.file import read
-stages.run(read(sys.argv[1]))
-"""
 OURS = [name for name in NAMES if name.startswith(("way_back.", "cut_over."))]
 # No process that was killed comes there, nor does the one after it: it lives on, and its server does not.
 OF_THE_LIVING = {"cut_over.before_look"}

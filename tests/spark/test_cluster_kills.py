@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.progress import BEGUN
 from tests.spark.cluster_pipeline import CHANGES, SECRET, TABLES, command, differences, on_cluster, run
 from tests.spark.standalone import ENCRYPTED, Standalone
-from tests.spark.test_kill import BEGUN
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -16,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.demo.clusters import _free_port as free_port
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.spark.cluster_pipeline import CHANGES, TABLES, differences, on_cluster, run
+from tests.spark.packets import OPEN, Wire
 from tests.spark.standalone import SMALL, Standalone
-from tests.spark.test_wire import OPEN, Wire
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 

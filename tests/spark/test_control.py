@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration.controls import cancel, finish, held, pause, resume, shown
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.test_control import CHUNKS_DONE, cancel, finish, held, pause, resume, shown
+from tests.integration.progress import CHUNKS_DONE
 from tests.table_writers import TableWriters
 
 pytestmark = pytest.mark.spark

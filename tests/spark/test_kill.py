@@ -28,6 +28,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.writers import Writers, broken_invariants
 from tests.conftest import drop_database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.progress import BEGUN, CHUNKS_DONE, WINDOWS_DONE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -42,9 +43,6 @@ HERE: dict[str, Any] = {"backfill": SMALL["backfill"] | {"workers": 1}}
 LIVE = [("shop", "orders"), ("public", "pgbench_accounts")]
 
 # How far a stage has come, as its journal says.
-CHUNKS_DONE = "SELECT count(done_at) FROM pgddl.chunks"
-WINDOWS_DONE = "SELECT window_no FROM pgddl.pipelines"
-BEGUN = "SELECT count(*) FROM pgddl.stage_runs WHERE stage = '{stage}'"
 
 
 class Killed:

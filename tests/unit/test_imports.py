@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, not even inside a function; and workers import little."""
+"""No module imports itself by way of others, not even inside a function; workers import little, and tests no tests."""
 
 from __future__ import annotations
 
@@ -68,3 +68,22 @@ def test_a_class_has_its_name_for_itself() -> None:
                 defined.setdefault(node.name, []).append(module)
     assert len(defined) > 200
     assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
+
+
+def test_no_file_of_tests_imports_another() -> None:
+    """What several of them share is a module of its own, or a fixture of their folder: who changes a file of tests need
+    not look for those who lean on it."""
+    files = {file: file.read_text(encoding="utf-8") for file in (REPOSITORY / "tests").rglob("*.py")}
+    tests = {file.stem for file in files if file.name.startswith("test_")}
+    taken = []
+    for file, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            taken += [f"{file.relative_to(REPOSITORY)}: {name}" for name in names if tests & {*name.split(".")}]
+    assert len(tests) > 100
+    assert taken == []

@@ -1,0 +1,56 @@
+"""Runs that are paused, go on and are cancelled, and how to see that one holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.stages import STAGES
+from tests.integration.lifecycle import Lifecycle
+
+
+def pause(move: Lifecycle, why: str | None = None) -> dict[str, Any]:
+    return stages.pause(load_pipeline(move.content), move.target, why)
+
+
+def resume(move: Lifecycle) -> dict[str, Any]:
+    return stages.resume(load_pipeline(move.content), move.target)
+
+
+def cancel(move: Lifecycle) -> dict[str, Any]:
+    return stages.cancel(load_pipeline(move.content), move.target)
+
+
+def shown(move: Lifecycle) -> dict[str, Any]:
+    found = stages.status(load_pipeline(move.content), move.source, move.target)["control"]
+    assert isinstance(found, dict)
+    return found
+
+
+def held(move: Lifecycle) -> bool:
+    """Whether a run is there and every session of ours, on either side, is idle outside of transactions, with no lock
+    on a relation: seen twice, with time for a chunk between."""
+    query = (
+        "SELECT count(*), coalesce(bool_and(state = 'idle'), true), coalesce(sum((SELECT count(*) FROM pg_locks l "
+        "WHERE l.pid = a.pid AND l.locktype = 'relation')), 0) FROM pg_stat_activity a "
+        "WHERE application_name LIKE %s AND pid <> pg_backend_pid()"
+    )
+    name = f"pgddl:{move.name}:%"
+    return all(
+        (found := ask(query, [name])[0])[0] > 0 and found[1] and found[2] == 0
+        for _ in range(3)
+        for ask in (move.on_source, move.journal)
+    )
+
+
+def rows_differ(move: Lifecycle) -> list[str]:
+    return [str(one) for one in differences(move.source, move.target, [("public", "t")])]
+
+
+def finish(move: Lifecycle) -> None:
+    """The rest of the way, up to a comparison of every row by verify itself."""
+    for stage in STAGES[STAGES.index("backfill") : STAGES.index("verify") + 1]:
+        assert not move.run(stage).blocked
+    assert rows_differ(move) == []

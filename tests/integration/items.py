@@ -1,0 +1,22 @@
+"""One table of several chunks, and where its change log is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.integration.lifecycle import Lifecycle
+
+# So small that little data makes many chunks and many windows; one worker, so no SparkSession.
+SMALL: dict[str, Any] = {"backfill": {"chunk_bytes": "64kB", "workers": 1}, "replay": {"window_rows": 40}}
+
+ITEMS = """
+    CREATE TABLE public.items (id int PRIMARY KEY, code text UNIQUE NOT NULL, filler text NOT NULL);
+    INSERT INTO items SELECT n, 'c' || n, repeat('x', 400) FROM generate_series(1, 600) n;
+    ALTER TABLE items CLUSTER ON items_code_key
+"""
+
+
+def log_of(pipeline: Lifecycle, table: str) -> str:
+    """The change log of a table."""
+    (row,) = pipeline.journal("SELECT log_table FROM pgddl.tables WHERE table_name = %s", [table])
+    return f"pgddl.{row[0]}"
