@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, 
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.swapping import way_back_across
 from tests.combinations import matrix
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.ways_back import EVERYTHING, SHOP, WORK, Lifecycles, Ways, refused
 
@@ -361,6 +362,24 @@ def test_what_one_side_alone_has_and_other_types(lifecycle: Lifecycles, source_d
     execute(new, "DELETE FROM shop.purchase WHERE id = 3000000000")
     assert not back.run("replay").blocked
     assert there.on_source(rows) == back.on_source(rows)
+
+
+def test_going_back_for_good_dies_before_the_pipeline_there_is_over(ways: Ways, at: At) -> None:
+    """Without a way back of its own: applications are back, and nothing else than that is left to be said."""
+    ways.there.run_all(until="swap")
+    execute(ways.new, WORK.format("there", 2))
+    ways.back.content["swap"] = {**ways.back.content["swap"], "way_back": None}
+    ways.back.run_all(after="schema_sync", until="verify")
+    with at("way_back.before_gone_back_commit") as passes:
+        passes.act = once(passes.lose)
+        ways.back.refused("swap")
+    execute(ways.old, WORK.format("home", 4))  # they are
+    refused(ways.new, "DELETE FROM shop.customer")
+    assert not ways.back.run("swap").blocked
+    assert ways.there.run("replay").state == "nothing_to_do"
+    ways.back.run("cleanup")
+    ways.there.run("cleanup")
+    assert ways.there.on_source("SELECT count(*) FROM shop.customer WHERE name LIKE 'home%'") == [(20,)]
 
 
 def test_by_a_slot(lifecycle: Lifecycles, servers: tuple[str, str]) -> None:
