@@ -125,7 +125,8 @@ def test_her_code_runs_as_her_wherever_her_ddl_reaches_it(
     became_superuser(target_dsn)  # trusted, her types and checks have run as us with the rows already
     for way, (statement, gets_through) in WAYS.items():
         do(login(source_dsn, MALLORY), statement)
-        assert (pipeline.run("replay").blocked != []) == (not trusted and way == STOPS), way
+        blocked = {b["table"] for b in pipeline.run("replay").blocked} - {"evil.made"}  # which has no key
+        assert bool(blocked) == (not trusted and way == STOPS), way
         assert became_superuser(target_dsn) == (trusted and gets_through), way
     assert not became_superuser(source_dsn)
     statuses = [status for status, _ in events(pipeline)]
@@ -182,7 +183,8 @@ def test_in_place_her_code_runs_as_her(lifecycle: Callable[..., Lifecycle], targ
         statement, _ = WAYS[way]
         do(login(target_dsn, MALLORY), statement)
         assert not became_superuser(target_dsn), way
-        assert (pipeline.run("replay").blocked != []) == (not trusted and way == STOPS), way
+        blocked = {b["table"] for b in pipeline.run("replay").blocked} - {"evil.made"}  # which has no key
+        assert bool(blocked) == (not trusted and way == STOPS), way
         assert became_superuser(target_dsn) == trusted, way
     do(login(target_dsn, MALLORY), "ALTER TABLE evil.u ADD CHECK (evil.refuse(id) > 0)")
     blocked = {entry["table"] for entry in pipeline.run("replay").blocked}
