@@ -19,7 +19,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
-from airflow_provider_pgddl.engine.following import reconcile
+from airflow_provider_pgddl.engine.following import new_plan
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
@@ -313,14 +313,14 @@ def test_a_table_that_changes_while_it_is_read_again_is_not_blocked_for_that(
 ) -> None:
     do(move.source, TABLES)
     move.run_all(until="schema_sync")
-    too_soon, reload = itertools.count(), reconcile.reload
+    too_soon, reload = itertools.count(), new_plan.reload
 
     def changed_again(*args: Any) -> int:
         if next(too_soon) < 3:
             raise ChangedAgain("this test says so")
         return reload(*args)
 
-    monkeypatch.setattr(reconcile, "reload", changed_again)
+    monkeypatch.setattr(new_plan, "reload", changed_again)
     do(move.source, "ALTER TABLE t ALTER body TYPE int USING 7")
     assert not move.run("replay").blocked
     assert next(too_soon) == 4
