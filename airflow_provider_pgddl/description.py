@@ -15,10 +15,19 @@ FIELD = "pgddl"
 """Of a serialized task: JSON, as Airflow reads no dict there back."""
 
 
-def described(task: Any) -> str | None:
-    """What FIELD holds."""
-    told = describe(task)
-    return None if told is None else json.dumps(told)
+class Described:
+    """A task with a `pipeline`, before its class of Airflow's: it is serialized with what it says of that."""
+
+    @property
+    def pgddl(self) -> str | None:
+        """What FIELD holds."""
+        told = describe(self)
+        return None if told is None else json.dumps(told)
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[misc]
+        return frozenset(fields) | {FIELD}
 
 
 def describe(task: Any) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 
 from airflow_provider_pgddl import links
 from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
-from airflow_provider_pgddl.description import FIELD, described
+from airflow_provider_pgddl.description import Described
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -134,7 +134,7 @@ TRIES, PAUSE = 12, 5.0  # a person's answer is not lost because a server is away
 _SHOWN = "shown"
 
 
-class PgddlDdlApproval(HITLOperator):  # type: ignore[misc]
+class PgddlDdlApproval(Described, HITLOperator):  # type: ignore[misc]
     """Asks a person about DDL that waits for approval (`ddl.approval: required`), and about changes of the target that
     `schema.auto_migrate` makes once they are approved; where nothing waits, nobody is asked. It shows each statement,
     what it has changed on the source, and what will be run on the target.
@@ -158,15 +158,6 @@ class PgddlDdlApproval(HITLOperator):  # type: ignore[misc]
         refuse_literal_secrets(pipeline)  # before Airflow keeps it
         super().__init__(subject=subject, options=[APPROVE, SKIP, LEAVE], defaults=[LEAVE], **kwargs)
         self.pipeline = os.fspath(pipeline) if isinstance(pipeline, os.PathLike) else pipeline
-
-    @property
-    def pgddl(self) -> str | None:
-        """See `description`."""
-        return described(self)
-
-    @classmethod
-    def get_serialized_fields(cls) -> frozenset[str]:
-        return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_pgddl.engine.commands import ddl, schema

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_pgddl import assets, lineage, links
 from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
-from airflow_provider_pgddl.description import FIELD, describe, described
+from airflow_provider_pgddl.description import Described, describe
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job import file as jobs
@@ -100,7 +100,7 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         return command
 
 
-class PgddlOperator(lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
+class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
     """Runs one stage of a pipeline as a Spark application, through the Spark provider.
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
@@ -182,15 +182,6 @@ class PgddlOperator(lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[
     @property
     def lineage_stages(self) -> Sequence[str]:
         return (self.stage,)
-
-    @property
-    def pgddl(self) -> str | None:
-        """See `description`."""
-        return described(self)
-
-    @classmethod
-    def get_serialized_fields(cls) -> frozenset[str]:
-        return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs

@@ -24,7 +24,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_pgddl import links
 from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
-from airflow_provider_pgddl.description import FIELD, described
+from airflow_provider_pgddl.description import Described
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.job.file import names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -45,7 +45,7 @@ _REFUSED = {
 }
 
 
-class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
+class PgddlSchemaSensor(Described, BaseSensorOperator):  # type: ignore[misc]
     """Waits until no table of the pipeline has a mismatch; it looks at both databases itself.
 
     :param pipeline: path of the pipeline file (a relative one counts from the DAG's folder), its YAML text, or a dict
@@ -94,15 +94,6 @@ class PgddlSchemaSensor(BaseSensorOperator):  # type: ignore[misc]
         self.notify = notify
         self._said: str | None = None
         self._closed: frozenset[str] = frozenset()
-
-    @property
-    def pgddl(self) -> str | None:
-        """See `description`."""
-        return described(self)
-
-    @classmethod
-    def get_serialized_fields(cls) -> frozenset[str]:
-        return frozenset(super().get_serialized_fields()) | {FIELD}
 
     def execute(self, context: Context) -> None:
         links.show(self, context)

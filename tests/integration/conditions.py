@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -84,7 +84,7 @@ def change(conn: psycopg.Connection[Any], chance: random.Random, *truncated: str
 
 
 @contextmanager
-def writing(dsn: str, seed: int) -> Iterator[None]:
+def writing(dsn: str, seed: int, change: Callable[..., None] = change) -> Iterator[None]:
     """Somebody does so all the time."""
     stop = threading.Event()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
-import yaml
 
-from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.shells import Shell
 
 SHOP = """
 CREATE SCHEMA shop;
@@ -26,23 +24,8 @@ INSERT INTO shop.orders SELECT n, 'order ' || n FROM generate_series(1, 50) n;
 TABLES = {"tables": {"include": ["shop.*"]}}
 
 
-class Shell:
-    """`pgddl ddl …` of one pipeline in this process: `shell("list")` returns exit code and the JSON that it printed."""
-
-    def __init__(self, move: Lifecycle, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.file, self._capsys = file, capsys
-        file.write_text(yaml.safe_dump(move.content))
-
-    def __call__(self, *args: object) -> tuple[int, dict[str, Any]]:
-        code, said = self.say(*args, "--json")
-        return code, json.loads(said)
-
-    def say(self, *args: object) -> tuple[int, str]:
-        """The same for people: exit code and all that was said."""
-        self._capsys.readouterr()
-        code = cli.main(["ddl", *map(str, args), "-p", str(self.file)])
-        said = self._capsys.readouterr()
-        return code, said.out + said.err
+class DdlShell(Shell):
+    group = "ddl"
 
     def events(self, *args: str) -> list[tuple[str, str]]:
         """(status, tag) of what `list` shows."""
@@ -58,7 +41,7 @@ class Shell:
         return dict(event)
 
 
-Ready = Callable[..., tuple[Lifecycle, Shell]]
+Ready = Callable[..., tuple[Lifecycle, DdlShell]]
 
 
 @pytest.fixture
@@ -71,11 +54,11 @@ def ready(
 ) -> Ready:
     """``ready(ddl={...})``: a pipeline that has been replayed once, so that what comes now is followed."""
 
-    def make(**sections: Any) -> tuple[Lifecycle, Shell]:
+    def make(**sections: Any) -> tuple[Lifecycle, DdlShell]:
         execute(source_dsn, SHOP)
         move = lifecycle(source_dsn, target_dsn, **TABLES, **sections)
         move.run_all(until="replay")
-        return move, Shell(move, tmp_path / "shop.yaml", capsys)
+        return move, DdlShell(move, tmp_path / "shop.yaml", capsys)
 
     return make
 
@@ -297,7 +280,7 @@ def test_an_exception_is_not_over_before_every_pipeline_has_read_of_it(
     move, ddl = ready()
     other = lifecycle(move.source, database(pg18), **TABLES)
     other.run_all(until="replay")
-    others = Shell(other, tmp_path / "other.yaml", capsys)
+    others = DdlShell(other, tmp_path / "other.yaml", capsys)
     execute(move.source, "ALTER TABLE pgddl.ddl_queue ADD CONSTRAINT full_disk CHECK (false) NOT VALID")
     execute(move.source, "CREATE VIEW shop.lost AS SELECT id FROM shop.orders")
     execute(move.source, "ALTER TABLE pgddl.ddl_queue DROP CONSTRAINT full_disk")
@@ -351,7 +334,7 @@ def test_in_place_a_retry_reaches_the_copy_only(
     execute(source_dsn, SHOP)
     rewrite = lifecycle(source_dsn, rewrite={"shop.orders": {"alter": ["ALTER COLUMN id TYPE bigint"]}})
     rewrite.run_all(until="replay")
-    ddl = Shell(rewrite, tmp_path / "shop.yaml", capsys)
+    ddl = DdlShell(rewrite, tmp_path / "shop.yaml", capsys)
     execute(source_dsn, "ALTER TABLE pgddl_copy_shop.orders ADD paid text")
     execute(source_dsn, "ALTER TABLE shop.orders ADD paid boolean DEFAULT true")
     assert rewrite.run("replay").blocked
@@ -417,7 +400,7 @@ def test_before_setup_there_is_nothing_to_see(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     execute(source_dsn, SHOP)
-    ddl = Shell(lifecycle(source_dsn, target_dsn, **TABLES), tmp_path / "shop.yaml", capsys)
+    ddl = DdlShell(lifecycle(source_dsn, target_dsn, **TABLES), tmp_path / "shop.yaml", capsys)
     for command in (["list"], ["retry"], ["exceptions"], ["disable"]):
         code, said = ddl.say(*command)
         assert (code, "run stage setup first" in said) == (2, True), said
@@ -453,7 +436,7 @@ def test_by_table_the_preview_shows_no_schemas(
     in_place = "rewrite" in sections
     content = sections if in_place else {**sections, "tables": {"include": ["shop.orders"]}}
     move = lifecycle(source_dsn, *([] if in_place else [target_dsn]), **content)
-    ddl = Shell(move, tmp_path / "shop.yaml", capsys)
+    ddl = DdlShell(move, tmp_path / "shop.yaml", capsys)
     found = ddl("preview")[1]
     assert (found["tables"], found["other_tables"], found["schemas"]) == (["shop.orders"], ["shop.users"], [])
     said = ddl.say("preview")[1]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -69,25 +66,6 @@ def change(conn: psycopg.Connection[Any], chance: random.Random) -> None:
         pass
 
 
-@contextmanager
-def writing(dsn: str, seed: int) -> Iterator[None]:
-    stop = threading.Event()
-
-    def write() -> None:
-        chance = random.Random(seed)
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            while not stop.wait(0.005):
-                change(conn, chance)
-
-    with ThreadPoolExecutor(1) as pool:
-        writer = pool.submit(write)
-        try:
-            yield
-        finally:
-            stop.set()
-    writer.result()
-
-
 def captured(move: Lifecycle) -> set[str]:
     return {name for (name,) in move.on_source("SELECT DISTINCT root::regclass::text FROM pgddl.captured")}
 
@@ -108,7 +86,7 @@ def test_tables_come_and_go_while_everybody_goes_on(
     print(f"seed {seed}")
     execute(source_dsn, SHOP)
     move = lifecycle(source_dsn, target_dsn, tables=FIRST, capture={"rows": rows}, backfill={"chunk_bytes": "32kB"})
-    with writing(source_dsn, seed):
+    with conditions.writing(source_dsn, seed, change):
         move.run_all(until="replay")
         # DDL that fails for the table that goes, and DDL that nobody has read of the table that comes.
         execute(target_dsn, "ALTER TABLE s.gone ADD COLUMN clash int")
@@ -365,7 +343,7 @@ def test_rewrites_come_and_go(source_dsn: str, lifecycle: Make, rows: str) -> No
     execute(source_dsn, SHOP)
     bigger = {"alter": ["ALTER COLUMN id TYPE bigint"]}
     move = lifecycle(source_dsn, rewrite={"s.stays": {}, "s.gone": {}}, capture={"rows": rows})
-    with writing(source_dsn, seed):
+    with conditions.writing(source_dsn, seed, change):
         move.run_all(until="replay")
         move.content["rewrite"] = {"s.stays": bigger, "s.new": bigger}
         assert "reset --tables s.stays" in str(move.refused("setup", reconfigure=True))

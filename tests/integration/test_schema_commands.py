@@ -14,7 +14,7 @@ import yaml
 from psycopg.conninfo import make_conninfo
 
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.schema_shell import Shell
+from tests.integration.shells import SchemaShell
 
 SOURCE = """
 CREATE TABLE users (id int PRIMARY KEY, name text NOT NULL, phone_number varchar(20));
@@ -30,7 +30,7 @@ TABLES = {"tables": {"include": ["public.*"], "existing": "adopt"}}
 ADD = "ALTER TABLE public.users ADD COLUMN phone_number character varying(20);"
 RETYPE = "ALTER TABLE public.products ALTER COLUMN price TYPE numeric(10,2);"
 
-Between = Callable[..., Shell]
+Between = Callable[..., SchemaShell]
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def between(
 ) -> Between:
     """``between(source, target, schema={...})``: both sides with these tables, and nothing set up."""
 
-    def make(source: str = SOURCE, target: str = TARGET, *, as_role: str | None = None, **sections: Any) -> Shell:
+    def make(source: str = SOURCE, target: str = TARGET, *, as_role: str | None = None, **sections: Any) -> SchemaShell:
         execute(source_dsn, source)
         execute(target_dsn, target)
         dsn = make_conninfo(target_dsn, user=as_role, password="mover") if as_role else target_dsn
-        return Shell(lifecycle(source_dsn, dsn, **(TABLES | sections)), tmp_path / "shop.yaml", capsys)
+        return SchemaShell(lifecycle(source_dsn, dsn, **(TABLES | sections)), tmp_path / "shop.yaml", capsys)
 
     return make
 
@@ -56,7 +56,7 @@ def status(found: dict[str, Any]) -> dict[str, str]:
     return {table["table"]: table["status"] for table in found["tables"]}
 
 
-def columns(shell: Shell, table: str) -> dict[str, str]:
+def columns(shell: SchemaShell, table: str) -> dict[str, str]:
     query = (
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         f"WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
@@ -385,7 +385,7 @@ def test_a_lock_is_waited_for_again_and_again(between: Between) -> None:
 
 
 @pytest.fixture
-def replayed(between: Between) -> Shell:
+def replayed(between: Between) -> SchemaShell:
     """A pipeline that follows, with an application that has added a column which nobody adds to the target."""
     rows = "INSERT INTO users SELECT n, 'user ' || n FROM generate_series(1, 50) n"
     shell = between(SOURCE + rows, "", capture={"ddl": "off"}, tables={"include": ["public.*"]})
@@ -395,7 +395,7 @@ def replayed(between: Between) -> Shell:
     return shell
 
 
-def test_apply_refreshes_the_journal_and_every_row_arrives(replayed: Shell) -> None:
+def test_apply_refreshes_the_journal_and_every_row_arrives(replayed: SchemaShell) -> None:
     shell = replayed
     shell.move.run("replay")
     code, found = shell("validate")
@@ -413,7 +413,7 @@ def test_apply_refreshes_the_journal_and_every_row_arrives(replayed: Shell) -> N
     assert shell.on_target(everything) == shell.move.on_source(everything)
 
 
-def test_a_column_that_the_source_has_lost_is_dropped_only_where_the_policy_says_so(replayed: Shell) -> None:
+def test_a_column_that_the_source_has_lost_is_dropped_only_where_the_policy_says_so(replayed: SchemaShell) -> None:
     shell = replayed
     shell("sync", "--apply")
     execute(shell.move.source, "ALTER TABLE users DROP COLUMN phone_number")
@@ -428,7 +428,7 @@ def test_a_column_that_the_source_has_lost_is_dropped_only_where_the_policy_says
     assert "phone_number" not in columns(shell, "public.users")
 
 
-def test_who_is_in_the_way_is_signalled_where_the_pipeline_asks_for_it(replayed: Shell) -> None:
+def test_who_is_in_the_way_is_signalled_where_the_pipeline_asks_for_it(replayed: SchemaShell) -> None:
     shell = replayed
     content = shell.move.content | {"ddl": {"signal_blockers": "terminate", "lock_timeout": "100ms"}}
     shell.file.write_text(yaml.safe_dump(content))

@@ -29,8 +29,8 @@ from airflow_provider_pgddl.engine.schema.verdict import OR, SchemaFinding, Tabl
 from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, wait_until
-from tests.integration.schema_shell import Shell
 from tests.integration.sessions import do, one
+from tests.integration.shells import SchemaShell
 
 Make = Callable[..., Lifecycle]
 
@@ -120,7 +120,7 @@ def writes(table: str, values: str = "") -> tuple[str, ...]:
 class Story:
     """One pipeline from 16 to 18 with table `others`, which no mismatch is about, and an application that writes."""
 
-    def __init__(self, move: Lifecycle, shell: Shell, application: Application) -> None:
+    def __init__(self, move: Lifecycle, shell: SchemaShell, application: Application) -> None:
         self.move, self.shell, self.application = move, shell, application
 
     # What happens
@@ -305,7 +305,7 @@ def story(
         applications.append(application)
         application.__enter__()
         move.run_all(until=until)
-        return Story(move, Shell(move, tmp_path / "shop.yaml", capsys), application)
+        return Story(move, SchemaShell(move, tmp_path / "shop.yaml", capsys), application)
 
     yield make
     for application in applications:

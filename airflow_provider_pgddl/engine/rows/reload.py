@@ -101,16 +101,12 @@ def reload_part(
         with replica.target.transaction():
             with foreign_keys_and_triggers.quiet(replica.target, {table.id: table.plan}) as tied:
                 _refuse_tied(tied)
-                if hold_copies(replica.target, {table.id: table.plan}):
-                    raise ChangedAgain(COPY_ALTERED)
-                coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
-                if stops:
-                    raise ChangedAgain("; ".join(stops[table.id]))
+                coded = _hold_copy(replica, table)
                 record(replica.target)
                 staging = staging_table(replica.target, "ingest", table.plan, table.id)
                 differ = replace(table.plan, where=_one_alone(was.where, table.plan.where))
                 keys = copy_keys(replica, differ, differ.source, staging)
-                ingest_keys(replica.target, table, staging, (), behind=bool(coded))
+                ingest_keys(replica.target, table, staging, (), behind=coded)
             flush(replica.watcher, insert_lsn(replica.source))
             lease.check(replica.target, replica.fence)
             failpoint("settle.before_part_commit", replica.target)
@@ -133,6 +129,16 @@ def _refuse_tied(tied: Ties) -> None:
         )
 
 
+def _hold_copy(replica: Replica, table: TableRow) -> bool:
+    """The copy as it is, until the transaction ends; whether code of its owner runs for its rows."""
+    if hold_copies(replica.target, {table.id: table.plan}):
+        raise ChangedAgain(COPY_ALTERED)
+    coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
+    if stops:
+        raise ChangedAgain("; ".join(stops[table.id]))
+    return bool(coded)
+
+
 def _make_pending(
     replica: Replica,
     logs: Logs,
@@ -140,11 +146,7 @@ def _make_pending(
     record: Callable[[Session], None],
     leaves: Mapping[int, sql.Identifier],
 ) -> int:
-    if hold_copies(replica.target, {table.id: table.plan}):
-        raise ChangedAgain(COPY_ALTERED)
-    coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
-    if stops:
-        raise ChangedAgain("; ".join(stops[table.id]))
+    coded = _hold_copy(replica, table)
     record(replica.target)
     if not leaves:
         if table.plan.columns.kept:
@@ -161,7 +163,7 @@ def _make_pending(
     rows = sum(copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
     copy_only_columns.save_leaves(replica.target, table, leaves)
     # A partition that was away may have lost rows meanwhile that no log tells of.
-    ingest_keys(replica.target, table, staging, list(leaves), behind=bool(coded))
+    ingest_keys(replica.target, table, staging, list(leaves), behind=coded)
     return rows
 
 

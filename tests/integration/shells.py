@@ -1,4 +1,4 @@
-"""`pgddl schema …` of one pipeline, in this process."""
+"""Commands of the shell about one pipeline, in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.integration.lifecycle import Lifecycle
 
 
 class Shell:
-    """`pgddl schema …` of one pipeline in this process: `shell("validate")` returns exit code and JSON."""
+    """`pgddl GROUP …`: `shell("list")` returns exit code and the JSON that it printed."""
+
+    group: str
 
     def __init__(self, move: Lifecycle, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.move, self.file, self._capsys = move, file, capsys
@@ -27,10 +29,14 @@ class Shell:
     def say(self, *args: object) -> tuple[int, str]:
         """The same for people: exit code and all that was said."""
         self._capsys.readouterr()
-        code = cli.main(["schema", *map(str, args), "-p", str(self.file)])
+        code = cli.main([self.group, *map(str, args), "-p", str(self.file)])
         said = self._capsys.readouterr()
         assert "Traceback" not in said.out + said.err
         return code, said.out + said.err
+
+
+class SchemaShell(Shell):
+    group = "schema"
 
     def on_target(self, query: str) -> list[tuple[Any, ...]]:
         return self.move.journal(query)
