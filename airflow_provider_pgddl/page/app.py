@@ -24,6 +24,7 @@ from airflow_provider_pgddl.page.actions import ACTIONS, Sent, audit, do, is_for
 from airflow_provider_pgddl.page.looks import Looked, Lookout
 from airflow_provider_pgddl.page.pipelines import FoundPipeline, pipelines_of, unfinished
 
+NOT_YOURS = "There is no such pipeline, or it is not yours to see"
 STATIC = {"pgddl.css": "text/css", "pgddl.js": "text/javascript"}
 MOST_SENT = 10_000  # bytes of a form
 # The source is asked for what waits there, which may take it a while.
@@ -55,7 +56,20 @@ async def pipelines(request: Request, user: User) -> HTMLResponse:
     """Every pipeline of the DAGs that this person may read."""
     mine = await run_in_threadpool(_readable, user)
     seen = await asyncio.gather(*(_journal(one) for one in mine))
-    return _shown(request, "pipelines.html", rows=list(zip(mine, seen, strict=True)))
+    return _shown(request, "pipelines.html", rows=list(zip(mine, seen, strict=True)), dag_id=None, task=None)
+
+
+@app.get("/{dag_id}")
+async def of_dag(request: Request, user: User, dag_id: str, task: str | None = None) -> Response:
+    """What Airflow shows on a DAG, on a run, and with `task` on one of its tasks: its pipeline, or all of them; or that
+    it has none."""
+    if not await run_in_threadpool(_may, "GET", user, dag_id):
+        raise HTTPException(404, NOT_YOURS)
+    mine = [one for one in await run_in_threadpool(pipelines_of, {dag_id}) if task is None or task in one.tasks]
+    if len(mine) == 1:
+        return RedirectResponse(_address(request, mine[0]) + ("?part" if "part" in request.query_params else ""), 303)
+    seen = await asyncio.gather(*(_journal(one) for one in mine))
+    return _shown(request, "pipelines.html", rows=list(zip(mine, seen, strict=True)), dag_id=dag_id, task=task)
 
 
 @app.get("/{dag_id}/{pipeline}")
@@ -91,8 +105,12 @@ async def act(request: Request, user: User, dag_id: str, pipeline: str, action: 
         return _shown(request, "refused.html", 409, found=found, action=action, error=str(known))
     for key in _keys(found):
         lookout.forget(key)
+    return RedirectResponse(_address(request, found), 303)
+
+
+def _address(request: Request, found: FoundPipeline) -> str:
     root = str(request.scope.get("root_path", ""))
-    return RedirectResponse(f"{root}/{quote(dag_id, safe='')}/{quote(pipeline, safe='')}", 303)
+    return f"{root}/{quote(found.dag_id, safe='')}/{quote(found.pipeline, safe='')}"
 
 
 def _readable(user: Any) -> list[FoundPipeline]:
@@ -105,7 +123,7 @@ def _found(user: Any, dag_id: str, pipeline: str) -> FoundPipeline:
         for one in pipelines_of({dag_id}):
             if one.pipeline == pipeline:
                 return one
-    raise HTTPException(404, "There is no such pipeline, or it is not yours to see")
+    raise HTTPException(404, NOT_YOURS)
 
 
 def _may(method: Literal["GET", "PUT"], user: Any, dag_id: str) -> bool:

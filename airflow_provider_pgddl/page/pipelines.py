@@ -15,13 +15,14 @@ from airflow_provider_pgddl.description import FIELD
 @dataclass(frozen=True, slots=True)
 class FoundPipeline:
     """A pipeline of a DAG. `source` and `target`: ids of Airflow connections, None where the file gives a dsn: this
-    process resolves none. In place both are the same."""
+    process resolves none. In place both are the same. `tasks`: the ids of those of the DAG that are about it."""
 
     dag_id: str
     pipeline: str
     source: str | None
     target: str | None
     in_place: bool
+    tasks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def pipelines_of(dag_ids: Collection[str]) -> list[FoundPipeline]:
 
 
 def _in_dag(dag_id: str, data: Mapping[str, Any] | None) -> Iterator[FoundPipeline]:
-    seen = set()
+    about: dict[str, set[str]] = {}
     for task in (data or {}).get("dag", {}).get("tasks", ()):
-        text = task.get("__var", task).get(FIELD)
-        if isinstance(text, str) and text not in seen:
-            seen.add(text)
-            yield FoundPipeline(dag_id, **json.loads(text))
+        fields = task.get("__var", task)
+        if isinstance(text := fields.get(FIELD), str):
+            about.setdefault(text, set()).add(fields["task_id"])
+    for text, tasks in about.items():
+        yield FoundPipeline(dag_id, **json.loads(text), tasks=frozenset(tasks))

@@ -1,4 +1,4 @@
-"""What Airflow loads: the page under `/pgddl`, in the navigation."""
+"""What Airflow loads: the page under `/pgddl`, in the navigation, and on each DAG, run and task instance."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ class PgddlPlugin(AirflowPlugin):  # type: ignore[misc]
 
     name = "pgddl"
     fastapi_apps: ClassVar[list[Any]] = [{"app": Page(), "url_prefix": PREFIX, "name": "pgddl"}]
+    # Airflow shows a tab on whatever it has of that kind; where nothing is ours, the page says so. It looks for a view
+    # by its route alone, so each has its own.
     external_views: ClassVar[list[Any]] = [
-        {"name": "pgddl", "href": page_url(), "destination": "nav", "url_route": "pgddl", "category": "browse"}
-    ]
+        {"name": "pgddl", "href": page_url(), "destination": "nav", "url_route": "pgddl", "category": "browse"},
+        *(
+            {"name": "pgddl", "href": page_url() + query, "destination": kind, "url_route": f"pgddl-{kind}"}
+            for kind, query in (
+                ("dag", "{DAG_ID}"), ("dag_run", "{DAG_ID}"), ("task_instance", "{DAG_ID}?task={TASK_ID}"),
+            )
+        ),
+    ]  # fmt: skip

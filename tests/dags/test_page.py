@@ -29,7 +29,9 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 PEOPLE = {"ann": "user", "vic": "viewer"}
 DAGS = """
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
+from airflow_provider_pgddl.operators.stages import PgddlReplayOperator
 from airflow_provider_pgddl.task_groups import lifecycle
 
 MOVES = {"include": ["public.*"]}
@@ -44,6 +46,12 @@ with DAG("by_dsn", schedule=None):
     lifecycle(pipeline={"pipeline": "by_dsn", "source": {"dsn": "${SHOP_DSN}"}, "rewrite": {"public.orders": {}}})
 with DAG("unknown", schedule=None):
     lifecycle(pipeline="{{ params.pipeline }}")
+with DAG("both", schedule=None):
+    for name in ("shop", "silent"):
+        PgddlReplayOperator(task_id=name, pipeline={"pipeline": name, "source": {"conn_id": "shop_old"},
+                            "target": {"conn_id": "silent"}, "tables": MOVES})
+with DAG("foreign", schedule=None):
+    EmptyOperator(task_id="one")
 """
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);
@@ -165,6 +173,7 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
     }
     with api_server(airflow, tmp_path, **connections) as page:
         nobody_else_learns_that_it_exists(page)
+        leads_from_what_airflow_shows(page)
         said = page.get("").text
         for dag_id, name in (("move_shop", "shop"), ("silent", "silent"), ("by_dsn", "by_dsn")):
             assert f'href="/team/pgddl/{dag_id}/{name}"' in said
@@ -244,8 +253,22 @@ def decides(page: Page, shop: Lifecycle) -> None:
     assert "Lately settled" in said and "approved by ann" in said
 
 
+def leads_from_what_airflow_shows(page: Page) -> None:
+    """The tabs on a DAG, a run and a task, which Airflow shows on those of others, too."""
+    for path in ("move_shop", "move_shop?task=lifecycle.backfill", "move_shop?task=lifecycle.gate"):
+        led = page.get(path)
+        assert (led.status_code, led.headers["location"]) == (303, "/team/pgddl/move_shop/shop"), path
+    assert page.get("both?task=silent&part").headers["location"] == "/team/pgddl/both/silent?part"
+    said = page.get("both").text
+    assert "Pipelines of DAG both" in said
+    assert {name for name in ("shop", "silent", "by_dsn") if f"/pgddl/both/{name}" in said} == {"shop", "silent"}
+    assert "move_shop" not in said and "by_dsn" not in said, "of other DAGs nothing is told"
+    assert "This DAG has no pipeline of pgddl" in page.get("foreign").text
+    assert "Task one is about no pipeline" in page.get("foreign?task=one").text
+
+
 def nobody_else_learns_that_it_exists(page: Page) -> None:
-    for path in ("", "move_shop/shop", "move_shop/nothing", "_static/pgddl.css"):
+    for path in ("", "move_shop", "move_shop/shop", "move_shop/nothing", "_static/pgddl.css"):
         assert httpx.get(f"{page.base}/pgddl/{path}").status_code == 401
         forged = httpx.get(f"{page.base}/pgddl/{path}", cookies={"_token": page.tokens["vic"][:-4] + "AAAA"})
         assert forged.status_code in (401, 403)

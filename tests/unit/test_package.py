@@ -76,8 +76,11 @@ def test_the_page_is_a_plugin_that_airflow_finds() -> None:
     plugin = getattr(importlib.import_module(module), name)
     assert plugin.name == "pgddl"
     assert [app["url_prefix"] for app in plugin.fastapi_apps] == ["/pgddl"]
-    (view,) = plugin.external_views
-    assert (view["destination"], view["href"]) == ("nav", "/pgddl/")
+    views = {view["destination"]: view["href"] for view in plugin.external_views}
+    task = "/pgddl/{DAG_ID}?task={TASK_ID}"
+    assert views == {"nav": "/pgddl/", "dag": "/pgddl/{DAG_ID}", "dag_run": "/pgddl/{DAG_ID}", "task_instance": task}
+    routes = [view["url_route"] for view in plugin.external_views]
+    assert len(routes) == len(set(routes)), "Airflow takes the first view of a route, wherever it is shown"
 
 
 @pytest.mark.airflow

@@ -37,7 +37,7 @@ const again = async () => {
   if (busy()) return;
   try {
     const url = new URL(location.href);
-    url.search = "part";
+    url.searchParams.set("part", "");
     const answer = await fetch(url, { credentials: "same-origin" });
     if (answer.ok && !busy()) {
       const focused = main.contains(document.activeElement) && known(document.activeElement);
