@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands import ddl
+from airflow_provider_pgddl.engine.errors import Cancelled
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.dags.conftest import AIRFLOW, Airflow, postgres_connection
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
@@ -199,6 +203,8 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
         assert "awaiting approval" in said and "DEFAULT &#39;&lt;b&gt;&amp;&#39;" in said, "what is shown is escaped"
         decides(page, shop)
         overview = page.until("", 'class="number bad">1<')
+        has_it_mended(page, shop)
+        cancels(page, shop)
         for text in (said, overview):
             for dsn in (shop.source, shop.target):
                 assert str(conninfo_to_dict(dsn)["password"]) not in text
@@ -206,9 +212,9 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
         audit = database.execute("SELECT event, owner, dag_id, extra FROM log WHERE event LIKE 'pgddl %' ORDER BY id")
         lines = [(event, owner, dag_id, json.loads(extra)) for event, owner, dag_id, extra in audit]
     assert {line[1:3] for line in lines} == {("ann", "move_shop")}
-    assert [line[0] for line in lines] == [
-        f"pgddl {action}" for action in ("pause", "resume", "approve", "approve", "skip")
-    ]
+    twice = [action for action in ("sync", "retry", "seen") for _ in range(2)]
+    tried = ["pause", "resume", "approve", "approve", "skip", *twice, "pause", "cancel", "resume"]
+    assert [line[0] for line in lines] == [f"pgddl {action}" for action in tried]
     assert lines[0][3] == {"pipeline": "shop", "note": "the nightly report"}
 
 
@@ -265,6 +271,71 @@ def leads_from_what_airflow_shows(page: Page) -> None:
     assert "move_shop" not in said and "by_dsn" not in said, "of other DAGs nothing is told"
     assert "This DAG has no pipeline of pgddl" in page.get("foreign").text
     assert "Task one is about no pipeline" in page.get("foreign?task=one").text
+
+
+def has_it_mended(page: Page, shop: Lifecycle) -> None:
+    """The SQL that mends a table, if it is what was shown; DDL that failed, once more; an exception of capture."""
+    path = "move_shop/shop"
+    said = page.until(path, "Have the next stage run it…", "ann")
+    ((table, digest),) = re.findall(
+        r'name="table" value="([^"]*)"><input type="hidden" name="digest" value="(\w+)"', said
+    )
+    assert table == "public.customers"
+    assert page.post(f"{path}/sync", "vic", table=table, digest=digest).status_code == 403
+    other = page.post(f"{path}/sync", "ann", table=table, digest="0" * len(digest))
+    assert other.status_code == 409 and "not what was shown any more" in other.text
+    assert page.post(f"{path}/sync", "ann", table=table, digest=digest).status_code == 303
+    assert "Have the next stage run it…" not in page.until(path, "Asked for", "ann")
+    execute(shop.target, "ALTER TABLE orders ADD COLUMN paid text")
+    execute(shop.source, "ALTER TABLE orders ADD COLUMN paid boolean")
+    stages.gate(load_pipeline(shop.content), shop.source, shop.target)
+    shop.run("replay")
+    assert re.search(r"ann: <b>sync</b> public.customers.*: done", page.until(path, "<b>sync</b>"))
+    types = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'customers'::regclass"
+    assert shop.journal(f"{types} AND attname = 'name'") == [("text",)]
+
+    ddl.approve(load_pipeline(shop.content), shop.target, _ids(shop, "awaiting_approval"), "bob")
+    shop.run("replay")
+    (failed,) = _ids(shop, "failed")
+    page.until(path, "Retry…", "ann")
+    again = page.post(f"{path}/retry", "ann", event=str(failed))
+    assert again.status_code == 303 and _ids(shop, "failed") == [failed], "it was tried, and is in the way still"
+    execute(shop.target, "ALTER TABLE orders DROP COLUMN paid")
+    execute(shop.source, "ALTER TABLE pgddl.ddl_queue ADD CONSTRAINT full_disk CHECK (false) NOT VALID")
+    execute(shop.source, "CREATE VIEW lost AS SELECT id FROM orders")
+    execute(shop.source, "ALTER TABLE pgddl.ddl_queue DROP CONSTRAINT full_disk")
+    assert page.post(f"{path}/retry", "ann", event=str(failed)).status_code == 303
+    assert _ids(shop, "failed") == []
+    assert "What is blocked, why, and what to do" not in page.until(path, f"ann: <b>retry</b> {failed}")
+
+    shop.run("replay")
+    said = page.until(path, "of capture", "ann")
+    ((number,),) = shop.on_source("SELECT id FROM pgddl.exceptions WHERE resolved_at IS NULL")
+    assert f"Exception {number} of capture" in said and "CREATE VIEW lost" in said
+    assert page.post(f"{path}/seen", "ann", event=str(number)).status_code == 409, "it takes a note"
+    assert page.post(f"{path}/seen", "ann", event=str(number), note="made by hand").status_code == 303
+    assert shop.on_source("SELECT note FROM pgddl.exceptions") == [("made by hand (ann)",)]
+    assert f"Exception {number}" not in page.until(path, "None: what was captured has been applied")
+
+
+def _ids(shop: Lifecycle, status: str) -> list[int]:
+    return [id_ for (id_,) in shop.journal("SELECT id FROM pgddl.ddl_events WHERE status = %s", [status])]
+
+
+def cancels(page: Page, shop: Lifecycle) -> None:
+    """What is under way ends, and the journal says by whom."""
+    path = "move_shop/shop"
+    assert "Cancel…" not in page.get(path, "ann").text
+    assert page.post(f"{path}/pause", "ann").status_code == 303
+    with ThreadPoolExecutor(1) as pool:
+        replay = pool.submit(shop.run, "replay")
+        page.until(path, "Cancel…", "ann")
+        assert page.post(f"{path}/cancel", "ann").status_code == 303
+        with pytest.raises(Cancelled):
+            replay.result(60)
+    assert page.post(f"{path}/resume", "ann").status_code == 303
+    assert "ann: <b>cancel</b>" in page.until(path, "Pause…", "ann")
+    assert shop.journal("SELECT who FROM pgddl.actions WHERE action = 'cancel'") == [("ann",)]
 
 
 def nobody_else_learns_that_it_exists(page: Page) -> None:
