@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watche
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
@@ -390,12 +391,20 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def _tell_assets(self, conn: Session, job: Job, recorded: Mapping[str, Any], target: str, context: Context) -> None:
         """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody."""
         journal, run, ti = Journal(conn, job.pipeline.pipeline), recorded["run"], context["ti"]
-        names = {table.qualified: (table.schema, table.name) for table in journal.tables.of(run)}
+        tables = journal.tables.of(run)
+        names = {table.qualified: (table.schema, table.name) for table in tables}
         changed = journal.stage_runs.untold(run, job.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
         if changed is None or not is_first_try(ti.try_number, ti.max_tries, self.retries):
             changed = {table: {} for table in names}
-        found = {names[table]: figures for table, figures in changed.items() if table in names}
+        rows = _compared(journal, tables) if job.stage == "swap" else {}
+        found = {names[t]: {**rows.get(t, {}), **figures} for t, figures in changed.items() if t in names}
         assets.tell(context, journal.pipeline, target, found, run=run, stage=job.stage)
+
+
+def _compared(journal: Journal, tables: Sequence[TableRow]) -> dict[str, dict[str, int]]:
+    """How many rows each table had when it was last compared whole; those that were not are left out."""
+    found = journal.verification.of_tables([table.id for table in tables])
+    return {t.qualified: {"rows": found[t.id].rows} for t in tables if t.id in found and not found[t.id].ranges_left}
 
 
 def small(result: Mapping[str, Any]) -> dict[str, Any]:

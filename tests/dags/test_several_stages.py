@@ -36,7 +36,7 @@ def test_a_migration_in_two_tasks(
     transport = {"type": "file", "log_file_path": str(file), "append": True}
     given["AIRFLOW__OPENLINEAGE__TRANSPORT"] = json.dumps(transport)
     done = airflow("dags", "test", "several", dags=FOLDER, **given)
-    assert airflow.states("several") == {"copy": "success", "swap": "success"}, done.stdout
+    assert airflow.states("several") == {"copy": "success", "swap": "success", "refused": "failed"}, done.stdout
     assert done.stdout.count("Spark-Submit cmd") == 2
     told = airflow.xcoms("several")
     assert [one["stage"] for one in told["copy"]["stages"]] == [
@@ -74,5 +74,8 @@ def lineage_is_told(events: list[dict[str, Any]], source: str, target: str) -> N
     assert [one["field"] for one in note["inputFields"]] == ["note"] and note["transformationType"] == "IDENTITY"
     started = tasks["several.swap", "START"]
     assert len(started["inputs"]) == len(started["outputs"]) == 2, "the journal knows them by then"
+    failed = tasks["several.refused", "FAIL"]
+    assert len(failed["inputs"]) == 4 and not failed["outputs"], "both sides of what would have been compared"
+    assert "nowhere" in failed["run"]["facets"]["errorMessage"]["message"]
     for dsn in (there, here):
         assert str(dsn["password"]) not in json.dumps(events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -52,13 +53,21 @@ def check_ledger(move: Lifecycle) -> None:
     assert (blocks, begins) == (end, count)
 
 
-def test_in_place(source_dsn: str, lifecycle: Callable[..., Lifecycle], capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_place(
+    source_dsn: str,
+    lifecycle: Callable[..., Lifecycle],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     execute(source_dsn, WIDE + SLOW)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.05)
     alter = ["ALTER v TYPE text USING public.slow(v)"]
     move = lifecycle(source_dsn, rewrite={"public.t": {"alter": alter}}, backfill={"workers": 1})
     move.run_all(until="backfill")
     check_ledger(move)
-    assert "and were read in parts" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "and were read in parts" in said
+    assert re.search(r"pgddl backfill: \d+/\d+ chunks, \S+ rows, \S+ rows/s, \d+:\d\d left; at public\.t\b", said), said
     differ = "SELECT count(*) FROM t FULL JOIN pgddl_copy_public.t c USING (id) WHERE c.v IS DISTINCT FROM 'n' || t.v"
     assert one(source_dsn, differ) == 0
     assert one(source_dsn, "SELECT count(*) FROM pgddl_copy_public.t") == 2500

@@ -184,7 +184,9 @@ def compare_all(
         seen += len(compared)
         if elsewhere:
             elsewhere.took(len(compared), time.monotonic() - began)
-        context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared")
+        behind = {range_id for range_id, _, _ in compared}
+        at = next((f"; at {t.qualified}" for r in left if r.id not in behind for t in tables if t.id == r.table_id), "")
+        context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared{at}")
 
 
 def _is_worth_cutting(rows: int, differ: Sequence[str] | None) -> bool:

@@ -19,11 +19,14 @@ class ChunksLeft:
 
 @dataclass(frozen=True, slots=True)
 class ChunkProgress:
+    """`at_table` has the first chunk that is not done: they are claimed in their order."""
+
     chunks: int
     chunks_done: int
     rows_done: int
     bytes: int
     bytes_done: int
+    at_table: int | None
 
 
 @dataclass(frozen=True, slots=True)

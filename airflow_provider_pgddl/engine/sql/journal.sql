@@ -276,7 +276,8 @@ SELECT table_id, sum(bytes)::bigint AS bytes FROM pgddl.chunks WHERE table_id = 
 
 -- name: chunk_progress
 SELECT count(*) AS chunks, count(done_at) AS chunks_done, coalesce(sum(rows), 0)::bigint AS rows_done,
-       coalesce(sum(bytes), 0)::bigint AS bytes, coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint AS bytes_done
+       coalesce(sum(bytes), 0)::bigint AS bytes, coalesce(sum(bytes) FILTER (WHERE done_at IS NOT NULL), 0)::bigint AS bytes_done,
+       (pg_catalog.min(ARRAY[id, table_id]) FILTER (WHERE done_at IS NULL))[2] AS at_table
 FROM pgddl.chunks WHERE table_id = ANY(%s)
 
 -- name: insert_event

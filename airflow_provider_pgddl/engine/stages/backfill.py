@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -167,7 +167,7 @@ def _one_round(
         tuple(_to_copy(context, t) for t in tables), context.pipeline.ddl.retry_for, limits(context.pipeline),
     )  # fmt: skip
     context.say(f"{len(tables)} tables, {chunks} chunks, {amount(size)}B")
-    line = _progress_line(context, progress, [t.id for t in tables])
+    line = _progress_line(context, progress, {t.id: t.qualified for t in tables})
     with reporting("backfill", line), validating(context), receiving(context):
         workers = min(context.workers, chunks)
         if not context.in_place and worth_spreading(context.pipeline, chunks, size):
@@ -204,7 +204,8 @@ def _with_spark(context: Context, progress: Journal, work: Share, workers: int) 
     return finished
 
 
-def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # type: ignore[no-untyped-def]
+def _progress_line(context: Context, journal: Journal, tables: Mapping[int, str]):  # type: ignore[no-untyped-def]
+    ids = list(tables)
     start = last = journal.chunks.progress(ids)
     control, told, token = Control(journal.conn, journal.pipeline), Told(), context.lease.token
     workers, said_at = application_name(journal.pipeline, token, COPY), -WAITING_EVERY
@@ -228,7 +229,8 @@ def _progress_line(context: Context, journal: Journal, ids: Sequence[int]):  # t
         rate = (rows - start.rows_done) / seconds
         byte_rate = (now.bytes_done - start.bytes_done) / seconds
         left = f", {duration((now.bytes - now.bytes_done) / byte_rate)} left" if byte_rate else ""
-        return f"{done}/{now.chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}{in_front}"
+        at = f"; at {tables[now.at_table]}" if now.at_table else ""
+        return f"{done}/{now.chunks} chunks, {amount(rows)} rows, {amount(rate)} rows/s{left}{at}{in_front}"
 
     return line
 
