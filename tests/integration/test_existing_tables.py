@@ -17,6 +17,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences, diff_catalogs, differences
 from airflow_provider_pgddl.engine.commands.check import check
+from airflow_provider_pgddl.engine.commands.plan import lines, plan
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.failpoints import VARIABLE
@@ -125,7 +126,16 @@ def test_an_empty_table_is_filled_and_what_meets_another_row_waits(
     restore(pg18, source_dsn, target_dsn, "--schema-only")
     one = {**ADOPT["backfill"], "workers": 1}
     move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "backfill": one})
+    execute(source_dsn, "CREATE TABLE shop.late (id int PRIMARY KEY)")
+    planned = plan(load_pipeline(move.content), source_dsn, target_dsn)
+    told = "\n".join(lines(planned))
+    assert "shop.customer: the target's own table is taken as it is" in told
+    assert "shop.purchase: if the target's has rows, both are read" in told and "tables.keep_extra" in told
+    assert [s["statement"].split("(")[0].strip() for s in planned["stages"]["snapshot"]["statements"]
+            if s["statement"].startswith("CREATE")] == ['CREATE TABLE shop.late']  # fmt: skip
+    assert left_behind(target_dsn) == []
     move.run_all(until="snapshot")
+    lost = list[int]()
 
     def meet(n: int) -> None:
         if n == 3:
@@ -139,10 +149,17 @@ def test_an_empty_table_is_filled_and_what_meets_another_row_waits(
                    DELETE FROM shop.part WHERE id < 10;""",
             )
             execute(target_dsn, "INSERT INTO shop.customer OVERRIDING SYSTEM VALUE VALUES (-1, 'name 29999', 'ok')")
+        # What blocks have brought is the source's, which loses it again.
+        if not lost and move.journal("SELECT EXISTS (SELECT FROM shop.purchase)") == [(True,)]:
+            lost.append(n)
+            execute(
+                source_dsn,
+                "TRUNCATE shop.purchase; INSERT INTO shop.purchase (customer, total) VALUES (1, 1), (3, 3)",
+            )
 
     with at("backfill.before_chunk", meet):
         move.run_all(after="snapshot", until="backfill")
-    assert move.journal("SELECT count(*) > 3 FROM pgddl.chunks") == [(True,)]
+    assert lost and move.journal("SELECT count(*) > 3 FROM pgddl.chunks") == [(True,)]
     move.run("schema_sync")
     result = move.run("replay")
     assert [blocked["table"] for blocked in result.blocked] == ["shop.customer"]
@@ -160,11 +177,13 @@ INSERT INTO shop.customer OVERRIDING SYSTEM VALUE
     SELECT 1000000 + n, 'here ' || n, 'ok' FROM generate_series(1, 1500) n;
 INSERT INTO shop.part SELECT '2030-01-01', n, 'here' FROM generate_series(1, 3) n;
 """
+# Of ranges that were seen to be equal, too.
+LOSS = "TRUNCATE shop.purchase; INSERT INTO shop.purchase (customer, total) VALUES (1, 1)"
 
 
 @pytest.mark.parametrize("keep", matrix(True, False))
 def test_rows_of_the_target_alone_wait_for_a_decision(
-    keep: bool, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+    keep: bool, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At
 ) -> None:
     execute(source_dsn, SHOP)
     execute(source_dsn, ROWS)
@@ -181,8 +200,10 @@ def test_rows_of_the_target_alone_wait_for_a_decision(
     assert move.journal("TABLE shop.customer ORDER BY id") == before
 
     move.content["tables"] = {**ADOPT["tables"], "keep_extra": keep}
-    move.run_all(after="backfill", until="replay")
+    with at("verify.before_window", once(lambda: keep or execute(source_dsn, LOSS), at=2)):
+        move.run_all(after="backfill", until="replay")
     if not keep:
+        assert move.on_source("SELECT count(*) FROM shop.purchase") == [(1,)]
         move.run_all(after="replay", until="swap")
         alike(move)
         return
@@ -198,6 +219,47 @@ def test_rows_of_the_target_alone_wait_for_a_decision(
     assert move.journal("SELECT at::text, id, v FROM shop.part ORDER BY at, id") == [
         ("2024-02-02", 1, "after"), *(("2030-01-01", n, "here") for n in (1, 2, 3))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_what_the_source_does_to_rows_that_stay_there_leaves_the_targets(
+    rows: str, pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At
+) -> None:
+    """The rows of another tenant, of which both have some; and one that comes and goes."""
+    execute(
+        source_dsn,
+        "CREATE TABLE public.t (id int PRIMARY KEY, tenant int, v text);"
+        "INSERT INTO public.t SELECT n, 7 + n % 2, 'v' FROM generate_series(1, 2000) n",
+    )
+    restore(pg18, source_dsn, target_dsn)
+    execute(target_dsn, "UPDATE public.t SET v = 'here' WHERE tenant = 8")
+    execute(target_dsn, "INSERT INTO public.t VALUES (3000, 8, 'here')")
+    tables = {"include": ["public.t"], "existing": "adopt", "keep_extra": True, "where": {"public.t": "tenant = 7"}}
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": tables}, capture={"rows": rows})
+    move.run_all(until="schema_sync")
+    here = "SELECT id FROM public.t WHERE v = 'here' ORDER BY id"
+    assert [key for (key,) in move.journal(here)] == [*range(1, 2000, 2), 3000]
+    execute(
+        source_dsn,
+        "UPDATE public.t SET v = v || '!' WHERE id <= 20; DELETE FROM public.t WHERE id IN (31, 32);"
+        "INSERT INTO public.t VALUES (3000, 7, 'comes'); DELETE FROM public.t WHERE id = 3000;"
+        "UPDATE public.t SET tenant = 7 WHERE id = 41; UPDATE public.t SET tenant = 8 WHERE id = 42;",
+    )
+    move.run_all(after="schema_sync", until="replay")
+    stays = [n for n in range(1, 2000, 2) if n != 41] + [3000]
+    assert [key for (key,) in move.journal(here)] == stays
+    # Read as a whole, while the source comes to have such a row; and what only the source's other tenant loses.
+    execute(
+        source_dsn,
+        "ALTER TABLE public.t ADD COLUMN w float8 DEFAULT random(); DELETE FROM public.t WHERE id = 51",
+    )
+    comes = "INSERT INTO public.t VALUES (3000, 7, 'stays')"
+    with at("settle.before_plan", once(lambda: execute(source_dsn, comes))):
+        move.run("replay")
+    move.run_all(after="replay", until="swap")
+    assert [key for (key,) in move.journal(here)] == stays[:-1]
+    shown = "SELECT id, v, w FROM public.t WHERE tenant = 7 ORDER BY id"
+    assert move.journal(shown) == move.on_source(shown)
 
 
 def test_a_lost_journal_costs_a_comparison_and_a_reset_no_row(
@@ -292,19 +354,25 @@ def test_kills_at_every_border(
     restore(pg18, source_dsn, target_dsn)
     execute(target_dsn, EXTRA)
     execute(source_dsn, "UPDATE shop.customer SET mood = 'sad' WHERE id % 1000 = 3")
-    keep = {**ADOPT, "tables": {**ADOPT["tables"], "keep_extra": True}}
-    move = lifecycle(source_dsn, target_dsn, **keep, capture={"rows": rows})
+    keep, undecided = {**ADOPT["tables"], "keep_extra": True}, ADOPT["tables"]
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": keep}, capture={"rows": rows})
     move.run("setup")
-    borders = {"snapshot": ["adopt.before_noted_commit"], "backfill": [], "schema_sync": [
-        "adopt.before_extra_commit", "verify.before_mend_commit", "adopt.before_compared_commit"]}  # fmt: skip
+    borders = {"snapshot": [("adopt.before_noted_commit", keep)], "backfill": [], "schema_sync": [
+        ("adopt.before_extra_commit", keep), ("verify.before_mend_commit", keep),
+        ("adopt.before_undecided_commit", undecided), ("adopt.before_compared_commit", keep)]}  # fmt: skip
     for number, (stage, names) in enumerate(borders.items()):
-        for name in names:
+        for name, tables in names:
+            move.content["tables"] = tables
             jobs.write(move.job(stage), tmp_path / f"{name}.json")
             env = {**os.environ, VARIABLE: f"'{tmp_path}' {name}=kill"}
             command = [sys.executable, "-c", PROGRAM, str(tmp_path / f"{name}.json")]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
             assert (tmp_path / name).exists() and done.returncode < 0, f"{name}: {done.stdout}{done.stderr}"
             execute(source_dsn, WORK.format(name, 10 + number))
+            if tables is undecided:  # what was to stay is no longer known as that, and none of it has gone
+                refused = str(move.refused(stage, PreflightRefused))
+                assert "shop.customer: 1,500 rows" in refused and "shop.part: 3 rows" in refused
+                assert move.journal("SELECT count(*) FROM pgddl.tables WHERE plan ->> 'extra' <> ''") == [(0,)]
         move.run(stage)
     move.run_all(after="schema_sync", until="swap")
     extra = {("shop", "customer"): "id > 1000000", ("shop", "part"): "v = 'here'"}
@@ -348,8 +416,19 @@ def test_a_table_that_the_target_had_outlives_being_taken_out(
     )
     execute(target_dsn, "CREATE TABLE public.old (id int PRIMARY KEY)")
     execute(source_dsn, "CREATE TABLE public.stays (id int PRIMARY KEY); INSERT INTO public.old VALUES (1), (2)")
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "existing": "adopt"})
-    move.run_all(until="replay")
+    for dsn in (source_dsn, target_dsn):
+        execute(dsn, "CREATE TABLE public.bare (v text); INSERT INTO public.bare VALUES ('here')")
+    tables = {"include": ["public.*"], "existing": "adopt", "keyless": "copy_at_swap"}
+    move = lifecycle(source_dsn, target_dsn, tables=tables, swap={"fence": "read_only"})
+    execute(target_dsn, "CREATE SCHEMA far; CREATE TABLE far.off (id int CONSTRAINT leads REFERENCES public.old)")
+    told = check(load_pipeline(move.content), source_dsn, target_dsn)["findings"]
+    assert [f["severity"] for f in told if f["table"] == "public.old" and "leads of far.off" in f["what"]] == [
+        "warning"
+    ]
+    move.run("setup")
+    assert "no key" in str(move.refused("snapshot", PreflightRefused))
+    execute(target_dsn, "TRUNCATE public.bare")
+    move.run_all(after="setup", until="replay")
     move.content["tables"]["include"] = ["public.stays"]
     move.run("setup", reconfigure=True, drop=True)
     assert move.journal("SELECT to_regclass('public.new')") == [(None,)]

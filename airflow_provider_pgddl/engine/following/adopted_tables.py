@@ -72,6 +72,12 @@ def note_adopted(context: Context, tables: Sequence[TableRow]) -> None:
                 todo="give it another name, then run the stage again",
             )  # fmt: skip
     filled = {t.id for t in found if _has_rows(context, t)}
+    for table in (t for t in found if t.keyless and t.id in filled):
+        raise PreflightRefused(
+            "has rows on the target and no key: nothing tells them apart from the source's", table=table.qualified,
+            todo="keep them elsewhere and empty it, then run the stage again",
+            sql=sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(context.target),
+        )  # fmt: skip
     with context.fenced("adopt.before_noted_commit"):
         for table in found:
             how: Adopted = "uncompared" if table.id in filled else "empty"
@@ -118,7 +124,7 @@ def _uncompared(context: Context, but_not: Collection[str] = ()) -> list[TableRo
 
 def _is_to_be_compared(table: TableRow) -> bool:
     """One without a key is copied at the swap, which sees for itself that it is empty."""
-    return table.plan.adopted == "uncompared" and not table.keyless
+    return table.plan.is_to_be_compared and not table.keyless
 
 
 def _beside(context: Context) -> list[TableRow]:

@@ -149,9 +149,9 @@ class ReversePlan:
     serials: Mapping[str, str] | None = None
 
 
-# "": we have made the copy. Of one that was there: it had no rows, so blocks fill it; it has rows that nobody has
-# compared yet; what differed has become pending.
-Adopted = Literal["", "empty", "uncompared", "compared"]
+# "": we have made the copy. Of one that was there: it had no rows, so blocks fill it; blocks have begun to, and what is
+# left comparing tells; it has rows that nobody has compared yet; what differed has become pending.
+Adopted = Literal["", "empty", "begun", "uncompared", "compared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +234,11 @@ class Plan:
     def has_leaf(self, oid: int) -> bool:
         """Whether what the source's leaf loses as a whole its copy loses, too: not before it is known to be a copy."""
         return str(oid) in self.copies and self.adopted != "uncompared"
+
+    @property
+    def is_to_be_compared(self) -> bool:
+        """Whether comparing tells what of the copy's rows has to be read."""
+        return self.adopted in ("begun", "uncompared")
 
     @property
     def has_own_values(self) -> bool:

@@ -13,7 +13,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.model.plan import Plan
+from airflow_provider_pgddl.engine.model.plan import Adopted, Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
@@ -35,8 +35,16 @@ OTHER_KEY = (
 
 
 def uncompared(table: TableRow) -> TableRow:
-    """One that nobody knows the rows of the target's any more."""
-    return replace(table, plan=replace(table.plan, adopted="uncompared", extra=""))
+    """One that nobody knows the rows of any more. Those of one that was empty have come from the source, and a TRUNCATE
+    there is about them."""
+    adopted: Adopted = "begun" if table.plan.adopted in ("empty", "begun") else "uncompared"
+    return replace(table, plan=replace(table.plan, adopted=adopted, extra=""))
+
+
+def compare_anew(target: Session, table: TableRow) -> None:
+    """What was seen to be equal is not any more, as the source has lost rows as a whole that the copy has kept."""
+    if table.plan.adopted == "uncompared":
+        target.execute(queries("journal")["forget_verification"], [table.id])
 
 
 def has_other_key(before: Plan, now: Plan) -> bool:
@@ -60,7 +68,7 @@ def drop_extra(target: Session, table_id: int) -> None:
 
 
 def forget_extra(target: Session, plan: Plan, staging: sql.Identifier) -> None:
-    """Of the staged keys the source has come to have the rows, or has had them."""
+    """Of the staged keys the source has come to have the rows."""
     if plan.extra:
         same = plan.key.same("x", "k", "k", "k")
         target.execute(sql.SQL(_Q["forget_extra"]).format(extra=plan.extra_keys, staging=staging, same=same))
@@ -91,9 +99,30 @@ def stage_extra(source: Session, target: Session, table: TableRow, within: Range
     )  # fmt: skip
     with as_owner.selected(target, foreign_code.writer_of(target, plan), query, plan.key.types, here) as rows:
         found = target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(here, plan.key.list(), rows)).rowcount
-    if not found:
-        return alone, 0
-    there = _staging(source, "range", plan, table.id)
+    return alone, _stage_missing(source, target, table, here, alone) if found else 0
+
+
+def spare_extra(source: Session, target: Session, table: TableRow, staging: sql.Identifier) -> int:
+    """Takes keys of rows that are kept out of the staged ones, where the source has no row for the target to take their
+    place at its snapshot: it never had one (`tables.where`), or not for long. Returns how many."""
+    plan = table.plan
+    if not plan.extra:
+        return 0
+    here, alone = (_staging(target, purpose, plan, table.id) for purpose in ("kept", "alone"))
+    parts = {"keys": plan.key.list(), "staging": staging, "same": plan.key.same("x", "k", "k", "k")}
+    if not target.execute(sql.SQL(_Q["staged_extra"]).format(here=here, extra=plan.extra_keys, **parts)).rowcount:
+        return 0
+    if not _stage_missing(source, target, table, here, alone):
+        return 0
+    return target.execute(sql.SQL(_Q["spare_extra"]).format(alone=alone, **parts)).rowcount
+
+
+def _stage_missing(
+    source: Session, target: Session, table: TableRow, here: sql.Identifier, alone: sql.Identifier
+) -> int:
+    """Into `alone`, of the keys in `here` on the target, those that the source has no row of for the target."""
+    plan = table.plan
+    there = _staging(source, "there", plan, table.id)
     read = read_statement(sql.SQL("SELECT {} FROM {}").format(plan.key.list(), here), plan.key.binary)
     copy_between(target, source, read, write_statement(there, plan.key.list(), plan.key.binary))
     source.execute(sql.SQL("ANALYZE {}").format(there))
@@ -103,7 +132,7 @@ def stage_extra(source: Session, target: Session, table: TableRow, within: Range
     with as_owner.selected(source, foreign_code.reader_of(source, plan), missing, plan.key.types, there) as rows:
         read = read_statement(rows, plan.key.binary)
         write = write_statement(alone, plan.key.list(), plan.key.binary)
-        return alone, copy_between(source, target, read, write, wordless=plan.in_part).rows
+        return copy_between(source, target, read, write, wordless=plan.in_part).rows
 
 
 def shown_as_t(plan: Plan) -> sql.Composed:

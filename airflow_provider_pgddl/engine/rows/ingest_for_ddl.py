@@ -17,13 +17,18 @@ from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_a
 from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
-from airflow_provider_pgddl.engine.rows.pending_keys import delete_from_copy, pending_table, stage_keys, staging_table
+from airflow_provider_pgddl.engine.rows.pending_keys import (
+    delete_from_copy,
+    leave_pending,
+    pending_table,
+    stage_keys,
+    staging_table,
+)
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
 from airflow_provider_pgddl.engine.rows.windows import (
     Replica,
     Window,
     ingest_across,
-    leave_pending,
     logs_of,
     note_window,
     untied,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
-from airflow_provider_pgddl.engine.rows.adopted_rows import but_extra, drop_extra, forget_extra
+from airflow_provider_pgddl.engine.rows.adopted_rows import but_extra, compare_anew, drop_extra, forget_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -54,6 +54,12 @@ def forget_keys(target: Session, table: TableRow) -> None:
 def add_pending(target: Session, table_id: int, plan: Plan, staging: sql.Identifier) -> None:
     parts = {"pending": pending_table(table_id), "keys": plan.key.list(), "staging": staging}
     target.execute(sql.SQL(_Q["add_pending"]).format(**parts))
+
+
+def leave_pending(target: Session, tables: Sequence[TableRow], staged: Mapping[int, int]) -> None:
+    for table in tables:
+        if table.id in staged:
+            add_pending(target, table.id, table.plan, staging_table(target, "ingest", table.plan, table.id))
 
 
 def take_pending(conn: Session, plan: Plan, table_id: int, staging: sql.Identifier, limit: int) -> int:
@@ -136,6 +142,8 @@ def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, 
 
 def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], *, behind: bool = False) -> None:
     plan = table.plan
+    if truncated:
+        compare_anew(target, table)
     # A partition that has gone since, which its table's version says: its rows went with it.
     there = [plan.copies[str(leaf)] for leaf in truncated if plan.has_leaf(leaf)]
     if there and plan.extra:

@@ -24,6 +24,7 @@ from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_cop
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
     create_pending,
+    delete_from_copy,
     drop_pending,
     ingest_keys,
     pending_table,
@@ -158,7 +159,10 @@ def _make_pending(
         empty_copy(replica.target, table.plan, role)
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
-        return copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
+        keys = copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
+        if table.plan.extra:  # of which the source may have come to have rows just now, and the log has been forgotten
+            delete_from_copy(replica.target, table, pending_table(table.id), behind=coded)
+        return keys
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
     rows = sum(copy_keys(replica, table.plan, sql.SQL("ONLY {}").format(leaf), staging) for leaf in leaves.values())
     copy_only_columns.save_leaves(replica.target, table, leaves)

@@ -28,15 +28,16 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows.adopted_rows import compare_anew, spare_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillElsewhere, fill_tables, fill_together
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
-    add_pending,
     count_pending,
     delete_from_copy,
     ingest_keeping,
+    leave_pending,
     pending_table,
     stage_keys,
     staging_table,
@@ -347,6 +348,7 @@ def ingest_across(
         if keys is None:
             done.stopped[table.id] = [LOST_TRACK]
             continue
+        keys -= spare_extra(replica.source, replica.target, table, staging)
         if kept:
             ingest_keeping(replica.target, table, staging, moves_in_window(replica, logs, table))
         else:
@@ -357,12 +359,6 @@ def ingest_across(
         done.changed[table.id] += keys
         changed.append(table)
     return changed, staged
-
-
-def leave_pending(target: Session, tables: Sequence[TableRow], staged: Mapping[int, int]) -> None:
-    for table in tables:
-        if table.id in staged:
-            add_pending(target, table.id, table.plan, staging_table(target, "ingest", table.plan, table.id))
 
 
 def _ingest_together(
@@ -385,6 +381,8 @@ def _ingest_together(
                 done.stopped[table.id] = [LOST_TRACK]
                 return []
             changed.append(table)
+        if truncated:
+            compare_anew(target, table)
         for leaf in (plan.copies[str(oid)] for oid in truncated if plan.has_leaf(oid)):
             parts = {"staging": staging, "keys": plan.key.list(), "leaf": sql.Identifier(*leaf),
                      "columns": sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))}  # fmt: skip

@@ -3,6 +3,12 @@
 -- name: forget_extra
 DELETE FROM {extra} AS x USING {staging} AS k WHERE {same}
 
+-- name: staged_extra
+INSERT INTO {here} ({keys}) SELECT {keys} FROM {staging} AS k WHERE EXISTS (SELECT FROM {extra} AS x WHERE {same})
+
+-- name: spare_extra
+DELETE FROM {staging} AS k USING {alone} AS x WHERE {same}
+
 -- name: delete_but_extra
 DELETE FROM {relation} AS c WHERE NOT EXISTS (SELECT FROM {extra} AS x WHERE {same})
 
@@ -38,6 +44,16 @@ SELECT c.oid,
        (SELECT count(*) FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indisprimary),
        (SELECT count(*) FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'f')
 FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+
+-- name: referring
+-- Foreign keys to these tables of others that are none of them.
+SELECT k.confrelid, k.conname, n.nspname, c.relname
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE k.contype = 'f' AND k.conparentid = 0 AND k.confrelid = ANY(%(oids)s::oid[])
+  AND NOT coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid) = ANY(%(oids)s::oid[])
+ORDER BY 1, 2
 
 -- name: rights
 -- Whether we may bring these tables in line, and whether rules stand in for what is written to them.

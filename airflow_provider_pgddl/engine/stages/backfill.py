@@ -111,7 +111,7 @@ def _lay_out(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
                     raise GaveWay(
                         "; ".join(findings), table=table.qualified, todo="run the stage again, which records it"
                     )
-                if table.plan.adopted != "uncompared":  # else schema_sync compares it, and what differs is read
+                if not table.plan.is_to_be_compared:  # else schema_sync compares it, and what differs is read
                     plan_chunks(
                         context.target,
                         context.source,
