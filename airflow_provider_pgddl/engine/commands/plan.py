@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import not_valid
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.lock_modes import locks
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.following.adopted_tables import different
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.source_dump import DumpStep, dump_events, in_place_steps, steps_across
@@ -51,9 +53,11 @@ def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]
             "job": "rewrite" if pipeline.in_place else "migrate",
             "stages": {
                 "setup": _stage(_capture(draft), _migrations(draft)),
-                "snapshot": _stage(_of_phase(steps, "create"), [*_skipped(steps), *_partitions(draft)]),
+                "snapshot": _stage(
+                    _of_phase(steps, "create"), [*_skipped(steps), *_adopted(draft), *_partitions(draft)]
+                ),
                 "backfill": _stage((), [*map(partial(_chunks, draft), draft.captured()), *_in_part(draft)]),
-                "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed"]),
+                "schema_sync": _stage(_of_phase(steps, "index"), ["every copy is analyzed", *_compared(draft)]),
                 "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
                 "verify": _stage((), ["both sides are read range by range: ACCESS SHARE"]),
                 "swap": _stage(_swap(draft, steps), _swap_notes(draft)),
@@ -71,15 +75,22 @@ class _Draft(Context):
         everything = catalog.describe_all(source)
         selection = matches(pipeline, sorted(everything), partitions=catalog.partitions(source))
         check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in everything.items()})
-        refuse(preflight(pipeline, source, target, selection.rows))
+        findings = preflight(pipeline, source, target, selection.rows)
+        refuse([*findings, *different(pipeline, source, target, selection.rows)])
         self.described = {name: everything[name] for name in selection.rows}
         self._tables = [_row(pipeline, number, table) for number, table in enumerate(self.described.values(), 1)]
+        if pipeline.tables.existing == "adopt" and not pipeline.in_place:
+            there = catalog.oids_of(target, selection.rows)
+            self._tables = [_taken(t) if (t.schema, t.name) in there else t for t in self._tables]
 
     def tables(self) -> list[TableRow]:
         return self._tables
 
     def healthy(self, tables: Sequence[TableRow], *_: str) -> list[TableRow]:
         return list(tables)
+
+    def adopted(self) -> list[TableRow]:
+        return [t for t in self._tables if t.plan.adopted]
 
     def captured(self) -> list[Table]:
         """Those with a key: the others are copied whole at the swap."""
@@ -92,6 +103,11 @@ class _Draft(Context):
 def _row(pipeline: Pipeline, number: int, table: Table) -> TableRow:
     log, plan_ = change_log.log_name(pipeline.pipeline, table.oid), first_plan(pipeline, table)
     return TableRow(number, table.schema, table.name, table.oid, log, plan_, {}, "", {}, "captured", planned=False)
+
+
+def _taken(table: TableRow) -> TableRow:
+    """One that the target has. Whether it has rows is for the snapshot to see: nobody reads any for a plan."""
+    return replace(table, plan=replace(table.plan, adopted="uncompared"))
 
 
 def _stage(statements: Iterable[dict[str, Any]], notes: Iterable[str] = ()) -> dict[str, Any]:
@@ -143,6 +159,22 @@ def _skipped(steps: Iterable[DumpStep]) -> list[str]:
     return [f"{n} left out: {note}" for note, n in counts.items()]
 
 
+def _adopted(draft: _Draft) -> Iterator[str]:
+    for table in draft.adopted():
+        yield f"{table.qualified}: the target's own table is taken as it is, with its indexes and constraints"
+
+
+def _compared(draft: _Draft) -> Iterator[str]:
+    told = {
+        None: "rows that only the target has end the stage, which says how many (tables.keep_extra)",
+        True: "rows that only the target has stay",
+        False: "rows that only the target has are removed",
+    }
+    for table in (t for t in draft.adopted() if not t.keyless):
+        what = "if the target's has rows, both are read range by range, and what differs is read again"
+        yield f"{table.qualified}: {what}; {told[draft.pipeline.tables.keep_extra]}"
+
+
 def _partitions(draft: _Draft) -> Iterator[str]:
     """Which ones there will be is for the rows to say, and nobody reads all of them for a plan."""
     for table in draft.tables():
@@ -163,7 +195,9 @@ def _chunks(draft: _Draft, table: Table) -> str:
     sizes = draft.source.execute(queries("catalog")["sizes"], {"oids": [leaf.oid for leaf in table.leaves]}).fetchall()
     size = sum(total for _, _, total in sizes)
     chunks = sum(-(-total // draft.pipeline.backfill.chunk_bytes) for _, blocks, total in sizes if blocks)
-    return f"{table.qualified}: {size:,} bytes in about {chunks:,} chunks, each under ACCESS SHARE for its own time"
+    if_empty = ", if the target's own table is empty" if table.oid in {t.oid for t in draft.adopted()} else ""
+    what = f"{size:,} bytes in about {chunks:,} chunks, each under ACCESS SHARE for its own time"
+    return f"{table.qualified}: {what}{if_empty}"
 
 
 def _swap(draft: _Draft, steps: Iterable[DumpStep]) -> PlannedStatements:

@@ -253,7 +253,7 @@ class _There:
     adopted table stays as it is, with the indexes and constraints that it has."""
 
     def __init__(self, context: Context):
-        adopted = [t for t in context.journal.tables.of(context.journal.run) if t.plan.adopted]
+        adopted = context.adopted()
         self._tables = {(t.schema, t.name) for t in adopted} | {*_with_parts(context.source, adopted)}
         self._arrived = Arrived(context)
 

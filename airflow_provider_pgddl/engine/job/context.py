@@ -226,6 +226,10 @@ class Context:
             raise UsageError(f"{schema}.{name} is not a table of pipeline {self.name!r}", todo="see `pgddl status`")
         return [t for t in tables if (t.schema, t.name) in wanted]
 
+    def adopted(self) -> list[TableRow]:
+        """Those of all of this run's tables that the target had before."""
+        return [t for t in self.journal.tables.of(self.journal.run) if t.plan.adopted]
+
     @cached_property
     def replica(self) -> Replica:
         """Sessions for windows: the snapshot's, the writer's (the same in place), and one that watches who waits."""

@@ -42,6 +42,13 @@ def adopted(facts: Facts) -> Iterator[Finding]:
         if ruled:
             what = "it has rules on the target, which would take the place of what is written to it"
             yield Finding("error", "firing", "target", written(*oids[oid]), what, f"-- DROP RULE … ON {quoted};")
+    for oid, key, *child in side.conn.execute(_Q["referring"], {"oids": list(oids)}):
+        what = (
+            f"foreign key {key} of {written(*child)}, which is only on the target, refers to it: it does not fire for "
+            "rows that leave, so rows there may come to point nowhere"
+        )
+        fix = f"ALTER TABLE {side.name(*child)} DROP CONSTRAINT {side.name(key)}; -- and make it again behind the swap"
+        yield Finding("warning", "existing", "target", written(*oids[oid]), what, fix)
     for oid, indexes, keys in side.conn.execute(_Q["slowing"], {"oids": list(oids)}):
         if indexes or keys:
             what = (
