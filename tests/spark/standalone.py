@@ -23,8 +23,11 @@ ENCRYPTED = {
     "spark.authenticate.secret": SECRET,
     "spark.network.crypto.enabled": "true",
 }
-# The smallest executor that Spark starts.
-SMALL = {"spark.executor.memory": "512m"}
+# The smallest executor that Spark starts, and one that is there soon: it does not live long.
+SMALL = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": spark.JAVA_OPTIONS,
+}
 
 
 class Standalone:

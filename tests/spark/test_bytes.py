@@ -44,9 +44,9 @@ for count in (2, 256):
 def test_a_task_gets_its_own_part_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "log4j2.properties").write_text(LOGGING)
     (tmp_path / "app.py").write_text(APPLICATION)
-    conf = spark.local_conf("local[2]") | {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()}"
-    }
+    log4j = f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()}"
+    # A collector too: what ours are beside it may name none, or the JVM would not start.
+    conf = spark.local_conf("local[2]") | {"spark.driver.extraJavaOptions": f"{log4j} -XX:+UseParallelGC"}
     command = spark.command("spark-submit", "local[2]", tmp_path / "app.py", tmp_path / "job", name="bytes", conf=conf)
     env = os.environ | spark.launch_env(os.environ, local=True)
     env |= {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
