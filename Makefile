@@ -10,9 +10,10 @@
 
 BENCH ?=
 ARGS ?=
-# Processes that share the tests out, a file to each at a time: every one starts servers of its own. The files come in
+# Processes that share the tests out, a file to each at a time: every one starts servers of its own. There is one more
+# than this suite's two cores, as tests with JVMs and schedulers wait for a quarter of their time. The files come in
 # their order, the quick ones of tests/unit last, so that none has a long file left when the others are done.
-WORKERS ?= 2
+WORKERS ?= 3
 
 # What is installed is known by content: a checkout of another branch changes times, a lock changes its checksum.
 STAMP := .venv/.installed-$(shell cat requirements.lock pyproject.toml | cksum | cut -d ' ' -f 1)
