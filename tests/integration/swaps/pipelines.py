@@ -1,0 +1,73 @@
+"""The two pipelines that tests of swaps have, and what they ask about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.integration.lifecycle import Lifecycle
+from tests.integration.sessions import do, one
+
+Make = Callable[..., Lifecycle]
+
+SMALL: dict[str, Any] = {"backfill": {"workers": 1}}
+
+# Without event triggers, as where nobody is a superuser.
+UNCAPTURED: dict[str, Any] = {"capture": {"ddl": "off"}}
+
+SHOP = """
+    CREATE SCHEMA shop;
+    CREATE TABLE shop.parent (id int PRIMARY KEY, name text NOT NULL);
+    CREATE TABLE shop.child (
+        id int PRIMARY KEY, parent int NOT NULL REFERENCES shop.parent ON DELETE CASCADE, note text NOT NULL);
+    INSERT INTO shop.parent SELECT n, 'p' || n FROM generate_series(1, 20) n;
+    INSERT INTO shop.child SELECT n, 1 + n % 20, 'c' || n FROM generate_series(1, 60) n
+"""
+
+ITEMS = """
+    CREATE TABLE items (id int PRIMARY KEY, code text NOT NULL UNIQUE);
+    INSERT INTO items SELECT n, 'c' || n FROM generate_series(1, 60) n
+"""
+
+TO_BIGINT = {"public.items": {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+
+
+def has_cut_over(pipeline: Lifecycle) -> bool:
+    return pipeline.journal("SELECT cut_over_at IS NOT NULL FROM pgddl.pipelines WHERE pipeline = %s", [pipeline.name])[
+        0
+    ][0]
+
+
+FOREIGN_KEYS = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace"
+
+
+def type_of_id(pipeline: Lifecycle) -> str:
+    return str(one(pipeline.source, "SELECT pg_typeof(id)::text FROM items LIMIT 1"))
+
+
+def sessions(pipeline: Lifecycle, dsn: str) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND datname = current_database()"
+    return int(one(dsn, query, f"pgddl:{pipeline.name}:%"))
+
+
+def reset(pipeline: Lifecycle, *tables: str) -> None:
+    stages.reset(load_pipeline(pipeline.content), pipeline.source, pipeline.target, list(tables) or None)
+
+
+def fenced(pipeline: Lifecycle) -> bool:
+    try:
+        do(pipeline.source, "UPDATE shop.parent SET name = name || '.' WHERE id = 1")
+    except pg.ReadOnlySqlTransaction:
+        return True
+    return False
+
+
+END_SESSIONS = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name LIKE %s"
+
+
+class Killed(BaseException):
+    """What a process that is killed does next: nothing."""

@@ -1,0 +1,501 @@
+"""Swaps and cleanups that fail, wait or die: the fence, the commit, writes in between, who is in the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_BLOCKED,
+    EXIT_DONE,
+    PreflightRefused,
+    StageFailed,
+    UsageError,
+)
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.rows.chunks import ShareDone
+from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.stages import backfill, cleanup, swap
+from airflow_provider_pgddl.engine.swapping import across, readiness
+from airflow_provider_pgddl.engine.swapping import in_place as exchange
+from tests.conftest import Database
+from tests.integration.calls import after_each, before_each, once
+from tests.integration.items import log_of
+from tests.integration.lifecycle import left_behind
+from tests.integration.sessions import Underway, do, in_transaction, one, wait_for
+from tests.integration.swaps.pipelines import (
+    END_SESSIONS,
+    SHOP,
+    SMALL,
+    Killed,
+    Make,
+    fenced,
+    has_cut_over,
+    sessions,
+    type_of_id,
+)
+
+# --- the fence --------------------------------------------------------------------------------------------------------
+
+
+def test_a_swap_that_is_killed_behind_its_fence_is_begun_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop(swap={"fence": "read_only"}, ddl={"tags": "pgl_ddl_deploy"})
+    move.run_all(until="verify")
+
+    def kill(number: int) -> None:
+        if number == 1:
+            for dsn in (move.source, move.target):
+                one(dsn, END_SESSIONS, f"pgddl:{move.name}:%")
+            raise Killed
+
+    before_each(monkeypatch, across, "_make_ready", kill)
+    with monkeypatch.context() as dead:
+        dead.setattr(across, "_certainly_not_cut_over", lambda _: False)
+        with pytest.raises(Killed):
+            move.run("swap")
+    assert fenced(move)
+    do(move.source, "CREATE DOMAIN shop.beyond_the_tags AS int")
+    assert "new: CREATE DOMAIN shop.beyond_the_tags" in str(move.refused("swap", PreflightRefused))
+    assert not fenced(move)
+    do(move.source, "DROP DOMAIN shop.beyond_the_tags")
+    move.run("swap")
+    assert fenced(move)
+    assert differences(move.source, move.target) == []
+
+
+def test_the_fence_stays_up_where_the_answer_to_the_commit_was_lost(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+
+    def lose(number: int) -> None:
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as losing:
+        after_each(losing, across, "_make_ready", lose)
+        move.refused("swap")
+    assert has_cut_over(move)
+    assert fenced(move)
+    assert differences(move.source, move.target) == []
+    move.run_all(after="verify")
+    assert fenced(move)
+
+
+def test_the_fence_stays_up_while_the_commit_may_still_happen(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is gone, and the server is still at work on the commit."""
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    note = f"UPDATE pgddl.pipelines SET cut_over_at = now() WHERE pipeline = '{move.name}'"
+    at_work = threading.Event()
+    with psycopg.connect(move.target) as server:
+
+        def lose(*_: object) -> None:
+            server.execute(note.encode())
+            at_work.set()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr(across, "_make_ready", lose)
+        with Underway(lambda: move.refused("swap")) as swapping:
+            wait_for(at_work.is_set, swapping)
+            waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid)))"
+            wait_for(lambda: one(move.target, waiting, server.info.backend_pid), swapping)
+            server.commit()
+    assert fenced(move)
+
+
+def test_tries_behind_a_fence_open_no_sessions_of_their_own(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    counts = []
+
+    def disturb(number: int) -> None:
+        counts.append((sessions(move, move.source), sessions(move, move.target)))
+        do(move.source, *(["CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq"] if number < 5 else []))
+        if number < 5:
+            raise readiness.NotYet("disturbed")
+
+    before_each(monkeypatch, across, "_make_ready", disturb)
+    move.run("swap")
+    assert len(counts) == 5
+    assert set(counts[1:]) == {counts[1]}
+
+
+def test_a_subscription_that_would_write_behind_the_fence_is_refused(
+    shop: Make, pg16: Cluster, database: Database
+) -> None:
+    """Apply workers fire no statement trigger, so no fence stops them."""
+    move = shop(swap={"fence": "read_only"})
+    publisher = database(pg16)
+    do(
+        publisher,
+        SHOP,
+        "CREATE PUBLICATION p FOR TABLE shop.parent",
+        "SELECT pg_create_logical_replication_slot('pgddl_test', 'pgoutput')",
+    )
+    options = "slot_name = pgddl_test, create_slot = false, copy_data = false"
+    do(move.source, f"CREATE SUBSCRIPTION upstream CONNECTION '{publisher}' PUBLICATION p WITH ({options})")
+    try:
+        move.run_all(until="verify")
+        assert "subscription upstream writes into it" in str(move.refused("swap", PreflightRefused))
+        assert not fenced(move)
+        do(publisher, "UPDATE shop.parent SET name = 'upstream' WHERE id = 2")
+        wait_for(lambda: one(move.source, "SELECT name FROM shop.parent WHERE id = 2") == "upstream")
+        do(move.source, "ALTER SUBSCRIPTION upstream DISABLE")
+        wait_for(
+            lambda: one(move.source, "SELECT count(pid) FROM pg_stat_subscription WHERE subname = 'upstream'") == 0
+        )
+        move.run("swap")
+        assert fenced(move)
+        assert differences(move.source, move.target) == []
+    finally:
+        for end in ("DISABLE", "SET (slot_name = NONE)"):
+            do(move.source, f"ALTER SUBSCRIPTION upstream {end}")
+        do(move.source, "DROP SUBSCRIPTION upstream")
+
+
+# --- cleanup ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_between_cleanups_count_and_its_lock_is_not_lost(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = shop()
+    move.run_all(until="swap")
+    with monkeypatch.context() as late:
+        after_each(late, cleanup, "refuse_late_changes", once("DELETE FROM shop.parent WHERE id = 4", dsn=move.source))
+        assert "shop.parent: 1" in str(move.refused("cleanup", StageFailed))
+    log = log_of(move, "parent")
+    assert move.on_source(f"SELECT op::text, old_1 FROM {log}") == [("D", 4)]
+    do(move.target, "DELETE FROM shop.parent WHERE id = 4")
+    remedy = move.refused("cleanup", StageFailed).sql
+    assert remedy
+    do(move.source, remedy)
+    assert move.run("cleanup").state == "done"
+    assert left_behind(move.source) == []
+
+
+def test_a_write_into_the_table_that_was_replaced_is_not_lost(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite()
+    stale = "UPDATE pgddl_old_public.items SET code = 'stale' WHERE id = 7"
+    move.run_all(until="swap")
+    do(move.source, stale)
+    remedy = move.refused("cleanup", StageFailed).sql
+    assert remedy
+    assert one(move.source, "SELECT code FROM pgddl_old_public.items WHERE id = 7") == "stale"
+    do(move.source, remedy)
+    with monkeypatch.context() as late:
+        after_each(late, cleanup, "refuse_late_changes", once(stale, dsn=move.source))
+        move.refused("cleanup", StageFailed)
+    do(move.source, remedy)
+    # What comes later than that finds no table any more.
+    unseen = []
+
+    def too_late(number: int) -> None:
+        try:
+            do(move.source, stale)
+        except pg.UndefinedTable:
+            return
+        unseen.append(number)
+
+    after_each(monkeypatch, cleanup, "stop_capture", too_late)
+    move.run("cleanup")
+    assert unseen == []
+    assert left_behind(move.source) == ["schema pgddl"]
+
+
+def test_a_cleanup_that_is_killed_at_its_end_is_finished_by_the_next(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop()
+    move.run_all(until="swap")
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(cleanup, "forget_capture", kill)
+        with pytest.raises(Killed):
+            move.run("cleanup")
+    assert left_behind(move.source) != []
+    assert move.run("cleanup").state == "nothing_to_do"
+    assert left_behind(move.source) == []
+
+
+# --- the swap in place waits for others -------------------------------------------------------------------------------
+
+
+def test_a_swap_that_waits_opens_no_more_sessions(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite(swap={"lock_timeout": "10ms"})
+    move.run_all(until="verify")
+    counts = []
+    with in_transaction(move.source, "SELECT count(*) FROM items") as reader:
+
+        def count(number: int) -> None:
+            counts.append(sessions(move, move.source))
+            if number == 8:
+                reader.commit()
+
+        before_each(monkeypatch, exchange, "lock_all", count)
+        move.run("swap")
+    assert len(counts) >= 8
+    assert set(counts[1:]) == {counts[1]}
+
+
+SIGNALLED = "SELECT signal, pid, succeeded FROM pgddl.killed_blockers ORDER BY id"
+
+
+def test_who_has_been_in_the_way_for_long_is_signalled_where_that_is_asked_for_and_nobody_else(rewrite: Make) -> None:
+    move = rewrite(swap={"signal_blockers": "cancel_then_terminate"})
+    do(move.source, "CREATE TABLE elsewhere (id int)", "INSERT INTO elsewhere VALUES (1)")
+    move.run_all(until="verify")
+    uses, over, expected = [0], threading.Event(), []
+
+    def use() -> None:
+        """The table's users, whose short transactions are in the way of many a try."""
+        with psycopg.connect(move.source) as conn:
+            while not over.is_set():
+                conn.execute("SELECT count(*), pg_sleep(0.02) FROM items")
+                conn.commit()
+                uses[0] += 1
+
+    held_elsewhere = ["UPDATE elsewhere SET id = 2", "SELECT pg_advisory_lock(7)"]
+    with in_transaction(move.source, *held_elsewhere) as other, Underway(use) as using:
+        for stage, becomes in (("swap", "bigint"), ("revert", "integer")):
+            with psycopg.connect(move.source) as reader:
+                pid = reader.info.backend_pid
+                reader.execute("SELECT count(*) FROM items")
+                wait_for(lambda n=uses[0]: uses[0] > n + 3, using)
+                move.run(stage)
+                with pytest.raises(psycopg.OperationalError):
+                    reader.execute("SELECT")
+            expected += [("cancel", pid, True), ("terminate", pid, True)]
+            assert type_of_id(move) == becomes
+        over.set()
+        using.finish()
+        other.commit()
+    assert move.journal(SIGNALLED) == expected
+
+
+def test_nobody_is_signalled_where_that_is_not_asked_for(rewrite: Make) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    with in_transaction(move.source, "SELECT count(*) FROM items") as reader:
+        assert move.refused("swap", swap={"retries": 5}).retryable
+        assert reader.execute("SELECT count(*) FROM items").fetchone() == (60,)
+    assert move.journal(SIGNALLED) == []
+    assert type_of_id(move) == "integer"
+
+
+def test_the_swap_waits_for_a_transaction_with_an_older_snapshot(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rewrite()
+    do(move.source, "CREATE TABLE elsewhere (id int)")
+    move.run_all(until="verify")
+    tries = before_each(monkeypatch, exchange, "wait_out_old_snapshots", lambda _: None)
+    older = ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM elsewhere"]
+    with in_transaction(move.source, *older) as reader, Underway(lambda: move.run("swap")) as swapping:
+        do(move.source, "INSERT INTO items VALUES (1001, 'newer')")
+        # It stays idle: one that comes to the table while a try holds the lock, younger than a second, is not told from
+        # an application's own short transactions, and may find the new table.
+        wait_for(lambda: len(tries) > 3, swapping)
+        assert type_of_id(move) == "integer"
+        reader.commit()
+        assert swapping.finish().state == "done"
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT count(*) FROM items") == 61
+
+
+# --- killed right behind its commit -----------------------------------------------------------------------------------
+
+
+def test_views_are_filled_and_keys_validated_though_the_swap_was_killed(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop()
+    do(
+        move.source,
+        "CREATE MATERIALIZED VIEW shop.numbers AS SELECT count(*) AS n FROM shop.child",
+        "CREATE MATERIALIZED VIEW shop.doubled AS SELECT 2 * n AS n FROM shop.numbers",
+        "CREATE MATERIALIZED VIEW shop.unfilled AS SELECT 1 AS n WITH NO DATA",
+    )
+    move.run_all(until="verify")
+
+    def kill(context: object) -> int:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(swap, "follow_up", kill)
+        with pytest.raises(Killed):
+            move.run("swap")
+    assert has_cut_over(move)
+    assert "has not been finished" in str(move.refused("cleanup", UsageError))
+    move.run("swap")
+    assert one(move.target, "SELECT n FROM shop.doubled") == 120
+    assert one(move.target, "SELECT relispopulated FROM pg_class WHERE relname = 'unfilled'") is False
+    assert one(move.target, "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = 'f'") is True
+    assert move.run("cleanup").state == "done"
+
+
+BROKEN = """
+    CREATE TABLE p (id int PRIMARY KEY);
+    CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p, note text);
+    CREATE TABLE d (id int PRIMARY KEY, p int REFERENCES p);
+    CREATE TABLE e (id int PRIMARY KEY, p int);
+    ALTER TABLE e ADD FOREIGN KEY (p) REFERENCES p NOT VALID;
+    CREATE MATERIALIZED VIEW mv AS SELECT count(*) AS n FROM c;
+    CREATE MATERIALIZED VIEW most AS SELECT 100 / min(id) AS n FROM d;
+    INSERT INTO p VALUES (1);
+    SET session_replication_role = replica;
+    INSERT INTO c VALUES (1, 5, 'secret');
+    INSERT INTO d VALUES (1, 1)
+"""
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_foreign_key_that_rows_violate_already_keeps_nothing_else_from_its_end(
+    source_dsn: str, target_dsn: str, lifecycle: Make, capfd: pytest.CaptureFixture[str], in_place: bool
+) -> None:
+    do(source_dsn, BROKEN)
+    do(source_dsn, "REFRESH MATERIALIZED VIEW most", "UPDATE d SET id = 0")  # a view that cannot be filled any more
+    if in_place:
+        rewrite: dict[str, Any] = {f"public.{name}": {} for name in "pcde"}
+        move = lifecycle(source_dsn, rewrite=rewrite, swap={"recreate_materialized_views": True}, **SMALL)
+        do(source_dsn, "DROP MATERIALIZED VIEW most")  # in place it is filled under the swap's locks
+    else:
+        move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, **SMALL)
+    dsn = move.target
+    findings = stages.check(load_pipeline(move.content), source_dsn, dsn)["findings"]
+    found = [f for f in findings if f["code"] == "foreign_key"]
+    assert [(f["severity"], f["table"]) for f in found] == [("warning", "public.c"), ("warning", "public.e")]
+    assert one(source_dsn, f"SELECT (x).p FROM ({found[0]['fix'].split(';')[0]}) x") == 5
+    move.run_all(until="verify")
+    swapped = move.run("swap")
+    assert (swapped.state, swapped.exit_code) == ("done", EXIT_BLOCKED)
+    told = {entry["table"]: entry["reason"] for entry in swapped.blocked}
+    assert told.keys() == ({"public.c"} if in_place else {"public.c", "public.most"})
+    assert "c_p_fkey" in told["public.c"] and "Key (p)=(5) is not present" in told["public.c"]
+    assert 'ALTER TABLE "public"."c" VALIDATE CONSTRAINT "c_p_fkey";' in told["public.c"]
+    assert "secret" not in str(told) + capfd.readouterr().out
+    assert one(dsn, "SELECT n FROM mv") == 1
+    valid = "SELECT convalidated FROM pg_constraint WHERE contype = 'f' AND conrelid = %s::regclass"
+    assert [one(dsn, valid, f"public.{table}") for table in "cde"] == [False, True, False]
+
+    again = move.run("swap")
+    assert (again.state, again.exit_code, list(again.blocked)) == ("nothing_to_do", EXIT_BLOCKED, list(swapped.blocked))
+    do(dsn, "UPDATE d SET id = 1", "DELETE FROM c")
+    assert (move.run("swap").exit_code, one(dsn, valid, "public.c")) == (EXIT_DONE, True)
+    assert in_place or one(dsn, "SELECT n FROM most") == 100
+    assert move.run("swap").state == "nothing_to_do"
+    assert move.run("cleanup").state == "done"
+
+
+# Partitions of two levels, one of which has a key of its own, and another something that is called like the root's.
+PARTITIONED = """
+    CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+    CREATE TABLE p_1 PARTITION OF p DEFAULT;
+    CREATE TABLE q (id int PRIMARY KEY);
+    CREATE TABLE c (id int PRIMARY KEY, p int, note text) PARTITION BY RANGE (id);
+    CREATE TABLE c_1 PARTITION OF c FOR VALUES FROM (0) TO (10);
+    CREATE TABLE c_2 PARTITION OF c FOR VALUES FROM (10) TO (30) PARTITION BY RANGE (id);
+    CREATE TABLE c_21 PARTITION OF c_2 FOR VALUES FROM (10) TO (20);
+    CREATE TABLE c_22 PARTITION OF c_2 FOR VALUES FROM (20) TO (30);
+    CREATE TABLE empty (id int PRIMARY KEY REFERENCES q) PARTITION BY RANGE (id);
+    ALTER TABLE c_1 ADD CONSTRAINT own FOREIGN KEY (p) REFERENCES q;
+    ALTER TABLE c_22 ADD CONSTRAINT c_p_fkey CHECK (id > 0);
+    ALTER TABLE c ADD CONSTRAINT c_p_fkey FOREIGN KEY (p) REFERENCES p ON DELETE CASCADE DEFERRABLE;
+    COMMENT ON CONSTRAINT c_p_fkey ON c IS 'to p';
+    CREATE MATERIALIZED VIEW mv AS SELECT count(*) AS n FROM c;
+    INSERT INTO p VALUES (1);
+    INSERT INTO q VALUES (1), (5);
+    SET session_replication_role = replica;
+    INSERT INTO c VALUES (1, 5, 'secret'), (11, 1, ''), (21, 1, '')
+"""
+
+
+def test_before_18_a_foreign_key_of_partitions_that_rows_violate_already_keeps_nothing_from_its_end(
+    pg16: Cluster, database: Database, lifecycle: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """C23: no row is read while the fence is up, and the violated key is left to a person."""
+    source, dsn = database(pg16), database(pg16)
+    do(source, PARTITIONED)
+    move = lifecycle(source, dsn, tables={"include": ["public.*"]}, swap={"fence": "read_only"}, **SMALL)
+    findings = stages.check(load_pipeline(move.content), source, dsn)["findings"]
+    assert [(f["severity"], f["table"]) for f in findings if "foreign_key" in f["code"]] == [("warning", "public.c")]
+    move.run_all(until="verify")
+    swapped = move.run("swap")
+    assert (swapped.state, swapped.exit_code) == ("done", EXIT_BLOCKED)
+    told = {entry["table"]: entry["reason"] for entry in swapped.blocked if "COMMENT" not in entry["reason"]}
+    assert told.keys() == {"public.c_1", "public.c"}
+    assert "c_p_fkey" in told["public.c_1"] and "Key (p)=(5) is not present" in told["public.c_1"]
+    assert 'ALTER TABLE "public"."c_1" VALIDATE CONSTRAINT "c_p_fkey";' in told["public.c_1"]
+    assert "c_p_fkey is NOT VALID on its partition public.c_1" in told["public.c"]
+    assert "secret" not in str(told) + capfd.readouterr().out
+    assert one(dsn, "SELECT n FROM mv") == 3
+    with pytest.raises(pg.ForeignKeyViolation):
+        do(dsn, "INSERT INTO c VALUES (12, 77)")
+    valid = "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = 'f' AND conrelid = %s::regclass"
+    valid += " AND conparentid = 0"
+    tables = ("c_1", "c_21", "c_22", "empty")
+    assert [one(dsn, valid, f"public.{table}") for table in tables] == [False, True, True, True]
+
+    again = move.run("swap")
+    assert (again.state, again.exit_code, list(again.blocked)) == ("nothing_to_do", EXIT_BLOCKED, list(swapped.blocked))
+    do(dsn, "DELETE FROM c WHERE p = 5")
+    assert move.run("swap").exit_code == EXIT_DONE
+    adopted = "SELECT array_agg(DISTINCT conrelid::regclass::text) FROM pg_constraint WHERE contype = 'f'"
+    assert one(dsn, adopted + " AND conparentid <> 0 AND conrelid <> 'c'::regclass") == ["c_1", "c_2", "c_21", "c_22"]
+    assert diff_catalogs(catalog_lines(source), catalog_lines(dsn)) == []
+    assert move.run("cleanup").state == "done"
+
+
+@pytest.mark.parametrize("answer", ["none", "dropped"])
+def test_a_key_that_stays_not_valid_holds_cleanup_up_no_longer(shop: Make, answer: str) -> None:
+    move = shop()
+    do(move.source, "SET session_replication_role = replica", "INSERT INTO shop.child VALUES (99, 99, 'nobody')")
+    move.run_all(until="verify")
+    assert move.run("swap").exit_code == EXIT_BLOCKED
+    if answer == "dropped":
+        do(move.target, "ALTER TABLE shop.child DROP CONSTRAINT child_parent_fkey")
+        assert move.run("swap").exit_code == EXIT_DONE
+    assert move.run("cleanup").state == "done"
+
+
+def test_tables_that_are_rewritten_once_each_are_no_table_that_never_rests(
+    source_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(backfill.RESTARTS + 1)]
+    for name in names:
+        do(source_dsn, f"CREATE TABLE {name} AS SELECT n AS id FROM generate_series(1, 50) n")
+        do(source_dsn, f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+    move = lifecycle(source_dsn, rewrite={f"public.{name}": {} for name in names}, **SMALL)
+    move.run_all(until="snapshot")
+    left, copy = [t.id for t in Journal(connect(source_dsn, purpose="test"), move.name).tables.of(1)], backfill._copy
+
+    def one_more_is_rewritten(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
+        return [replace(done, rewritten=(left.pop(),) if left else ()) for done in copy(context, tables)]
+
+    monkeypatch.setattr(backfill, "_copy", one_more_is_rewritten)
+    assert set(move.run("backfill").tables) == {f"public.{name}" for name in names} and not left
+    move.run_all(until="verify", after="backfill")
+    assert [one(source_dsn, f"SELECT count(*) FROM pgddl_copy_public.{name}") for name in names] == [50] * len(names)
+
+
+def test_differing_rows_are_counted_as_far_as_anybody_has(shop: Make) -> None:
+    move = shop()
+    do(move.source, "INSERT INTO shop.parent SELECT n, 'p' FROM generate_series(100, 400) n")
+    move.run_all(until="replay")
+    do(move.target, "UPDATE shop.parent SET name = 'other' WHERE id >= 100")
+    assert "shop.parent: at least 100 rows differ" in move.refused("verify").what
+    assert "at least 100 rows differ" in str(move.refused("swap"))

@@ -1,0 +1,465 @@
+"""What comes after setup, after the snapshot or between a dump and the lock is swapped too, or stops the swap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from psycopg.conninfo import make_conninfo
+
+from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
+from airflow_provider_pgddl.engine.errors import (
+    PreflightRefused,
+)
+from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping import schema_guard
+from airflow_provider_pgddl.engine.swapping.schema_guard import SchemaGuard
+from tests.conftest import Database
+from tests.integration.calls import after_each, once
+from tests.integration.sessions import do, one
+from tests.integration.swaps.pipelines import SHOP, SMALL, UNCAPTURED, Make, has_cut_over, type_of_id
+
+# --- what came after setup or after the snapshot ----------------------------------------------------------------------
+
+
+LATE_TABLE = [
+    "CREATE TABLE shop.late (id int PRIMARY KEY, child int REFERENCES shop.child)",
+    "INSERT INTO shop.late VALUES (1, 7)",
+]
+
+
+def test_a_table_that_came_after_setup_is_taken_along(shop: Make) -> None:
+    move = shop()
+    move.run_all(until="verify")
+    do(move.source, *LATE_TABLE)
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+    with pytest.raises(pg.ForeignKeyViolation):
+        do(move.target, "INSERT INTO shop.late VALUES (2, 1001)")
+
+
+def test_uncaptured_a_table_that_came_after_setup_is_not_left_behind(shop: Make) -> None:
+    move = shop(**UNCAPTURED)
+    move.run_all(until="verify")
+    do(move.source, *LATE_TABLE)
+    assert "shop.late: " in str(move.refused("swap", PreflightRefused))
+    assert not has_cut_over(move)
+    move.run_all(until="swap")
+    assert differences(move.source, move.target) == []
+    assert one(move.target, "SELECT child FROM shop.late") == 7
+
+
+# What is done, how it is undone, and how the refusal names it.
+Change = tuple[str, str, str]
+
+BESIDE_ROWS: list[Change] = [
+    ("CREATE INDEX late ON items (code, id)", "DROP INDEX late", "new: CREATE INDEX late"),
+    (
+        "CREATE TRIGGER late BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER late ON items",
+        "new: CREATE TRIGGER late",
+    ),
+    ("ALTER TABLE items ADD CONSTRAINT late CHECK (id > 0)", "ALTER TABLE items DROP CONSTRAINT late", "late CHECK"),
+    (
+        "ALTER TABLE items ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE items DISABLE ROW LEVEL SECURITY",
+        "ENABLE ROW LEVEL SECURITY",
+    ),
+    ("CREATE POLICY late ON items USING (true)", "DROP POLICY late ON items", "new: CREATE POLICY late"),
+    ("REVOKE SELECT ON items FROM pg_monitor", "GRANT SELECT ON items TO pg_monitor", "gone: GRANT SELECT"),
+    ("COMMENT ON COLUMN items.code IS 'late'", "COMMENT ON COLUMN items.code IS NULL", "new: COMMENT ON COLUMN"),
+]
+
+REFUSED: list[Change] = [
+    (
+        "CREATE MATERIALIZED VIEW late AS SELECT id FROM items",
+        "DROP MATERIALIZED VIEW late",
+        "public.late refers to it",
+    ),
+    ("CREATE TABLE heir () INHERITS (items)", "DROP TABLE heir", "public.heir inherits from it"),
+]
+CARRIED = ["CREATE VIEW seen AS SELECT code FROM items", "CREATE PUBLICATION late FOR TABLE items"]
+
+
+def in_place_difference(before: list[str], after: list[str]) -> list[str]:
+    """What a swap has changed, but for what it is for."""
+    return [line for line in diff_catalogs(before, after) if " items column 1 id: " not in line.replace("public.", " ")]
+
+
+def test_a_change_after_the_snapshot_is_swapped_too(rewrite: Make) -> None:
+    move = rewrite()
+    do(move.source, "GRANT SELECT ON items TO pg_monitor")
+    move.run_all(until="verify")
+    for change, undo, named in REFUSED:
+        do(move.source, change)
+        assert named in str(move.refused("swap", PreflightRefused))
+        do(move.source, undo)
+    do(move.source, *(change for change, _, _ in BESIDE_ROWS), *CARRIED)
+    before = catalog_lines(move.source)
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert in_place_difference(before, catalog_lines(move.source)) == []
+
+
+def test_uncaptured_a_change_after_the_snapshot_stops_the_swap_in_place(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_guard, "NAMED", len(BESIDE_ROWS))
+    move = rewrite(**UNCAPTURED)
+    do(move.source, "GRANT SELECT ON items TO pg_monitor")
+    move.run_all(until="verify")
+    before = catalog_lines(move.source)
+    changes = [[change] for change in REFUSED]
+    for together in [BESIDE_ROWS, *changes]:
+        do(move.source, *(change for change, _, _ in together))
+        refusal = str(move.refused("swap", PreflightRefused))
+        assert [named for _, _, named in together if named not in refusal] == []
+        assert type_of_id(move) == "integer"
+        do(move.source, *(undo for _, undo, _ in together))
+    assert diff_catalogs(before, catalog_lines(move.source)) == []
+    do(move.source, *CARRIED)
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT count(*) FROM seen") == one(move.source, "SELECT count(*) FROM items")
+
+
+ELSEWHERE: list[Change] = [
+    ("CREATE UNIQUE INDEX late ON shop.child (note)", "DROP INDEX shop.late", "new: CREATE UNIQUE INDEX late"),
+    (
+        "CREATE TRIGGER late AFTER DELETE ON shop.child EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER late ON shop.child",
+        "new: CREATE TRIGGER late",
+    ),
+    ("CREATE SEQUENCE shop.seq", "DROP SEQUENCE shop.seq", "new: CREATE SEQUENCE shop.seq"),
+    ("CREATE VIEW shop.v AS SELECT 1 AS n", "DROP VIEW shop.v", "new: CREATE VIEW shop.v"),
+    ("CREATE FUNCTION shop.f() RETURNS int RETURN 1", "DROP FUNCTION shop.f()", "new: CREATE FUNCTION shop.f()"),
+]
+
+
+def test_a_change_after_the_snapshot_is_cut_over_too(shop: Make) -> None:
+    move = shop()
+    move.run_all(until="verify")
+    do(move.source, *(change for change, _, _ in ELSEWHERE))
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_uncaptured_a_change_after_the_snapshot_stops_the_cut_over(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_guard, "NAMED", 20)
+    move = shop(**UNCAPTURED)
+    move.run_all(until="verify")
+    do(move.source, *(change for change, _, _ in ELSEWHERE))
+    refusal = str(move.refused("swap", PreflightRefused))
+    assert [named for _, _, named in ELSEWHERE if named not in refusal] == []
+    assert not has_cut_over(move)
+    do(move.source, *(undo for _, undo, _ in ELSEWHERE))
+    move.run("swap")
+    assert differences(move.source, move.target) == []
+
+
+# What somebody makes, and what else somebody may have made under the same name.
+BY_HAND = [
+    ("CREATE SCHEMA late", None),
+    ("CREATE TYPE shop.size AS ENUM ('s', 'l')", "CREATE TYPE shop.size AS ENUM ('s')"),
+    (
+        "CREATE DOMAIN shop.code AS varchar(5) CHECK (VALUE IN ('a', 'b'))",
+        "CREATE DOMAIN shop.code AS varchar(5) CHECK (VALUE IN ('a', 'c'))",
+    ),
+    ("CREATE SEQUENCE shop.seq INCREMENT 5", "CREATE SEQUENCE shop.seq"),
+    ("CREATE FUNCTION shop.f() RETURNS int RETURN 1", "CREATE FUNCTION shop.f() RETURNS int RETURN 2"),
+    (
+        "CREATE VIEW shop.v AS SELECT id FROM shop.child WHERE note::varchar IN ('a', 'b')",
+        "CREATE VIEW shop.v AS SELECT id FROM shop.child WHERE note::varchar IN ('a', 'c')",
+    ),
+]
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_what_is_the_same_by_both_dumps_was_carried_whoever_did_it(
+    shop: Make, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
+    monkeypatch.setattr(schema_guard, "NAMED", 20)
+    move = shop(**(UNCAPTURED if not captured else {}))
+    do(move.source, "CREATE FUNCTION shop.g() RETURNS int RETURN 1")
+    move.run_all(until="verify")
+    unseen = "SET pgddl.skip = on"  # as what the scope leaves out
+    do(move.source, unseen, *(made for made, _ in BY_HAND), "DROP FUNCTION shop.g()")
+    do(move.target, *(other for _, other in BY_HAND if other))
+    refusal = str(move.refused("swap", PreflightRefused))
+    for made, _ in BY_HAND:
+        assert f"new: {' '.join(made.split()[:3])}" in refusal
+    assert "gone: CREATE FUNCTION shop.g()" in refusal
+    drop = (
+        "DROP VIEW shop.v; DROP SEQUENCE shop.seq; DROP TYPE shop.size; DROP DOMAIN shop.code; DROP FUNCTION shop.f()"
+    )
+    do(move.target, drop, *(made for made, _ in BY_HAND), "DROP FUNCTION shop.g()")
+    move.run("swap")
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_a_schema_that_came_with_an_event_is_cut_over(shop: Make) -> None:
+    move = shop(tables={"include": ["*.*"]}, ddl={"scope": "everything"})
+    move.run_all(until="snapshot")
+    do(move.source, "CREATE SCHEMA late", "CREATE TABLE late.t (id int PRIMARY KEY)", "INSERT INTO late.t VALUES (1)")
+    move.run_all(after="snapshot", until="swap")
+    assert differences(move.source, move.target) == []
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+def test_what_others_have_on_the_target_is_not_asked_for(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    """By a role that may not read it, at which pg_dump would give up."""
+    database = one(target_dsn, "SELECT current_database()")
+    role = f"mover_of_{database}"
+    mine = f"CREATE ROLE {role} LOGIN PASSWORD 'moves'"
+    do(source_dsn, SHOP, mine, *(f"ALTER {what} OWNER TO {role}" for what in OWNED))
+    do(target_dsn, mine, f"ALTER DATABASE {database} OWNER TO {role}", "CREATE SCHEMA theirs")
+    do(target_dsn, "CREATE TABLE theirs.t (id int)", "CREATE TABLE hidden (id int)")
+    try:
+        limited = make_conninfo(target_dsn, user=role, password="moves")
+        move = lifecycle(source_dsn, limited, tables={"include": ["shop.*"]}, **SMALL, **UNCAPTURED)
+        move.run_all(until="verify")
+        do(source_dsn, "CREATE SEQUENCE shop.seq", f"ALTER SEQUENCE shop.seq OWNER TO {role}")
+        assert "CREATE SEQUENCE shop.seq" in str(move.refused("swap", PreflightRefused))
+        do(limited, "CREATE SEQUENCE shop.seq")
+        move.run("swap")
+    finally:
+        for dsn in (source_dsn, target_dsn):
+            do(dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+OWNED = ("SCHEMA shop", "TABLE shop.parent", "TABLE shop.child")
+
+
+def test_what_an_applied_event_was_about_has_arrived_only_as_the_target_shows_it(shop: Make) -> None:
+    move = shop()
+    move.run_all(until="verify")
+    do(move.source, "CREATE VIEW shop.v AS SELECT id FROM shop.child", "CREATE FUNCTION shop.f() RETURNS int RETURN 1")
+    move.run("replay")
+    change = ["CREATE OR REPLACE VIEW shop.v AS SELECT id FROM shop.child WHERE id > 5",
+              "CREATE OR REPLACE FUNCTION shop.f() RETURNS int RETURN 2"]  # fmt: skip
+    do(move.source, "SET pgddl.skip = on", *change)
+    refusal = str(move.refused("swap", PreflightRefused))
+    assert "CREATE VIEW shop.v" in refusal
+    assert "CREATE FUNCTION shop.f()" in refusal
+    do(move.target, *change)
+    move.run("swap")
+    assert diff_catalogs(catalog_lines(move.source), catalog_lines(move.target)) == []
+
+
+# What one server prints otherwise than another, or than itself after a restore, among it.
+OF_EVERY_KIND = """
+    CREATE DOMAIN shop.dn AS int NOT NULL;
+    CREATE DOMAIN shop.dc AS varchar(3) COLLATE "C" DEFAULT 'a' CONSTRAINT named CHECK (VALUE IN ('a','b')) NOT
+        NULL;
+    CREATE TYPE shop.rng AS RANGE (subtype = float8);
+    CREATE TYPE shop.comp AS (a int, b varchar(3), c shop.dn);
+    CREATE AGGREGATE shop.agg(int) (SFUNC = int4pl, STYPE = int, INITCOND = '0');
+    CREATE PROCEDURE shop.proc(INOUT a int DEFAULT 3) LANGUAGE plpgsql AS $$ BEGIN a := 1; END $$;
+    CREATE FUNCTION shop.fb(x int, VARIADIC y text[]) RETURNS TABLE (a int, b text) LANGUAGE sql STABLE PARALLEL
+        SAFE COST 7 ROWS 9 SET search_path = shop, public BEGIN ATOMIC SELECT id, note FROM shop.child WHERE id
+        IN (1, x) AND note::varchar IN ('a','b'); END;
+    CREATE FUNCTION shop.fw(shop.child) RETURNS int LANGUAGE sql AS 'SELECT 1';
+    CREATE VIEW shop.v1 WITH (security_barrier) AS SELECT c.id, p.name FROM shop.child c JOIN shop.parent p ON
+        p.id = c.parent WHERE c.note::varchar IN ('a','b') ORDER BY c.id;
+    CREATE VIEW shop.v2 AS SELECT id, max(parent) OVER w FROM shop.child WINDOW w AS (PARTITION BY note ORDER BY
+        id) ;
+    CREATE VIEW shop.v3 AS SELECT * FROM shop.v1 UNION SELECT id, note FROM shop.child EXCEPT SELECT 1, 'x'
+        ORDER BY 1;
+    CREATE VIEW shop.v4 AS WITH RECURSIVE r AS (SELECT id FROM shop.child WHERE id = 1 UNION ALL SELECT r.id + 1
+        FROM r WHERE r.id < 5) SELECT r.id, (SELECT count(*) FROM shop.child c WHERE c.id = r.id) AS n FROM r;
+    CREATE VIEW shop.v5 AS SELECT child.* FROM shop.child WHERE (id, parent) IN (SELECT id, id FROM shop.parent)
+        LIMIT 5;
+    CREATE VIEW shop.v6 AS SELECT shop.fw(c) AS f, c FROM shop.child c;
+    CREATE VIEW shop.v7 AS SELECT id AS k, note FROM shop.child GROUP BY id, note HAVING count(*) > 0 ORDER BY k
+        DESC, note;
+    CREATE VIEW shop.v8 AS SELECT DISTINCT ON (note) note, id FROM shop.child ORDER BY note, id;
+    CREATE VIEW shop.v9 AS SELECT id, note FROM shop.child WITH CASCADED CHECK OPTION;
+    CREATE VIEW shop.v10 AS SELECT x.id, u.n FROM shop.child x, unnest(ARRAY[x.id, 2]) WITH ORDINALITY u(e, n);
+    CREATE MATERIALIZED VIEW shop.m1 AS SELECT id FROM shop.child WHERE note::varchar IN ('a','b');
+    CREATE SEQUENCE shop.sq AS smallint START 5 CYCLE;
+    CREATE TABLE shop.newt (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, d shop.dn, s varchar(3) DEFAULT 'x'
+        CHECK (s IN ('a','x')), g bool GENERATED ALWAYS AS (s IN ('a')) STORED);
+    ALTER TYPE shop.comp ADD ATTRIBUTE z int;
+    CREATE OR REPLACE VIEW shop.v2 AS SELECT id, max(parent) OVER w, 3 AS three FROM shop.child WINDOW w AS
+        (PARTITION BY note ORDER BY id);
+    ALTER TABLE shop.child RENAME note TO remark;
+"""
+
+
+def test_what_came_by_events_is_the_same_by_both_dumps(
+    pg15: Cluster, pg18: Cluster, database: Database, lifecycle: Make
+) -> None:
+    source, target = database(pg15), database(pg18)
+    do(source, SHOP)
+    tags = ["DOMAIN", "TYPE", "AGGREGATE", "PROCEDURE", "FUNCTION", "VIEW", "MATERIALIZED VIEW", "SEQUENCE", "TABLE"]
+    follow = {"scope": "everything", "create_tags": [*(f"CREATE {tag}" for tag in tags), "ALTER TYPE", "ALTER TABLE"]}
+    move = lifecycle(source, target, tables={"include": ["shop.*"]}, ddl=follow, **SMALL)
+    move.run_all(until="verify")
+    do(source, *OF_EVERY_KIND.strip().split(";\n"))
+    assert not move.run("replay").blocked
+    assert move.run("swap").state == "done"
+    assert differences(source, target) == []
+
+
+def test_a_change_between_the_dump_and_the_lock_is_swapped_too(rewrite: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rewrite()
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE INDEX late ON items (code)", dsn=move.source))
+    move.run("swap")
+    assert type_of_id(move) == "bigint"
+    assert one(move.source, "SELECT 'items'::regclass = indrelid FROM pg_index WHERE indexrelid = 'late'::regclass")
+
+
+def test_a_change_between_the_dump_and_the_cut_over_is_cut_over_too(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"})
+    move.run_all(until="verify")
+    late = once("CREATE SEQUENCE shop.seq", "SELECT setval('shop.seq', 77)", dsn=move.source)
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", late)
+    move.run("swap")
+    assert one(move.target, "SELECT nextval('shop.seq')") == 78
+
+
+def test_uncaptured_a_change_between_the_dump_and_the_lock_is_seen_in_place(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rewrite(**UNCAPTURED)
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE INDEX late ON items (code)", dsn=move.source))
+    assert "CREATE INDEX late" in str(move.refused("swap", PreflightRefused))
+    assert type_of_id(move) == "integer"
+
+
+def test_uncaptured_a_change_between_the_dump_and_the_cut_over_is_seen(
+    shop: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = shop(swap={"fence": "read_only"}, **UNCAPTURED)
+    move.run_all(until="verify")
+    after_each(monkeypatch, SchemaGuard, "refuse_changed", once("CREATE SEQUENCE shop.seq", dsn=move.source))
+    assert "CREATE SEQUENCE shop.seq" in str(move.refused("swap", PreflightRefused))
+    assert not has_cut_over(move)
+    do(move.source, "UPDATE shop.child SET note = 'the fence is down' WHERE id = 1")
+
+
+RICH = """
+    CREATE TYPE mood AS ENUM ('sad', 'ok');
+    CREATE DOMAIN age AS int;
+    CREATE TABLE items (
+        id int GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, serial serial,
+        code text CONSTRAINT short CHECK (code <> ''));
+    CREATE INDEX by_code ON items (lower(code));
+    CREATE STATISTICS together ON id, code FROM items;
+    CREATE POLICY mine ON items;
+    CREATE RULE ignored AS ON INSERT TO items WHERE false DO NOTHING;
+    CREATE TRIGGER own BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+    CREATE TABLE parent (id int);
+    CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1';
+    CREATE OPERATOR FAMILY family USING btree;
+    CREATE FOREIGN DATA WRAPPER wrapper;
+    CREATE TEXT SEARCH CONFIGURATION config (COPY = simple)
+"""
+
+# Changes of a table or of what belongs to it.
+OF_THE_TABLE = """
+    ALTER TABLE items SET (fillfactor = 50)
+    ALTER TABLE items SET (toast.autovacuum_enabled = false)
+    ALTER TABLE items ALTER code SET STATISTICS 10
+    ALTER TABLE items ALTER code SET DEFAULT 'x'
+    ALTER TABLE items ENABLE ALWAYS RULE ignored
+    ALTER TABLE items DISABLE TRIGGER own
+    ALTER TABLE items CLUSTER ON by_code
+    ALTER TABLE items REPLICA IDENTITY FULL
+    ALTER TABLE items INHERIT heritage
+    ALTER TABLE items RENAME CONSTRAINT short TO shorter
+    ALTER INDEX by_code RENAME TO by_lower_code
+    ALTER INDEX by_lower_code SET (fillfactor = 50)
+    ALTER INDEX by_lower_code ALTER COLUMN 1 SET STATISTICS 10
+    ALTER SEQUENCE items_id_seq INCREMENT 5
+    ALTER POLICY mine ON items TO pg_monitor
+    ALTER STATISTICS together SET STATISTICS 10
+    GRANT SELECT ON items TO pg_monitor
+    GRANT SELECT (code) ON items TO pg_monitor
+    GRANT USAGE ON SEQUENCE items_id_seq TO pg_monitor
+    COMMENT ON TABLE items IS 'a word'
+    COMMENT ON COLUMN items.code IS 'a word'
+    COMMENT ON INDEX by_lower_code IS 'a word'
+    COMMENT ON CONSTRAINT shorter ON items IS 'a word'
+    COMMENT ON TRIGGER own ON items IS 'a word'
+    COMMENT ON RULE ignored ON items IS 'a word'
+    COMMENT ON POLICY mine ON items IS 'a word'
+    COMMENT ON STATISTICS together IS 'a word'
+    COMMENT ON SEQUENCE items_id_seq IS 'a word'
+"""
+
+# Changes of anything else that a cut-over carries over.
+OF_ANYTHING = """
+    ALTER TYPE mood ADD VALUE 'happy'
+    ALTER DOMAIN age ADD CONSTRAINT grown CHECK (VALUE > 0)
+    ALTER DOMAIN age SET DEFAULT 1
+    COMMENT ON TYPE mood IS 'a word'
+    COMMENT ON CONSTRAINT grown ON DOMAIN age IS 'a word'
+    COMMENT ON FUNCTION f(int) IS 'a word'
+    ALTER FUNCTION f(int) COST 5
+    CREATE AGGREGATE many(int) (SFUNC = int4pl, STYPE = int)
+    CREATE TYPE pair AS (a int, b int)
+    ALTER TYPE pair ADD ATTRIBUTE c int
+    CREATE CAST (mood AS int) WITH INOUT
+    CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)
+    ALTER OPERATOR FAMILY family USING btree ADD OPERATOR 1 <(int, int), FUNCTION 1 btint4cmp(int, int)
+    CREATE OPERATOR CLASS class FOR TYPE int USING btree FAMILY family AS STORAGE int
+    CREATE COLLATION simple FROM "C"
+    CREATE TEXT SEARCH DICTIONARY words (TEMPLATE = simple)
+    ALTER TEXT SEARCH CONFIGURATION config ALTER MAPPING FOR word WITH words
+    CREATE CONVERSION conversion FOR 'LATIN1' TO 'UTF8' FROM iso8859_1_to_utf8
+    CREATE SERVER server FOREIGN DATA WRAPPER wrapper
+    CREATE USER MAPPING FOR PUBLIC SERVER server
+    CREATE FOREIGN TABLE far (id int) SERVER server
+    ALTER FOREIGN TABLE far OPTIONS (ADD name 'x')
+    CREATE EVENT TRIGGER watch ON ddl_command_end WHEN TAG IN ('CREATE POLICY') EXECUTE FUNCTION noticed()
+    ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO pg_monitor
+    GRANT USAGE ON SCHEMA public TO pg_monitor
+    CREATE SCHEMA another
+    COMMENT ON SCHEMA another IS 'a word'
+    CREATE VIEW seen AS SELECT 1 AS n
+    CREATE OR REPLACE VIEW seen AS SELECT 2 AS n
+    CREATE MATERIALIZED VIEW kept AS SELECT 1 AS n
+    CREATE TRANSFORM FOR int LANGUAGE sql (FROM SQL WITH FUNCTION prsd_lextype(internal))
+    DROP EXTENSION plpgsql CASCADE
+"""
+
+
+def digest(conn: psycopg.Connection[Any], oids: list[int] | None) -> str:
+    row = conn.execute(queries("catalog")["schema_digest"], {"oids": oids, "out": []}).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_digest_sees_whatever_a_dump_would(target_dsn: str, in_place: bool) -> None:
+    do(
+        target_dsn,
+        RICH,
+        "CREATE TABLE heritage ()",
+        "CREATE FUNCTION noticed() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'",
+    )
+    oids = [one(target_dsn, "SELECT 'items'::regclass::oid")] if in_place else None
+    unseen = []
+    with psycopg.connect(target_dsn, autocommit=True) as conn:
+        for change in (OF_THE_TABLE if in_place else OF_THE_TABLE.rstrip() + OF_ANYTHING).strip().splitlines():
+            before = digest(conn, oids)
+            conn.execute(change.encode())
+            if digest(conn, oids) == before:
+                unseen.append(change.strip())
+        assert unseen == []
+        before = digest(conn, oids)
+        conn.execute("INSERT INTO items (code) SELECT 'c' || n FROM generate_series(1, 500) n")
+        for statement in ("VACUUM FULL items", "ANALYZE", "TRUNCATE items", "SELECT nextval('items_id_seq')"):
+            conn.execute(statement.encode())
+        conn.execute("CREATE TEMPORARY TABLE mine (id int PRIMARY KEY)")
+        assert digest(conn, oids) == before
