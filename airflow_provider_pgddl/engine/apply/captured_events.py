@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.apply.as_client import Client, client_of, rol
 from airflow_provider_pgddl.engine.apply.blockers import PATIENCE, Blockers
 from airflow_provider_pgddl.engine.apply.concurrently import State, Work
 from airflow_provider_pgddl.engine.apply.dump_events import refuse_locks_outside
+from airflow_provider_pgddl.engine.apply.grant_from_refusal import missing_grant
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.parse import start_of
@@ -30,7 +31,6 @@ from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of
-from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.blockers import Blockers
 from airflow_provider_pgddl.engine.apply.captured_events import lock_timeout
+from airflow_provider_pgddl.engine.apply.grant_from_refusal import missing_grant
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, from_postgres
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
@@ -24,7 +25,6 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rights import wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
-from airflow_provider_pgddl.engine.rights.missing_grant import missing_grant
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import Patience

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, DecisionVerdict
 from airflow_provider_pgddl.engine.model.names import Name
+
+FirstStatus = Literal["pending", "awaiting_approval", "skipped", "unhandled"]
 
 WITHIN_REBUILT = "what made its table was rebuilt from metadata, which has it"
 
@@ -30,6 +33,12 @@ class Decision:
     """A statement refuses to run in a transaction."""
     kind: str
     """The kind of object; ``table`` for whatever touches a table."""
+
+    def status(self, approval: Literal["auto", "required"]) -> FirstStatus:
+        """What it is recorded with: by `ddl.approval`, what is to be done waits for a person."""
+        if self.verdict != "apply":
+            return "skipped" if self.verdict == "skip" else "unhandled"
+        return "awaiting_approval" if approval == "required" else "pending"
 
     def skipped(self, rule: str) -> Decision:
         """The same, but left out."""

@@ -124,16 +124,14 @@ class DdlJournal:
         args = self._decided(decision, approval) | {"id": event_id, "pipeline": self.pipeline}
         return self.conn.execute(_Q["redecide"], args).fetchone() is not None
 
-    def _decided(self, decision: Decision, approval: str) -> dict[str, Any]:
+    def _decided(self, decision: Decision, approval: Literal["auto", "required"]) -> dict[str, Any]:
         if any(without_secrets(statement) != statement for statement in decision.statements):
             decision = replace(decision, verdict="unhandled", rule=MAY_TELL, statements=())
-        statuses: Mapping[str, EventStatus] = {"skip": "skipped", "unhandled": "unhandled"}
-        status = statuses.get(decision.verdict, "awaiting_approval" if approval == "required" else "pending")
         told = list(decision.statements) or [without_secrets(decision.event["statement"])]
         return {
             "event": Jsonb(event_json(decision)),
             "statement": ";\n".join(told),
-            "status": status,
+            "status": decision.status(approval),
             "statements": Jsonb(list(decision.statements)),
             "rule": decision.rule,
             "notes": Jsonb(list(decision.notes)),

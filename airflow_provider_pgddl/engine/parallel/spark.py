@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A JVM that waits for Postgres needs no optimizing compiler. Which collector it has is not said here: a JVM that is told
-# of two does not start, and somebody else may tell it of one.
+# A JVM that waits for Postgres needs no optimizing compiler. Its collector is not said here: a JVM that is told of two
+# does not start, and somebody else may tell it of one.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 # Seconds after which a window gives its snapshot up where none of its parts has found a free core.

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath
 from airflow_provider_pgddl.engine.pipeline.names import column_name, table_name, written
 from airflow_provider_pgddl.engine.preflight.facts import Facts, foreign_keys
 from airflow_provider_pgddl.engine.preflight.findings import Finding
-from airflow_provider_pgddl.engine.rights.expressions import Unfit, examine
+from airflow_provider_pgddl.engine.rights.expression_code import Unfit, examine
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.sql import queries

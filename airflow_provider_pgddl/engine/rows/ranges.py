@@ -6,7 +6,7 @@ first of them has, no range need be long. What the ranges are, not where they en
 ordered by another collation on the copy than on the source, and then a range is not the same set of rows on both sides.
 But going along the bounds, a row of either side is at or above the first, which is none, and below the last: where it
 comes to be below, it is in the range between the two. So each row is in a range of its own side, and where the rows of
-a range differ, `checksums.compare` looks for them by their keys before it says so."""
+a range differ, `range_checksums.compare_range` looks for them by their keys before it says so."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import Effort
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.blockers import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.in_place import (
     ForeignKey,
@@ -56,6 +55,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
 )
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
+from airflow_provider_pgddl.engine.swapping.signals import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
 
 _Q = queries("way_back")

@@ -42,10 +42,10 @@ from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.blockers import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet, refuse_unready
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
+from airflow_provider_pgddl.engine.swapping.signals import BlockerWatch, blockers_signalled
 from airflow_provider_pgddl.engine.swapping.way_back import WayBack
 
 _Q = queries("swap")

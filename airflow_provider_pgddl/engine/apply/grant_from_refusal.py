@@ -14,7 +14,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
-_Q = queries("missing_grant")
+_Q = queries("grant_from_refusal")
 
 _RELATIONS = ("table", "view", "materialized view", "foreign table", "sequence", "index", "relation")
 _KINDS = dict.fromkeys(_RELATIONS, "relation") | {
