@@ -262,6 +262,34 @@ def test_what_the_source_does_to_rows_that_stay_there_leaves_the_targets(
     assert move.journal(shown) == move.on_source(shown)
 
 
+def test_no_foreign_key_takes_along_what_nobody_has_decided_about(
+    pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, weak_target: str
+) -> None:
+    """A role that may not silence them: whatever refers to a row that is read again leaves with it."""
+    execute(
+        source_dsn,
+        "DO $$ BEGIN CREATE ROLE not_on_the_target; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+        "GRANT ALL ON SCHEMA public TO not_on_the_target; SET ROLE not_on_the_target;"
+        "CREATE TABLE public.parent (id int PRIMARY KEY, v text);"
+        "CREATE TABLE public.child (id int PRIMARY KEY, parent int REFERENCES public.parent ON DELETE CASCADE);"
+        "INSERT INTO public.parent SELECT n, 'v' FROM generate_series(1, 50) n;"
+        "INSERT INTO public.child SELECT n, 1 + n % 50 FROM generate_series(1, 100) n",
+    )
+    restore(pg18, source_dsn, weak_target, "--no-owner", "--no-privileges")
+    alone = "SELECT id FROM public.child WHERE id > 100"
+    execute(weak_target, "INSERT INTO public.child VALUES (1000, 5); UPDATE public.parent SET v = 'other' WHERE id = 5")
+    move = lifecycle(source_dsn, weak_target, **{**ADOPT, "tables": {"include": ["public.*"], "existing": "adopt"}})
+    move.run_all(until="backfill")
+    execute(source_dsn, "UPDATE public.parent SET v = 'changed' WHERE id = 5")
+    assert "public.child: 1 row" in str(move.refused("schema_sync", PreflightRefused))
+    blocked = move.journal("SELECT findings::text FROM pgddl.schema_status WHERE table_name = 'parent'")
+    assert "session_replication_role" in blocked[0][0] and move.journal(alone) == [(1000,)]
+    move.content["tables"]["keep_extra"] = False
+    move.run_all(after="backfill", until="replay")
+    assert move.journal(alone) == []
+    equal(move)
+
+
 def test_a_lost_journal_costs_a_comparison_and_a_reset_no_row(
     pg18: Cluster, lifecycle: Lifecycles, source_dsn: str, target_dsn: str
 ) -> None:

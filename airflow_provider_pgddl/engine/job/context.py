@@ -184,7 +184,10 @@ class Context:
         new = {row.id: (row.oid, row.plan) for row in rows if key(row) not in self._keepers}
         if new:
             found = foreign_code.look(self.source, self.target, new, self.pipeline.trusted_roles)
-            self._keepers |= {key(row): found[row.id] for row in rows if row.id in found}
+            removes = self.pipeline.tables.keep_extra is False
+            self._keepers |= {
+                key(row): replace(found[row.id], removes_extra=removes) for row in rows if row.id in found
+            }
         kept = {row.id: self._keepers[key(row)] for row in rows}
         for row in rows:
             if row.state == "captured" and key(row)[-1]:  # its copy is only now being made: not its last owner

@@ -42,12 +42,13 @@ class Split:
 class Keepers:
     """Whose a table is, as found when the stage began: the role that owns the live table (`reader`) and the copy
     (`writer`), "" for one that is trusted. `trusted` are the pipeline's trusted_roles; `refused` is why nothing may be
-    done with it at all."""
+    done with it at all. `removes_extra`: rows that the copy alone has are to go (tables.keep_extra is false)."""
 
     reader: str = ""
     writer: str = ""
     trusted: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    removes_extra: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,9 @@ class Plan:
 
     @property
     def has_own_values(self) -> bool:
-        """Whether the copy has values, or rows, that nobody else knows."""
-        return bool(self.columns.kept or self.extra)
+        """Whether the copy has values, or rows, that nobody else knows, or may have such that are not to go."""
+        unknown = self.adopted == "uncompared" and not self.keepers.removes_extra
+        return bool(self.columns.kept or self.extra or unknown)
 
     @property
     def extra_keys(self) -> sql.Identifier:

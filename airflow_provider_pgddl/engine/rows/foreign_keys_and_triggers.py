@@ -104,7 +104,7 @@ class Ties:
                 what += f", which is not followed here: a row that is replayed would take rows of {far} along"
                 here.append((f"{what}, and role {role} may not prevent it", drop))
             elif {key.parent, key.child} & {*keeping}:
-                what += ", and one of both has columns that only the target has"
+                what += ", and one of both has columns, or may have rows, that only the target has"
                 here.append((f"{what}: role {role} may not switch it off", drop))
         return {table: why for table, why in found.items() if why}
 
