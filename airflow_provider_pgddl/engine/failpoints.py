@@ -93,6 +93,8 @@ NAMES: Mapping[str, str] = {
     "backfill.before_split_commit": "A chunk was rolled back; the partitions that its rows need are made.",
     "backfill.before_restart_commit": "A table's file was replaced: its copy is emptied, its chunks are forgotten.",
     "backfill.before_finished_commit": "All chunks are done; their tables become backfilled.",
+    # Tables that keep what the source deletes.
+    "archive.before_begun_commit": "From its first window on, a table's copy keeps what the source deletes.",
     # Tables that the target had before.
     "adopt.before_noted_commit": "Tables of the target are to be taken as they are; no statement is recorded yet.",
     "adopt.before_undecided_commit": "What an earlier try was to keep of a table is not known as kept any more.",

@@ -140,7 +140,7 @@ def _default(key: str, field: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return "`[]`"
+        return f"`[{', '.join(value)}]`"
     if isinstance(value, dict):
         return "`{}`"
     return f'`"{value}"`' if re.search(r"[^\w]", str(value)) else f"`{value}`"

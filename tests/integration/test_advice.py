@@ -217,6 +217,7 @@ BY_A_PERSON = {
     "security_label": "these servers have no provider of labels",
     "subscription": "done at the publisher",
     "no_table": "the file names another table",
+    "operations": "the table is left out: test_archive",
     "not_built_yet": "the file asks for less",
     "partitioned": "the table is left out",
     "order_by": "the file names other columns",

@@ -257,6 +257,7 @@ OTHER: dict[str, Any] = {
     "tables.skip_columns": {"shop.a": ["x"]},
     "tables.where": {"shop.a": "x = 1"},
     "tables.transform": {"shop.a": {"x": "md5(x)"}},
+    "tables.operations": ["insert", "update"],
     "tables.existing": "replace",
     "tables.keep_extra": True,
     "tables.keyless": "copy_at_swap",

@@ -38,6 +38,7 @@ from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping.way_back_across import is_alive, unmake
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
@@ -76,6 +77,8 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
                 todo=back if pipeline.swap.keep_old else "run stage cleanup, which ends it",
             )
         chosen = _chosen(journal.tables.of(row.run), tables)
+        if row.cut_over_at is None:
+            _refuse_archives(journal, chosen)
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
@@ -119,6 +122,22 @@ def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[Tab
     if unknown:
         raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
     return [t for t in tables if (t.schema, t.name) in wanted]
+
+
+def _refuse_archives(journal: Journal, tables: Sequence[TableRow]) -> None:
+    """Where the target keeps what the source has deleted, only a person drops it."""
+    for table in (t for t in tables if t.plan.operations):
+        copy = table.plan.copy
+        if catalog.oid_of(journal.conn, table.plan.copy_schema, table.plan.copy_name) is None:
+            continue
+        has_rows = sql.SQL(queries("adopted_rows")["has_rows"]).format(relation=copy)
+        if journal.conn.execute(has_rows).fetchone() == (True,):
+            raise UsageError(
+                "a reset would drop rows on the target that the source may have deleted (tables.operations)",
+                table=table.qualified,
+                todo="move the table to a schema of your own, or drop it yourself; then reset again",
+                sql=sql.SQL("CREATE SCHEMA kept;\nALTER TABLE {} SET SCHEMA kept;").format(copy).as_string(),
+            )  # fmt: skip
 
 
 def _reset_tables(

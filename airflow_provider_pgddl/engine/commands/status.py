@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.journal.control import Control, control_statu
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes, logs_now
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.server.connect import Session, connect
@@ -36,6 +37,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
         changes = count_changes(logs_now(pipeline, source, target), [t for t in working if t.log_table in logs])
         followed = [t for t in working if t.state in ("created", "backfilled", "indexed", "swapped")]
         pending = count_pending(target, followed)
+        kept = count_extra(target, [t for t in tables if t.plan.operations])
         back = [way.row for way in journal.ways_back.of(row.run) if way.row.log_table in logs]
         left, longest = journal.chunks.left([t.id for t in tables]), journal.stage_runs.longest_wait(row.run)
         return {
@@ -65,6 +67,7 @@ def status(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, An
                     "changes_in_log": changes.get(t.id, 0),
                     "pending_keys": pending.get(t.id, 0),
                     "lag_keys": changes.get(t.id, 0) + pending.get(t.id, 0),
+                    **({"archived_rows": kept[t.qualified]} if t.qualified in kept else {}),
                 }
                 for t in tables
             },

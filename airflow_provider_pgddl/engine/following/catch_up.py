@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.following import archives
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
 from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
@@ -83,6 +84,7 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
         look = time.monotonic() - looked >= context.pipeline.schema_.validation_interval
         looked = time.monotonic() if look else looked
         follow_ddl(context, look=look)
+        archives.begin(context, followed_tables(context))
         if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None

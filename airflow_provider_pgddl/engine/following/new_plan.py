@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.rows import copy_only_columns
-from airflow_provider_pgddl.engine.rows.adopted_rows import drop_extra, uncompared
+from airflow_provider_pgddl.engine.rows.adopted_rows import drop_extra, retype_extra, uncompared
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import empty_again
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, drop_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain, Tied, reload, reload_part
@@ -47,6 +47,7 @@ def record_plan(conn: Session, pipeline: str, was: TableRow, look: Look, state: 
     """Records all but the verdict, which is returned."""
     journal = Journal(conn, pipeline)
     copy_only_columns.rekey(conn, was, look.fresh)
+    retype_extra(conn, was.plan, look.fresh.plan)
     journal.tables.replan(replace(look.fresh, state=state))
     copy_only_columns.fit(conn, look.fresh)
     journal.tables.rename_chunks(look.fresh, look.now.leaves)

@@ -212,7 +212,8 @@ def _fresh(
         plan = first_plan(context.pipeline, now, table.plan.columns.left_out)
     else:
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
-    plan = replace(plan, keepers=table.plan.keepers, adopted=table.plan.adopted, extra=table.plan.extra)
+    was = table.plan
+    plan = replace(plan, keepers=was.keepers, adopted=was.adopted, extra=was.extra, operations=was.operations)
     return replace(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=tables.fingerprint(now.structure()), physical=now.physical(),

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following import archives
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.failover import TODO
@@ -22,6 +23,7 @@ from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.mend import take_out
 from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides
 from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
@@ -127,6 +129,7 @@ def compare_all(
     while True:
         border.wait()
         follow_ddl(context)
+        archives.begin(context, followed_tables(context))
         tables = chosen()
         _cut_missing(context, tables)
         left = journal.verification.left([t.id for t in tables], job)
@@ -269,7 +272,16 @@ def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> 
 
 def verdicts_of(context: Context, tables: Sequence[TableRow]) -> dict[str, dict[str, Any]]:
     found = context.journal.verification.of_tables([t.id for t in tables])
-    return {t.qualified: {"rows": found[t.id].rows, "differ": found[t.id].differ} for t in tables if t.id in found}
+    kept = count_extra(context.target, [t for t in tables if t.plan.operations])
+    return {
+        t.qualified: {
+            "rows": found[t.id].rows,
+            "differ": found[t.id].differ,
+            **({"archived": kept[t.qualified]} if t.qualified in kept else {}),
+        }
+        for t in tables
+        if t.id in found
+    }
 
 
 def _counted(differ: int) -> str:

@@ -166,7 +166,8 @@ class Plan:
     `transformed` are the columns whose values are made by an expression of the pipeline file.
 
     `adopted`: the copy was on the target before the pipeline, and how it stands with the rows that it had. `extra` is
-    the table of ours that lists the keys of rows which it alone has, and keeps.
+    the table of ours that lists the keys of rows which it alone has, and keeps. With `operations` the copy is an
+    archive: rows are inserted there, and updated if that is among them; what the source has deleted is `extra`.
 
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
@@ -189,6 +190,7 @@ class Plan:
     transformed: tuple[str, ...] = ()
     adopted: Adopted = ""
     extra: str = ""
+    operations: tuple[str, ...] = ()
     keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
@@ -242,6 +244,11 @@ class Plan:
         return self.adopted in ("begun", "uncompared")
 
     @property
+    def is_updated(self) -> bool:
+        """Whether a row that is on the target already becomes what the source has."""
+        return not self.operations or "update" in self.operations
+
+    @property
     def has_own_values(self) -> bool:
         """Whether the copy has values, or rows, that nobody else knows, or may have such that are not to go."""
         unknown = self.adopted == "uncompared" and not self.keepers.removes_extra
@@ -284,6 +291,7 @@ class Plan:
             "transformed": self.transformed,
             "adopted": self.adopted,
             "extra": self.extra,
+            "operations": self.operations,
         }
 
     @classmethod
@@ -316,6 +324,7 @@ class Plan:
             transformed=tuple(value.get("transformed", ())),
             adopted=value.get("adopted", ""),
             extra=value.get("extra", ""),
+            operations=tuple(value.get("operations", ())),
         )
 
 

@@ -19,6 +19,31 @@ def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     yield from _ddl(pipeline)
     yield from _lossy(pipeline)
     yield from _way_back(pipeline)
+    yield from _operations(pipeline)
+
+
+def _operations(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
+    path, tables = ("tables", "operations"), pipeline.tables
+    given = set(tables.operations)
+    if len(given) != len(tables.operations):
+        yield path, "names one of them twice"
+    if "insert" not in given:
+        yield path, "needs insert: rows are copied first"
+    elif given == {"insert", "delete"}:
+        yield path, "delete needs update: a row that is deleted and inserted again is seen as changed"
+    if not pipeline.archives:
+        return
+    if pipeline.in_place:
+        yield path, "has no place in a rewrite in place, which takes all changes: give a target"
+        return
+    if pipeline.ddl.ddl_only:
+        yield path, "is about rows that are moved: leave ddl.ddl_only out"
+    if tables.existing != "refuse":
+        yield path, f"without delete has no place beside tables.existing: {tables.existing}"
+    if tables.keyless != "refuse":
+        yield path, "without delete needs a key of every table: leave tables.keyless out"
+    if pipeline.swap.way_back:
+        yield path, "without delete has no way back: the source has not got the rows that are kept"
 
 
 def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

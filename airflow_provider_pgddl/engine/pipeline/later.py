@@ -41,6 +41,7 @@ KEYS: Mapping[str, Later] = {
     "tables.skip_columns": _FREE,
     "tables.where": _ROWS,
     "tables.transform": _ROWS,
+    "tables.operations": Later("reset", "what the source has deleted is on the target, or is not"),
     "tables.existing": Later("reset", "it says how the tables came that are recorded"),
     "tables.keep_extra": _FREE,
     "tables.keyless": Later("reconfigure", "for tables without a key that are not recorded yet"),

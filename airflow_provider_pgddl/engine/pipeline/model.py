@@ -11,12 +11,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
-from airflow_provider_pgddl.engine.pipeline.expressions import Condition, RowsRead, Value, expression
+from airflow_provider_pgddl.engine.pipeline.expressions import RowsRead, expression
 from airflow_provider_pgddl.engine.pipeline.fields import NULL, OFF, Bytes, Count, Flag, Seconds, Section, Text
 from airflow_provider_pgddl.engine.pipeline.key_positions import ORIGIN, KeyPath, Origin
 from airflow_provider_pgddl.engine.pipeline.names import (
     ColumnName,
-    Pattern,
     SqlType,
     TableColumnName,
     TableName,
@@ -26,12 +25,14 @@ from airflow_provider_pgddl.engine.pipeline.names import (
 )
 from airflow_provider_pgddl.engine.pipeline.rewrite import Rewrite
 from airflow_provider_pgddl.engine.pipeline.spark import Spark
+from airflow_provider_pgddl.engine.pipeline.tables import Tables
 from airflow_provider_pgddl.engine.pipeline.tags import (
     ALL_CREATE_TAGS,
     ALL_DROP_TAGS,
     BLOCKED_TAGS,
     CREATE_TAGS,
     DROP_TAGS,
+    DROPS_OF_TABLES,
     REPLICATED_TABLES_TAGS,
     Subcommands,
     Tag,
@@ -44,39 +45,6 @@ def _regex(text: str) -> str:
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return text
-
-
-class Tables(Section):
-    include: tuple[Pattern, ...] = ()
-    """What moves, rows and structure. In place: leave it out."""
-    exclude: tuple[Pattern, ...] = ()
-    """Taken away from `include` and `schema_only`."""
-    schema_only: tuple[Pattern, ...] = ()
-    """Structure moves, rows do not."""
-    skip_columns: dict[TableName, tuple[ColumnName, ...]] = Field(default_factory=dict)
-    """The columns are made on the target and left at their default; so they must take NULL or have one. None of a key.
-    """
-    where: dict[TableName, Condition] = Field(default_factory=dict)
-    """Only these rows of a table are on the target: one that comes to fulfil the condition appears there, one that
-    ceases to leaves ([part of the rows](../how-to/part-of-the-rows.md)). Not in place. Type: table: SQL over its
-    columns, immutable.
-    """
-    transform: dict[TableName, dict[ColumnName, Value]] = Field(default_factory=dict)
-    """Other values than the source has, of columns that are in no key: made on the source, which the values themselves
-    never leave. Not in place. Type: table: {column: SQL over its columns, immutable}.
-    """
-    existing: Literal["refuse", "adopt", "replace"] = "refuse"
-    """A table of the source is on the target already: refuse, take it as it is and bring its rows in line
-    ([existing tables](../how-to/existing-tables.md)), or build a copy and swap. Not in place.
-    """
-    keep_extra: Flag | None = None
-    """Rows that only an adopted table has: true keeps them, false removes them. Left out, they are counted and nothing
-    is brought in line before it is decided.
-    """
-    keyless: Literal["refuse", "copy_at_swap"] = "refuse"
-    """A table without a key: refuse it, or copy it whole at the swap, while its writers wait. To a target
-    `copy_at_swap` needs a `swap.fence`.
-    """
 
 
 class Capture(Section):
@@ -394,6 +362,19 @@ class Pipeline(Section):
     def by_slot(self) -> bool:
         """Whether a logical slot fills the change logs, which are on the target then."""
         return self.capture.rows == "wal"
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """Where the target keeps what the source deletes, the operations that change it; else none."""
+        operations = self.tables.operations
+        return () if "delete" in operations else tuple(o for o in ("insert", "update") if o in operations)
+
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
+        if self.archives and "drop_tags" not in self.ddl.model_fields_set:
+            # What drops a table there drops all that it keeps; a file that wants that says so.
+            tags = tuple(tag for tag in self.ddl.drop_tags or () if tag not in DROPS_OF_TABLES)
+            object.__setattr__(self.ddl, "drop_tags", tags)
 
     @cached_property
     def rewrites(self) -> dict[Name, Rewrite]:

@@ -40,6 +40,8 @@ CREATE_TAGS = (
     "CREATE TRIGGER", "ALTER TRIGGER",
 )  # fmt: skip
 DROP_TAGS = ("DROP SCHEMA", "DROP TABLE", "DROP FUNCTION", "DROP TYPE", "DROP VIEW", "DROP SEQUENCE")
+# Those that can take rows away.
+DROPS_OF_TABLES = ("DROP TABLE", "DROP SCHEMA", "DROP OWNED")
 # With `scope: replicated_tables` nothing else can be attributed to a replicated table.
 REPLICATED_TABLES_TAGS = ("ALTER TABLE", "COMMENT")
 BLOCKED_TAGS = (

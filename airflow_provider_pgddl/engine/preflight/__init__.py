@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.preflight import (
     adopted_tables,
     foreign_code,
     new_types,
+    operations,
     part_of_rows,
     rewriting,
     servers,
@@ -141,4 +142,4 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
         target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip
-    return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, *created, *last]
+    return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, operations.unfit, *created, *last]

@@ -63,6 +63,15 @@ def create_extra(target: Session, table: TableRow) -> str:
     return name
 
 
+def retype_extra(target: Session, was: Plan, now: Plan) -> None:
+    """Where a column of the key has come to have another type."""
+    for number, (before, type_) in enumerate(zip(was.key.types, now.key.types, strict=False), 1):
+        if now.extra and before != type_:
+            column, of_type = sql.Identifier(f"k{number}"), sql.SQL(type_)
+            alter = sql.SQL(_Q["retype_extra"]).format(extra=now.extra_keys, column=column, type=of_type)
+            target.execute(alter)
+
+
 def drop_extra(target: Session, table_id: int) -> None:
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("pgddl", f"extra_{table_id}")))
 
@@ -75,7 +84,9 @@ def forget_extra(target: Session, plan: Plan, staging: sql.Identifier) -> None:
 
 
 def empty_copy(target: Session, plan: Plan, role: str = "") -> None:
-    """All rows of the source leave the copy, as the role where it has code of it."""
+    """All rows of the source leave the copy, as the role where it has code of it; of an archive none does."""
+    if plan.operations:
+        return
     if plan.extra:
         target.execute(but_extra(plan, plan.copy_only))
         return

@@ -160,7 +160,7 @@ def save_leaves(target: Session, table: TableRow, leaves: Iterable[int]) -> None
 
 def _save(target: Session, table: TableRow, relation: sql.Composable) -> None:
     plan = table.plan
-    if not plan.columns.kept:
+    if not plan.columns.kept or plan.operations:  # no row leaves an archive
         return
     fit(target, table)
     keys = (
@@ -319,20 +319,21 @@ def follow(target: Session, table: TableRow, moved: Moves) -> None:
 def create_arrivals(target: Session, plan: Plan, table_id: int) -> sql.Identifier:
     """Where rows arrive that may have kept values: the copy cannot be told afterwards, since an identity column takes
     values with an INSERT only."""
-    arrivals = _arrivals(table_id)
+    arrivals = arrivals_of(table_id)
     query = sql.SQL(_Q["create_arrivals"])
     target.execute(query.format(arrivals=arrivals, columns=plan.columns.list, copy=plan.copy))
     return arrivals
 
 
-def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier) -> None:
+def put_back(target: Session, plan: Plan, table_id: int, taken: sql.Identifier | None) -> None:
     """The arrived rows into the copy, each with what was kept for its key; the others of the taken keys are gone, and
     so are their values."""
     _insert(target, plan, table_id)
     kept = kept_table(table_id)
     same = plan.key.same("k", _KEY, "s", "k")
-    target.execute(sql.SQL(_Q["forget_taken"]).format(kept=kept, staging=taken, same=same))
-    target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=_arrivals(table_id)))
+    if taken is not None:
+        target.execute(sql.SQL(_Q["forget_taken"]).format(kept=kept, staging=taken, same=same))
+    target.execute(sql.SQL(_Q["drop_arrivals"]).format(arrivals=arrivals_of(table_id)))
 
 
 def stage_kept_keys(target: Session, table: TableRow, staging: sql.Identifier) -> None:
@@ -349,14 +350,14 @@ def stage_kept_keys(target: Session, table: TableRow, staging: sql.Identifier) -
 def _insert(target: Session, plan: Plan, table_id: int) -> None:
     parts = {
         "copy": plan.copy, "columns": plan.columns.list, "values": _columns("a", plan.columns.names),
-        "arrivals": _arrivals(table_id), "kept": kept_table(table_id), "join": plan.key.join("a", "k", _KEY),
+        "arrivals": arrivals_of(table_id), "kept": kept_table(table_id), "join": plan.key.join("a", "k", _KEY),
     }  # fmt: skip
     keep, kept_values = _columns(None, plan.columns.kept), _columns("k", plan.columns.kept)
     target.execute(sql.SQL(_Q["insert_kept"]).format(keep=keep, kept_values=kept_values, **parts))
     target.execute(sql.SQL(_Q["insert_others"]).format(**parts))
 
 
-def _arrivals(table_id: int) -> sql.Identifier:
+def arrivals_of(table_id: int) -> sql.Identifier:
     return sql.Identifier("pg_temp", f"pgddl_arrivals_{table_id}")
 
 

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
-from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.out_of_range import keys_out_of_range
@@ -77,7 +77,7 @@ def fill_across(
     reader = foreign_code.reader_of(source, plan)
     types = as_owner.types_read(source, plan) if reader else ()
     query = rows_of_keys(as_owner.as_typed(plan, types) if reader else plan, wanted)
-    with_kept = plan.columns.kept and into is None
+    with_kept = into is None and (plan.columns.kept or plan.operations)
     with as_owner.selected(source, reader, query, types, wanted) as rows_shown:
         if behind:
             rows = copy_behind(source, target, plan, rows_shown, f"pgddl_bare_{table_id}")
@@ -86,7 +86,9 @@ def fill_across(
             read = read_statement(rows_shown, plan.columns.binary)
             write = write_statement(arrivals, plan.columns.list, plan.columns.binary)
             rows = copy_between(source, target, read, write, wordless=plan.in_part).rows
-    if with_kept:
+    if with_kept and plan.operations:
+        archive.merge(target, plan, table_id, taken)
+    elif with_kept:
         copy_only_columns.put_back(target, plan, table_id, taken)
     for conn, staging in ((source, wanted), (target, taken)):
         conn.execute(sql.SQL("TRUNCATE {}").format(staging))
@@ -141,6 +143,9 @@ def fill_tables(
                         refused |= stops
                         continue
                     at_wall = bool(coded)
+                    if at_wall and (why := archive.not_behind_the_wall(plan)):
+                        refused[table_id] = why
+                        continue
                 with (
                     foreign_keys_and_triggers.quiet(target, {table_id: plan}) if fence else nullcontext(Ties()) as tied
                 ):
@@ -155,7 +160,8 @@ def fill_tables(
             beyond = isinstance(error, pg.NumericValueOutOfRange)
             keys_told = keys_out_of_range(source, target, plan, table_id, limit) if beyond else []
             keys_told = keys_told or keys_refused(source, target, plan, table_id, limit, error)
-            refused[table_id] = [refused_row(error, keys_told)]
+            meets = isinstance(error, archive.MEETINGS) and plan.operations
+            refused[table_id] = [(archive.refused_row if meets else refused_row)(error, keys_told)]
             count_refusal(target, pipeline, plan, error)
             continue
         limit -= keys

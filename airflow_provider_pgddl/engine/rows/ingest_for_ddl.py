@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers, windows
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers, windows
 from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
@@ -167,12 +167,15 @@ def _keepable(target: Session, tables: Sequence[TableRow]) -> list[TableRow]:
 def _allowed(target: Session, tables: Sequence[TableRow]) -> tuple[list[TableRow], set[int]]:
     """Without those that must not be touched; and which are written to behind the wall."""
     behind, stops = foreign_code.hold_code_of_copies(target, {t.id: t.plan for t in tables})
-    return [t for t in tables if t.id not in stops and not (t.id in behind and t.plan.columns.kept)], behind
+    keeping = {t.id for t in tables if t.id in behind and archive.not_behind_the_wall(t.plan)}
+    return [t for t in tables if t.id not in stops.keys() | keeping], behind
 
 
 def _empty(replica: Replica, table: TableRow) -> None:
     """Not where foreign keys or triggers would fire: what wants room is tried again, and the table is read again."""
     target, plan = replica.target, table.plan
+    if plan.operations:
+        return  # nothing leaves, and what waits goes on to wait
     if plan.adopted not in ("", "compared"):
         return  # nobody knows yet what is in it: it is compared, whatever is read again
     (allowed, behind) = _allowed(target, [table])

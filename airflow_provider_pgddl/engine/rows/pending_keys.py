@@ -11,7 +11,7 @@ from airflow_provider_pgddl.engine.capture import change_log, slot_log
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner
-from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import but_extra, compare_anew, drop_extra, forget_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, batches, log_keys
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
@@ -46,7 +46,7 @@ def forget_keys(target: Session, table: TableRow) -> None:
     log that a slot fills."""
     drop_pending(target, table)
     copy_only_columns.drop_kept(target, table)
-    if table.plan.adopted:
+    if table.plan.adopted or table.plan.extra:
         drop_extra(target, table.id)
     target.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(change_log.log_table(table.log_table)))  # by a slot
 
@@ -129,8 +129,11 @@ def ingest_keeping(target: Session, table: TableRow, staging: sql.Identifier, mo
 
 
 def delete_from_copy(target: Session, table: TableRow, staging: sql.Identifier, *, behind: bool = False) -> None:
-    """The rows of the staged keys; `behind` the wall where the copy has code of its owner."""
+    """The rows of the staged keys; `behind` the wall where the copy has code of its owner. Of an archive none leaves:
+    those of keys that wait there are what they were until rows come for them."""
     plan = table.plan
+    if plan.operations:
+        return
     target.execute(sql.SQL("ANALYZE {}").format(staging))
     forget_extra(target, plan, staging)
     if plan.columns.kept:
@@ -146,7 +149,9 @@ def truncate_leaves(target: Session, table: TableRow, truncated: Sequence[int], 
         compare_anew(target, table)
     # A partition that has gone since, which its table's version says: its rows went with it.
     there = [plan.copies[str(leaf)] for leaf in truncated if plan.has_leaf(leaf)]
-    if there and plan.extra:
+    if there and plan.operations:
+        archive.all_wait(target, plan, pending_table(table.id))
+    elif there and plan.extra:
         for name in there:
             target.execute(but_extra(plan, sql.SQL("ONLY {}").format(sql.Identifier(*name))))
     elif there:

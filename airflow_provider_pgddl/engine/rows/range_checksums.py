@@ -77,14 +77,20 @@ class Sides:
         return cls(plan, tuple(copy_types[c] for c in plan.columns.names))
 
     def source_hash(self) -> sql.Composed:
-        values = list(map(sql.SQL, self.plan.columns.expressions))
+        values = [sql.SQL(made) for name, made in self._compared()]
         if not self.types:
             return self._hash(values)
         cast = sql.SQL("({})::{}")
         return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(values, self.types, strict=True)])
 
     def copy_hash(self) -> sql.Composed:
-        return self._hash([sql.Identifier(c) for c in self.plan.columns.names])
+        return self._hash([sql.Identifier(name) for name, _ in self._compared()])
+
+    def _compared(self) -> list[tuple[str, str]]:
+        """The copy's columns and what they are made of; only the key's where a row stays as it came once."""
+        columns, key = self.plan.columns, self.plan.key.columns
+        made = zip(columns.names, columns.expressions, strict=True)
+        return [(name, how) for name, how in made if self.plan.is_updated or name in key]
 
     def key(self) -> sql.Composed:
         return _row(map(sql.Identifier, self.plan.key.columns))

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.model.plan import Plan
-from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.pending_keys import rows_of_keys, staging_table, take_pending
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -77,8 +77,11 @@ def _is_refused(
             read, write = read_statement(some, plan.key.binary), write_statement(wanted, keys, plan.key.binary)
             copy_between(target, source, read, write)
             read = read_statement(rows_of_keys(plan, wanted), plan.columns.binary)
-            write = write_statement(plan.copy, plan.columns.list, plan.columns.binary)
+            into = copy_only_columns.create_arrivals(target, plan, table_id) if plan.operations else plan.copy
+            write = write_statement(into, plan.columns.list, plan.columns.binary)
             copy_between(source, target, read, write, wordless=plan.in_part)
+            if plan.operations:
+                archive.merge(target, plan, table_id)
     except REFUSALS as again:
         return (again.sqlstate, again.diag.constraint_name) == (error.sqlstate, error.diag.constraint_name)
     return False

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
-from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -160,7 +160,11 @@ def _make_pending(
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         keys = copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
-        if table.plan.extra:  # of which the source may have come to have rows just now, and the log has been forgotten
+        if table.plan.operations:  # a key of those that waited may be of a row that is gone
+            archive.all_wait(replica.target, table.plan, pending_table(table.id))
+        elif (
+            table.plan.extra
+        ):  # of which the source may have come to have rows just now, and the log has been forgotten
             delete_from_copy(replica.target, table, pending_table(table.id), behind=coded)
         return keys
     staging = staging_table(replica.target, "ingest", table.plan, table.id)

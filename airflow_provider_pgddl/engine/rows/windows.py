@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.rows import copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import compare_anew, spare_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -325,7 +325,7 @@ def _guarded(
     plans = foreign_keys_and_triggers.by_id(tables)
     _, stops = foreign_code.code_of_live(source, plans)
     behind, refused = foreign_code.code_of_copies(target, plans)
-    refused |= {t.id: [copy_only_columns.NOT_BEHIND_THE_WALL] for t in tables if t.id in behind and t.plan.columns.kept}
+    refused |= {t.id: why for t in tables if t.id in behind and (why := archive.not_behind_the_wall(t.plan))}
     done.stopped |= stops | refused
     return [t for t in tables if t.id not in done.stopped], behind
 

@@ -9,6 +9,9 @@ INSERT INTO {here} ({keys}) SELECT {keys} FROM {staging} AS k WHERE EXISTS (SELE
 -- name: spare_extra
 DELETE FROM {staging} AS k USING {alone} AS x WHERE {same}
 
+-- name: retype_extra
+ALTER TABLE {extra} ALTER COLUMN {column} TYPE {type} USING CAST({column}::text AS {type})
+
 -- name: delete_but_extra
 DELETE FROM {relation} AS c WHERE NOT EXISTS (SELECT FROM {extra} AS x WHERE {same})
 
