@@ -101,11 +101,16 @@ class PgddlNotifier(BaseNotifier):  # type: ignore[misc]
         found = secrets(pipeline, lookup_in_task, os.environ)
         target, who = found.get("target", found["source"]), self._who(context)
         events = [event for event in news.EVENTS if event in self.events]
-        told = news.claim(pipeline.pipeline, target, who, events, self.lag_limit)
-        facts = {one: {k: v for k, v in asdict(one).items() if k not in ("about", "state")} for one in told}
-        untold = [one for one in told if not self._tell(context, {**facts[one], "pipeline": pipeline.pipeline})]
-        if untold:
-            news.give_back(pipeline.pipeline, target, who, untold)
+        untold: list[news.News] = []
+        try:
+            for one in news.claim(pipeline.pipeline, target, who, events, self.lag_limit):
+                untold.append(one)  # until it is told, whatever ends this meanwhile
+                facts = {k: v for k, v in asdict(one).items() if k not in ("about", "state")}
+                if self._tell(context, {**facts, "pipeline": pipeline.pipeline}):
+                    untold.remove(one)
+        finally:
+            if untold:
+                news.give_back(pipeline.pipeline, target, who, untold)
 
     def _tell(self, context: Any, facts: Mapping[str, Any]) -> bool:
         if self.to is None:

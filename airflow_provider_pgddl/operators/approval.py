@@ -16,7 +16,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 from airflow_provider_pgddl import links
 from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets
 from airflow_provider_pgddl.description import Described
-from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
+from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
@@ -26,7 +26,7 @@ from airflow_provider_pgddl.retrying import give_up
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-SHOWN_TABLES = 50
+SHOWN_TABLES = SHOWN_EVENTS = 50
 
 
 class PgddlRehearsalOperator(PgddlOperator):
@@ -168,12 +168,13 @@ class PgddlDdlApproval(Described, HITLOperator):  # type: ignore[misc]
             changes = schema.plan_migrations(pipeline, source, target) if _may_migrate(pipeline) else []
             return pipeline.pipeline, ddl.awaiting(pipeline, target), {p.table: p.statements for p in changes}
 
-        name, events, changes = self._with_ends(context, look)
+        name, every, changes = self._with_ends(context, look)
+        events = every[:SHOWN_EVENTS]
         if not events and not changes:
             self.log.info("nothing waits for approval: nobody is asked")
             return None
         context["ti"].xcom_push(_SHOWN, {"events": [event["id"] for event in events], "changes": changes})
-        self.body = ddl_body(name, events, changes)
+        self.body = ddl_body(name, events, changes, more=len(every) - len(events))
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -185,13 +186,24 @@ class PgddlDdlApproval(Described, HITLOperator):  # type: ignore[misc]
         shown = context["ti"].xcom_pull(task_ids=self.task_id, key=_SHOWN, map_indexes=context["ti"].map_index)
         self.log.info("%s by %s: DDL events %s", choice, who, ", ".join(map(str, shown["events"])) or "none")
 
-        def decide(pipeline: Pipeline, source: str, target: str) -> None:
+        def waiting(pipeline: Pipeline, target: str) -> list[int]:
             waits = {one["id"] for one in ddl.awaiting(pipeline, target)}
-            ids = [event_id for event_id in shown["events"] if event_id in waits]
+            return [event_id for event_id in shown["events"] if event_id in waits]
+
+        def decide(pipeline: Pipeline, source: str, target: str) -> None:
+            ids = waiting(pipeline, target)
+            try:
+                do(pipeline, source, target, ids)
+            except UsageError:
+                if waiting(pipeline, target) == ids:
+                    raise
+                decide(pipeline, source, target)  # somebody else has decided meanwhile
+
+        def do(pipeline: Pipeline, source: str, target: str, ids: list[int]) -> None:
             if choice == APPROVE and ids:
                 ddl.approve(pipeline, target, ids, who)
-            for event_id in ids if choice == SKIP else ():
-                ddl.record_decision(pipeline, source, target, event_id, "skipped", "rejected in Airflow", who)
+            if choice == SKIP:
+                ddl.reject(pipeline, target, ids, "rejected in Airflow", who)
             if choice == LEAVE:
                 ddl.leave_waiting(pipeline, target, ids, who)
             if choice == APPROVE and shown["changes"]:
@@ -223,10 +235,13 @@ def _may_migrate(pipeline: Pipeline) -> bool:
     return bool(pipeline.schema_.auto_migrate.types) and pipeline.schema_.auto_migrate.approval == "required"
 
 
-def ddl_body(pipeline: str, events: Sequence[Mapping[str, Any]], changes: Mapping[str, Sequence[str]]) -> str:
-    """What the person is asked, as Markdown. `events` are what `ddl.awaiting` says, `changes` statements by table."""
+def ddl_body(
+    pipeline: str, events: Sequence[Mapping[str, Any]], changes: Mapping[str, Sequence[str]], more: int = 0
+) -> str:
+    """What the person is asked, as Markdown. `events` are what `ddl.awaiting` says, `changes` statements by table;
+    `more` events wait behind them."""
     lines = [f"Pipeline **{pipeline}**: this was done on the source, and waits to be done on the target."]
-    for event in events[:SHOWN_TABLES]:
+    for event in events:
         about = ", ".join(event["touches"])
         lines += [
             "",
@@ -236,8 +251,8 @@ def ddl_body(pipeline: str, events: Sequence[Mapping[str, Any]], changes: Mappin
         columns = [c["name"] for change in event["changes"] for c in change.get("columns_dropped") or ()]
         if columns:
             lines += ["", f"The values of {_cell(', '.join(columns))} are gone on the target then."]
-    if more := len(events) - SHOWN_TABLES:
-        lines += ["", f"… and {more} more events: `pgddl ddl list`."] * (more > 0)
+    if more:
+        lines += ["", f"{more} more wait behind these, and this answer is not about them: clear the task to be asked."]
     for table, statements in changes.items():
         lines += ["", f"**{_cell(table)}** differs, and its policy (auto_migrate) would run on the target:"]
         lines += ["", *_code(";\n".join(statements))]

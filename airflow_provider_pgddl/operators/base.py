@@ -372,13 +372,23 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
                         self._tell_assets(conn, one, recorded, target, context)
                     results.append(dict(recorded))
                 if lineage.is_wanted():
-                    stages = self.lineage_stages
-                    self.lineage_found = lineage.lineage(conn, pipeline, found["source"], target, stages, results)
+                    self._note_lineage(conn, pipeline, found["source"], target, results)
+        except psycopg.Error as error:
+            give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
             give_up(error)
         for entry in (entry for recorded in results for entry in recorded.get("blocked", ())):
             self.log.warning("blocked: %s: %s", entry["table"], entry["reason"])
         return results
+
+    def _note_lineage(
+        self, conn: Session, pipeline: Pipeline, source: str, target: str, results: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """What is told of a stage fails none: it is done by then."""
+        try:
+            self.lineage_found = lineage.lineage(conn, pipeline, source, target, self.lineage_stages, results)
+        except Exception as error:  # noqa: BLE001
+            self.log.warning("OpenLineage is told nothing of the tables: %s", type(error).__name__)
 
     def _tells_of(self, stage: str) -> bool:  # noqa: ARG002 - an operator of several stages asks
         """Whether others learn which tables it has changed."""

@@ -319,7 +319,8 @@ def test_what_is_asked_about_ddl_cannot_break_out_of_its_frame() -> None:
         "statement": "COMMENT ... '```\n# Approve'",
         "changes": [],
     }
-    body = ddl_body("shop", [event], {"shop.c": ["ALTER TABLE c ADD COLUMN d int"]})
+    body = ddl_body("shop", [event], {"shop.c": ["ALTER TABLE c ADD COLUMN d int"]}, more=3)
+    assert "3 more wait behind these, and this answer is not about them" in body
     assert "````sql\nCOMMENT ... '```\n# Approve'\n````" in body
     assert "shop.a\\|b" in body and "```sql\nALTER TABLE c ADD COLUMN d int\n```" in body
 

@@ -21,7 +21,7 @@ def test_each_thing_is_told_once(
     move = lifecycle(source, target, tables={"include": ["public.*"]}, ddl={"approval": "required"})
 
     def told(who: str = "ann", lag_limit: float | None = None) -> list[News]:
-        return claim(move.name, target, who, lag_limit=lag_limit)
+        return list(claim(move.name, target, who, lag_limit=lag_limit))
 
     assert told() == [], "it is not set up"
     move.run_all(until="replay")
@@ -40,6 +40,10 @@ def test_each_thing_is_told_once(
     (waits,) = (one for one in told() if one.event == "ddl")
     assert "ADD COLUMN note" in waits.message and "pgddl ddl approve" in waits.message
     assert told() == []
+    later = claim(move.name, target, "carl", lag_limit=0)
+    assert next(later).event == "ddl"
+    later.close()
+    assert [one.event for one in told("carl", 0)] == ["lag"], "what was not reached is still to be told"
     assert [one.event for one in told("bob")] == ["ddl"]
     give_back(move.name, target, "bob", [waits])
     assert told("bob") == [waits]

@@ -6,8 +6,9 @@ its status looked at again. Only `retry` applies anything, and is a run of its o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
@@ -133,6 +134,20 @@ def approve(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], who: str) -
         return _changed(ddl, approved)
 
 
+def reject(pipeline: Pipeline, target_dsn: str, ids: Sequence[int], note: str, who: str) -> None:
+    """Leaves these out for good; UsageError, and none is, where one does not wait for approval any more."""
+    with _journal(pipeline, target_dsn) as ddl:
+        _end(ddl, ids, partial(ddl.reject, note=f"{note} ({who})"))
+
+
+def _end(ddl: DdlJournal, ids: Sequence[int], end: Callable[[int], None]) -> None:
+    with ddl.conn.transaction():
+        for event_id in ids:
+            end(event_id)
+            _look_again(ddl, event_id)
+        failpoint("ddl.before_decided_commit", ddl.conn)
+
+
 def awaiting(pipeline: Pipeline, target_dsn: str) -> list[dict[str, Any]]:
     """What of the run waits for approval, in commit order, each with the `changes` that it made on the source. Nothing
     where the pipeline is not set up."""
@@ -163,11 +178,8 @@ def record_decision(
 ) -> dict[str, Any]:
     """An event is over: done by hand, or left out. With one that the source could not record its exception is."""
     with _journal(pipeline, target_dsn) as ddl:
-        with ddl.conn.transaction():
-            end = ddl.resolve if status == "resolved" else ddl.skip
-            end(event_id, f"{note} ({who})")
-            _look_again(ddl, event_id)
-            failpoint("ddl.before_decided_commit", ddl.conn)
+        end = ddl.resolve if status == "resolved" else ddl.skip
+        _end(ddl, [event_id], partial(end, note=f"{note} ({who})"))
         captured_id = ddl.row(event_id).captured_id
         if captured_id.startswith(LOST):
             with connect(source_dsn, purpose="ddl", pipeline=pipeline.pipeline) as source:

@@ -43,17 +43,19 @@ class News:
 
 def claim(
     pipeline: str, target_dsn: str, who: str, events: Collection[Event] = EVENTS, lag_limit: float | None = None
-) -> list[News]:
-    """What `who` has not told yet; from here on it has, whoever else looks at the same time. `lag_limit` in seconds;
-    None tells of no lag. Nothing where the pipeline is not set up. Errors as `connect` has them."""
+) -> Iterator[News]:
+    """What `who` has not told yet, one after the other: once it comes from here it has been, whoever else looks at the
+    same time, and what is behind it has not; so a process that ends meanwhile takes one with it at most. `lag_limit` in
+    seconds; None tells of no lag. Nothing where the pipeline is not set up. Errors as `connect` has them."""
     try:
         with connect(target_dsn, purpose="news", pipeline=pipeline) as target:
             journal = Journal(target, pipeline)
             row = journal.find()
             if row is None:
-                return []
-            found = [one for event in EVENTS if event in events for one in _LOOKS[event](journal, row, lag_limit)]
-            return [one for one in found if not _shown(target, pipeline, who, one) and one.state != _WITHIN]
+                return
+            for one in [one for event in EVENTS if event in events for one in _LOOKS[event](journal, row, lag_limit)]:
+                if not _shown(target, pipeline, who, one) and one.state != _WITHIN:
+                    yield one
     except psycopg.Error as error:
         raise from_postgres(error, doing="looking at the journal") from None
 

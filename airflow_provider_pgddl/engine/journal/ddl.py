@@ -199,32 +199,47 @@ class DdlJournal:
     def set_status(self, event_id: int, status: EventStatus, note: str | None = None) -> None:
         """UsageError where the event's status now does not allow it: somebody else was there first."""
         with self.conn.transaction():
-            found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
-            if found is None:
-                raise self._unknown(event_id)
-            if found[0] not in _FROM[status]:
+            if (now := self._lock(event_id)) not in _FROM[status]:
                 raise UsageError(
-                    f"DDL event {event_id} is {found[0]} and cannot become {status}",
+                    f"DDL event {event_id} is {now} and cannot become {status}",
                     todo=f"this is for events that are {' or '.join(_FROM[status])}",
                 )
             self.conn.execute(_Q["set_status"], {"id": event_id, "status": status, "note": note})
 
+    def _lock(self, event_id: int) -> EventStatus:
+        """Its status, which nobody else changes before the transaction ends."""
+        found = self.conn.execute(_Q["lock_status"], [event_id, self.pipeline]).fetchone()
+        if found is None:
+            raise self._unknown(event_id)
+        status: EventStatus = found[0]
+        return status
+
     def approve(self, event_ids: Iterable[int] | None = None) -> Sequence[int]:
         """Lets these events through, or all that wait for it; UsageError for one that does not."""
-        waiting = {row.id for row in self.list(["awaiting_approval"])}
+        waiting = [row.id for row in self.list(["awaiting_approval"])]
         chosen = sorted(waiting) if event_ids is None else list(event_ids)
         with self.conn.transaction():
             for event_id in chosen:
-                if event_id not in waiting:
-                    raise UsageError(f"DDL event {event_id} is {self.row(event_id).status}, not awaiting approval")
+                self._require_waiting(event_id)
                 self.set_status(event_id, "pending")
         return chosen
 
+    def reject(self, event_id: int, note: str) -> None:
+        """It is left out for good; UsageError for one that does not wait for approval any more."""
+        with self.conn.transaction():
+            self._require_waiting(event_id)
+            self.set_status(event_id, "skipped", note)
+
+    def _require_waiting(self, event_id: int) -> None:
+        if (status := self._lock(event_id)) != "awaiting_approval":
+            raise UsageError(f"DDL event {event_id} is {status}, not awaiting approval")
+
     def retry(self, event_id: int) -> None:
         """A failed event is to be tried again."""
-        if (status := self.row(event_id).status) != "failed":
-            raise UsageError(f"DDL event {event_id} is {status}, not failed")
-        self.set_status(event_id, "pending")
+        with self.conn.transaction():
+            if (status := self._lock(event_id)) != "failed":
+                raise UsageError(f"DDL event {event_id} is {status}, not failed")
+            self.set_status(event_id, "pending")
 
     def resolve(self, event_id: int, note: str) -> None:
         """A person did it by hand."""
@@ -233,7 +248,7 @@ class DdlJournal:
     def skip(self, event_id: int, note: str) -> None:
         """It is left out for good. What a run is applying right now is not."""
         with self.conn.transaction():
-            if self.row(event_id).status == "applying":
+            if self._lock(event_id) == "applying":
                 raise UsageError(f"DDL event {event_id} is being applied", todo="wait for the run, or stop it first")
             self.set_status(event_id, "skipped", note)
 
