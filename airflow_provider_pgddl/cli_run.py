@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from airflow_provider_pgddl.connections import handed_out, in_environment, secrets
-from airflow_provider_pgddl.engine.errors import EXIT_DONE, PgddlError, PreflightRefused, Retry, UsageError
+from airflow_provider_pgddl.connections import handed_out, in_environment, refuse_changing, secrets
+from airflow_provider_pgddl.engine.errors import EXIT_DONE, EXIT_RETRY, PgddlError, PreflightRefused, Retry, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.folder import job_folder
+from airflow_provider_pgddl.engine.launch import far_driver
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
-from airflow_provider_pgddl.engine.parallel.class_archive import class_archive
+from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.spark import spark_setting
 
@@ -39,17 +41,23 @@ class Submission:
         self.found = secrets(pipeline, lookup, os.environ)
         self._master = args.master or pipeline.spark.master or spark_settings.DEFAULT_MASTER
         self._local = spark_settings.is_local(self._master)
-        self._env = os.environ | spark.launch_env(os.environ, local=self._local)
+        self._env: dict[str, str] = os.environ | spark.launch_env(os.environ, local=self._local)
         if missing := spark.why_no_launch(self._env):
             raise missing
         self._given = spark_settings.resolved({**pipeline.spark.conf, **_conf(args)}, os.environ)
         self._defaults = spark_settings.defaults(self._env)
         self._around = {**(spark_settings.read(self._defaults) if self._defaults else {}), **self._given}
         spark_settings.refuse(self._master, self._around, allow_plaintext=pipeline.spark.may_be_read)
-        packing.refuse_other(self._around)
+        self._in_cluster = spark_settings.in_cluster(self._around)
+        if not self._in_cluster:
+            packing.refuse_other(self._around)
+            return
+        spark_settings.refuse_in_cluster(self._master, self._around, pipeline.spark.secrets.file)
+        refuse_changing(pipeline, lookup)
+        self._env = os.environ | spark.launch_env(os.environ, local=False, in_cluster=True)
 
     def job(self, stage: str, **options: Any) -> jobs.Job:
-        return jobs.Job(
+        job = jobs.Job(
             stage=stage,
             pipeline=self.pipeline,
             watch=jobs.Watched.me(),
@@ -57,29 +65,27 @@ class Submission:
             master=self._master,
             **options,
         )
+        return far_driver.elsewhere(job, self.found) if self._in_cluster else job
+
+    def at_work(self, job: jobs.Job) -> jobs.Job | None:
+        """The job of a driver elsewhere that somebody has submitted for the same and that is still alive."""
+        return far_driver.at_work(self._target, job) if self._in_cluster else None
+
+    @property
+    def _target(self) -> str:
+        return self.found.get("target", self.found["source"])
 
     def submit(self, job: jobs.Job, *, quiet: bool) -> tuple[jobs.Outcome | None, int]:
         """The job's outcome, None where it came to none, and spark-submit's exit code. What is said goes to stderr
         where stdout is to be `quiet`."""
+        if self._in_cluster:
+            return self.follow(job, submit=True, quiet=quiet)
         with job_folder() as folder:
-            job_file, result_path = folder / "job.json", folder / "result.json"
-            jobs.write(replace(job, result_path=str(result_path)), job_file)
+            result_path = folder / "result.json"
+            job = replace(job, result_path=str(result_path))
             told = any("JavaOptions" in key for key in self._given)
             archive = class_archive(self._env, folder, told=told) if self._local else None
-            if self._given:
-                spark_settings.write(folder / "spark.conf", self._given, self._defaults)
-            base = spark.base_conf(self._master, self._env, archive)
-            carried = [self._around.get("spark.submit.pyFiles"), spark.carried(self._master, folder)]
-            command = spark.command(
-                "spark-submit",
-                self._master,
-                spark.application(job.stage),
-                job_file,
-                name=f"pgddl {self.pipeline.pipeline} {job.stage}",
-                conf={key: value for key, value in base.items() if key not in self._around},
-                py_files=",".join(filter(None, carried)),
-                properties=folder / "spark.conf" if self._given else None,
-            )
+            command = self._command(job, folder, archive)
             host = spark_settings.reachable_host(self._master, self._around)
             with (
                 handed_out(self.pipeline, self._lookup, os.environ, self.found, host) as given,
@@ -98,6 +104,62 @@ class Submission:
                 archive.settle(ended=outcome is not None, well=process.returncode == 0)
         return outcome, process.returncode
 
+    def _command(self, job: jobs.Job, folder: Path, archive: ClassArchive | None = None) -> list[str]:
+        """What submits the job, whose files it writes."""
+        jobs.write(job, folder / "job.json")
+        if self._given:
+            spark_settings.write(folder / "spark.conf", self._given, self._defaults)
+        base = spark.base_conf(self._master, self._env, archive, in_cluster=self._in_cluster)
+        carried = [self._around.get("spark.submit.pyFiles"), spark.carried(self._master, folder)]
+        files = [self._around.get("spark.files"), str(folder / "job.json")]
+        return spark.command(
+            "spark-submit",
+            self._master,
+            spark.application(job.stage),
+            folder / "job.json",
+            name=f"pgddl {self.pipeline.pipeline} {job.stage}",
+            conf={key: value for key, value in base.items() if key not in self._around},
+            py_files=",".join(filter(None, carried)),
+            properties=folder / "spark.conf" if self._given else None,
+            files_in_cluster=",".join(filter(None, files)) if self._in_cluster else None,
+        )
+
+    def follow(self, job: jobs.Job, *, submit: bool, quiet: bool) -> tuple[jobs.Outcome | None, int]:
+        """The same of a driver elsewhere, which is submitted unless it is at work. ^C and SIGTERM stop it."""
+        from airflow_provider_pgddl.engine.launch import driver
+
+        said, process, code, began = sys.stderr if quiet else sys.stdout, None, EXIT_DONE, time.monotonic()
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            with job_folder() as folder, far_driver.Followed(self._target, job) as followed:
+                try:
+                    if submit:
+                        process = subprocess.Popen(
+                            self._command(job, folder), env=self._env, stdout=sys.stderr if quiet else None
+                        )
+                        code = process.wait()
+                    else:
+                        print(f"pgddl {job.stage}: a driver is at work on it, and is waited for", file=said, flush=True)
+                    outcome = followed.settle()
+                except KeyboardInterrupt:
+                    followed.stop()
+                    if process is not None:
+                        process.terminate()
+                        process.wait()
+                    raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if outcome is None:
+            gone = followed.seen or not code
+            what, code = (far_driver.VANISHED, EXIT_RETRY) if gone else (far_driver.NEVER_SEEN, code)
+            print(f"pgddl: {job.stage} of {self.pipeline.pipeline}: {what}", file=sys.stderr, flush=True)
+            return None, code
+        for text in driver.told(job, outcome, time.monotonic() - began):
+            print(text, file=said, flush=True)
+        if outcome.error is not None:
+            print(f"pgddl: {self.pipeline.pipeline}: {outcome.explain()}", file=sys.stderr, flush=True)
+        return outcome, code
+
 
 def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
     """One stage, or several in one application; what has nothing to do before the first that has is not submitted."""
@@ -113,14 +175,18 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
         reconfigure=args.reconfigure,
         mend=args.mend,
     )
-    with handed_out(pipeline, lookup, os.environ, submission.found, "127.0.0.1") as found:
-        quiet = _idle(job, found, sys.stderr if args.json else sys.stdout)
-    several = bool(others)
-    if len(quiet) == len(args.stages):
-        _print_result(args, {"pipeline": pipeline.pipeline, "stages": quiet} if several else quiet[0])
-        return EXIT_DONE
-    job = job.without_first(len(quiet))
-    outcome, code = submission.submit(job, quiet=args.json)
+    several, quiet = bool(others), list[Mapping[str, Any]]()
+    if (at_work := submission.at_work(job)) is not None:
+        job = at_work
+        outcome, code = submission.follow(job, submit=False, quiet=args.json)
+    else:
+        with handed_out(pipeline, lookup, os.environ, submission.found, "127.0.0.1") as found:
+            quiet = _idle(job, found, sys.stderr if args.json else sys.stdout)
+        if len(quiet) == len(args.stages):
+            _print_result(args, {"pipeline": pipeline.pipeline, "stages": quiet} if several else quiet[0])
+            return EXIT_DONE
+        job = job.without_first(len(quiet))
+        outcome, code = submission.submit(job, quiet=args.json)
     if outcome is None:
         # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
         return code if 0 < code < 128 else 5

@@ -121,6 +121,16 @@ def handed_out(
         broker.close()
 
 
+def refuse_changing(pipeline: Pipeline, lookup: Callable[[str], Any]) -> None:
+    """UsageError where this process would have to hand out credentials to a driver that may outlive it."""
+    for side, end in (("source", pipeline.source), ("target", pipeline.target)):
+        if end is not None and _changes(end, lookup):
+            raise UsageError(
+                f"deploy mode cluster: the {side}'s credentials are made anew here, and the driver is elsewhere",
+                todo="use a password that stays, in the file of spark.secrets, or client mode",
+            )
+
+
 def _changes(endpoint: Endpoint, lookup: Callable[[str], Any]) -> bool:
     if endpoint.conn_id is None:
         return endpoint.dsn_command is not None

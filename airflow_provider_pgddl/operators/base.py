@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import psutil
 import psycopg
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_pgddl import assets, lineage, links
-from airflow_provider_pgddl.connections import handed_out, in_environment, lookup_in_task, refuse_commands, secrets
+from airflow_provider_pgddl.connections import (
+    handed_out,
+    in_environment,
+    lookup_in_task,
+    refuse_changing,
+    refuse_commands,
+    secrets,
+)
 from airflow_provider_pgddl.description import Described, describe
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, EXIT_DONE, PgddlError, UsageError, from_postgres
@@ -31,13 +36,13 @@ from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
-from airflow_provider_pgddl.engine.launch import driver
+from airflow_provider_pgddl.engine.launch import driver, far_driver
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
-from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.operators.hook import PrivateEnvHook
 from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
@@ -45,60 +50,6 @@ if TYPE_CHECKING:
 
 # From SIGTERM to SIGKILL: Airflow's supervisor gives a task five seconds before it kills the task itself.
 LAST_WORDS = 3.0
-
-
-class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
-    """spark-submit with variables that only its process environment holds.
-
-    `env_vars` would not do: it is a template field, stored and shown in the UI, and on YARN and Kubernetes the hook
-    puts it on the command line. In client mode the driver inherits the environment of spark-submit.
-    """
-
-    _submit_sp: subprocess.Popen[str] | None
-    _env: dict[str, Any] | None
-
-    private_env: dict[str, str]
-    on_spark_page: Callable[[str], None] | None = None
-
-    @classmethod
-    def of(cls, hook: SparkSubmitHook) -> PrivateEnvHook:
-        """The same hook, which nobody else has yet, with an environment of its own."""
-        hook.__class__, hook.private_env = cls, {}
-        return cast("PrivateEnvHook", hook)
-
-    @property
-    def master(self) -> str:
-        """The Spark master of the connection."""
-        return str(self._connection["master"])
-
-    @property
-    def process(self) -> subprocess.Popen[str] | None:
-        """spark-submit, which is the driver's JVM, once it has been started."""
-        return self._submit_sp
-
-    @property
-    def binary(self) -> str:
-        """What is started to submit."""
-        return str(self._connection["spark_binary"])
-
-    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(self._watched(itr))
-
-    def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
-        for line in lines:
-            if self.on_spark_page is not None and (url := str(line).partition(PAGE)[2].strip()):
-                self.on_spark_page(url)
-            yield line
-
-    @property
-    def in_cluster_mode(self) -> bool:
-        return bool(self._connection["deploy_mode"] == "cluster")
-
-    def _build_spark_submit_command(self, application: str) -> list[str]:
-        command: list[str] = super()._build_spark_submit_command(application)
-        # submit() starts the process with os.environ and this; building the command has just set it from env_vars.
-        self._env = {**(self._env or {}), **self.private_env}
-        return command
 
 
 class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
@@ -179,6 +130,8 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         self._behind: Path | None = None
         self._around: Mapping[str, str] = {}
         self._archive: ClassArchive | None = None
+        self._in_cluster = False
+        self._followed: far_driver.Followed | None = None  # a driver that the cluster runs
 
     @property
     def lineage_stages(self) -> Sequence[str]:
@@ -187,38 +140,36 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_pgddl.engine import stages  # a DAG file is parsed far more often than it runs
 
-        self._hook = None
+        self._hook = self._followed = None
         links.show(self, context)
         try:
             pipeline = load_pipeline(self.pipeline, base=Path(context["dag"].folder))
             refuse_commands(pipeline)
             found = secrets(pipeline, lookup_in_task, os.environ)
             self._check_spark(pipeline)
-            job, began = self._job(pipeline, found), time.monotonic()
-            with handed_out(pipeline, lookup_in_task, os.environ, found, "127.0.0.1") as ends:
-                quiet = stages.first_idle(job, ends["source"], ends.get("target", ends["source"]))
+            master, target = self._bare_hook().master, found.get("target", found["source"])
+            job, began = replace(self._job(pipeline, found), master=master), time.monotonic()
+            at_work, quiet = None, list[stages.StageResult]()
+            if self._in_cluster:
+                job = far_driver.elsewhere(job, found)
+                at_work = far_driver.at_work(target, job)
+            if at_work is None:
+                with handed_out(pipeline, lookup_in_task, os.environ, found, "127.0.0.1") as ends:
+                    quiet = stages.first_idle(job, ends["source"], ends.get("target", ends["source"]))
             for one in quiet:
                 self.log.info("%s; nothing is submitted", driver.closing_line(one.to_json(), time.monotonic() - began))
             if len(quiet) == len(job.stages):
                 return self._told([one.to_json() for one in quiet])
-            job = job.without_first(len(quiet))
+            job = at_work or job.without_first(len(quiet))
         except psycopg.Error as error:
             give_up(from_postgres(error, doing="looking at the journal"))
         except PgddlError as error:
             give_up(error)
-        with job_folder() as folder:
-            result_path = folder / "result.json"
-            master = self._bare_hook().master
-            job = replace(job, result_path=str(result_path), master=master)
-            host = spark_settings.reachable_host(master, self._around)
-            with handed_out(pipeline, lookup_in_task, os.environ, found, host) as given:
-                self._prepare(job, folder, in_environment(given))
-                submit_error = self._submit(context)
-            outcome = jobs.read_outcome(result_path)
-            if self._archive is not None:
-                self._archive.settle(ended=outcome is not None, well=submit_error is None)
-        if outcome is None or (submit_error is None) != (outcome.exit_code == EXIT_DONE):
-            # Killed, or it never came to run: what spark-submit said last is all there is.
+        if self._in_cluster:
+            outcome, submit_error = self._follow(job, target, context, submit=at_work is None)
+        else:
+            outcome, submit_error = self._run_here(job, found, context)
+        if outcome is None:  # killed, or it never came to run: what spark-submit said last is all there is
             raise submit_error or AirflowException(f"the application of {self.stage} ended without a result")
         if outcome.exit_code not in (EXIT_DONE, EXIT_BLOCKED) or outcome.error:
             fail(f"{self.stage}: {outcome.explain()}", outcome.cause, retryable=outcome.retryable)
@@ -231,6 +182,53 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
                 "the log has the reasons"
             )
         return result
+
+    def _run_here(
+        self, job: Job, found: Mapping[jobs.End, str], context: Context
+    ) -> tuple[Outcome | None, AirflowException | None]:
+        """The outcome of a driver on this machine, and what spark-submit ended with, which is of the same mind."""
+        with job_folder() as folder:
+            result_path = folder / "result.json"
+            host = spark_settings.reachable_host(str(job.master), self._around)
+            with handed_out(job.pipeline, lookup_in_task, os.environ, found, host) as given:
+                self._prepare(replace(job, result_path=str(result_path)), folder, in_environment(given))
+                error = self._submit(context)
+            outcome = jobs.read_outcome(result_path)
+            if self._archive is not None:
+                self._archive.settle(ended=outcome is not None, well=error is None)
+        if outcome is not None and (error is None) != (outcome.exit_code == EXIT_DONE):
+            outcome = None
+        return outcome, error
+
+    def _follow(
+        self, job: Job, target: str, context: Context, *, submit: bool
+    ) -> tuple[Outcome | None, AirflowException | None]:
+        """The same of a driver that the cluster runs, which is submitted unless it is at work. What spark-submit ends
+        with tells of the cluster only. Whatever interrupts this stops the driver."""
+        error, began = None, time.monotonic()
+        try:
+            with job_folder() as folder, far_driver.Followed(target, job) as self._followed:
+                try:
+                    if submit:
+                        self._prepare(job, folder, {})
+                        error = self._submit(context)
+                    else:
+                        self.log.info("a driver is at work on %s, and is waited for", job.stage)
+                    outcome = self._followed.settle()
+                except (PgddlError, psycopg.Error):  # the driver goes on, and a retry finds it
+                    raise
+                except BaseException:
+                    self._followed.stop()
+                    raise
+        except psycopg.Error as lost:
+            give_up(from_postgres(lost, doing="waiting for the driver"))
+        except PgddlError as lost:
+            give_up(lost)
+        if outcome is None and (self._followed.seen or error is None):
+            raise AirflowException(f"{self.stage}: {far_driver.VANISHED}") from error
+        for text in [] if outcome is None else driver.told(job, outcome, time.monotonic() - began):
+            self.log.info("%s", text)
+        return outcome, error
 
     def _job(self, pipeline: Pipeline, found: Mapping[jobs.End, str]) -> Job:
         return Job(
@@ -256,15 +254,15 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         if failpoints.VARIABLE in (self.env_vars or ()):
             raise UsageError(f"{failpoints.VARIABLE} is for tests, and no DAG sets it", todo="take it out of env_vars")
         hook = self._bare_hook()
-        if hook.in_cluster_mode:
-            raise UsageError(
-                "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
-                todo="use client mode: take deploy-mode out of the Spark connection and the operator",
-            )
         self._given, self._behind = self._settings(pipeline, hook)
         around = {**(spark_settings.read(self._behind) if self._behind else {}), **self._given}
         spark_settings.refuse(hook.master, around, allow_plaintext=pipeline.spark.may_be_read)
         self._around = around
+        self._in_cluster = hook.in_cluster_mode or (hook.deploy_mode is None and spark_settings.in_cluster(around))
+        if self._in_cluster:
+            spark_settings.refuse_in_cluster(hook.master, around, pipeline.spark.secrets.file)
+            refuse_changing(pipeline, lookup_in_task)
+            self._deploy_mode = "cluster"  # which the hook reads, wherever it was said
         if missing := spark.why_no_launch(self._launch_env(hook), hook.binary):
             raise missing
 
@@ -279,7 +277,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def _prepare(self, job: Job, folder: Path, private: Mapping[str, str]) -> None:
         jobs.write(job, folder / "job.json")
         self.application = str(spark.application(job.stage))
-        self.application_args = [str(folder / "job.json")]
+        self.application_args = ["job.json" if self._in_cluster else str(folder / "job.json")]
         self._folder = folder
         self.name = self.name or f"pgddl {job.pipeline.pipeline} {job.stage}"
         self._private_env = dict(private)
@@ -291,7 +289,8 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def _launch_env(self, hook: PrivateEnvHook) -> dict[str, str]:
         """What spark-submit is started with, but for the secrets."""
         around = {**os.environ, **{key: str(value) for key, value in (self.env_vars or {}).items()}}
-        return around | spark.launch_env(around, local=spark_settings.is_local(hook.master), binary=hook.binary)
+        local = spark_settings.is_local(hook.master)
+        return around | spark.launch_env(around, local=local, binary=hook.binary, in_cluster=self._in_cluster)
 
     def _get_hook(self) -> PrivateEnvHook:
         hook = self._bare_hook()
@@ -299,6 +298,9 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         local = spark_settings.is_local(hook.master)
         own = hook._py_files or self._around.get("spark.submit.pyFiles")
         hook._py_files = ",".join(filter(None, [own, spark.carried(hook.master, self._folder)])) or None
+        if self._in_cluster:  # into the folder in which the driver begins
+            files = [hook._files or self._around.get("spark.files"), str(self._folder / "job.json")]
+            hook._files = ",".join(filter(None, files))
         env = self._launch_env(hook) | self._private_env
         hook.private_env = {key: value for key, value in env.items() if os.environ.get(key) != value}
         # With what the Spark provider has put in since, such as the lineage of a parent.
@@ -308,7 +310,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         if given:  # in a file that only we can read: a command line shows in `ps`
             spark_settings.write(self._folder / "spark.conf", given, self._behind)
             hook._properties_file = str(self._folder / "spark.conf")
-        base = spark.base_conf(hook.master, env, self._archive)
+        base = spark.base_conf(hook.master, env, self._archive, in_cluster=self._in_cluster)
         hook._conf = {key: value for key, value in base.items() if key not in {**self._around, **given}}
         return hook
 
@@ -326,7 +328,10 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         return None
 
     def on_kill(self) -> None:
-        """End the JVM, the driver and the workers; SparkSubmitHook would end the JVM only."""
+        """End the JVM, the driver and the workers; SparkSubmitHook would end the JVM only. A driver that the cluster
+        runs is told to stop first, then the cluster is."""
+        if self._followed is not None:
+            self._followed.stop()
         if self._hook is None:
             return
         self._end_processes()
@@ -335,6 +340,10 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def _end_processes(self) -> None:
         hook = self._hook
         if hook is None or hook.process is None or hook.process.poll() is not None:
+            return
+        if self._followed is not None:
+            self._followed.stop()
+            hook.on_kill()  # it asks YARN or Kubernetes only while spark-submit is alive
             return
         try:
             jvm = psutil.Process(hook.process.pid)

@@ -24,7 +24,7 @@ SAID = {
     "no_spark_connection": "Airflow knows no Spark connection nowhere",
     "no_source_connection": "source.conn_id: Airflow knows no connection nowhere",
     "not_postgres": "connection spark_default is of type spark, not postgres",
-    "cluster_mode": "deploy mode cluster is not supported yet",
+    "cluster_mode": "local[2] runs no driver in Python (deploy mode cluster)",
     "failpoints": "PGDDL_FAILPOINTS is for tests, and no DAG sets it",
     "failpoints_of_workers": "no setting turns failpoints on",
     "no_file": "none.yaml: cannot read the pipeline file",

@@ -35,7 +35,8 @@ from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pi
 from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.links import show_spark
 from airflow_provider_pgddl.operators.approval import ddl_body
-from airflow_provider_pgddl.operators.base import PgddlOperator, PrivateEnvHook, small
+from airflow_provider_pgddl.operators.base import PgddlOperator, small
+from airflow_provider_pgddl.operators.hook import PrivateEnvHook
 from airflow_provider_pgddl.operators.stages import (
     STAGE_OPERATORS,
     PgddlBackfillOperator,

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.demo.clusters import _free_port as free_port
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.spark.cluster_pipeline import CHANGES, TABLES, differences, on_cluster, run
 from tests.spark.packets import OPEN, Wire
+from tests.spark.password_file import line, write
 from tests.spark.standalone import SMALL, Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
@@ -27,18 +28,6 @@ def open_cluster() -> Iterator[Standalone]:
     """Neither authenticated nor encrypted: it is for passwords that do not pass."""
     with Standalone(workers=2) as cluster:
         yield cluster
-
-
-def line(dsn: str) -> str:
-    parts = conninfo_to_dict(dsn)
-    return ":".join(str(parts[key]) for key in ("host", "port", "dbname", "user", "password")) + "\n"
-
-
-def write(file: Path, *lines: str, mode: int = 0o600) -> None:
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
-        out.writelines(lines)
-    file.chmod(mode)
 
 
 def test_executors_have_passwords_from_their_file_alone(

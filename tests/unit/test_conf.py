@@ -57,8 +57,38 @@ def test_cluster_mode_is_seen_wherever_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "spark-defaults.conf"
     file.write_text("# ours\nspark.submit.deployMode   cluster\n")
     assert spark_settings.defaults({"SPARK_CONF_DIR": str(tmp_path)}) == file
-    with pytest.raises(UsageError, match="deploy mode cluster"):
-        spark_settings.refuse("yarn", spark_settings.read(file), allow_plaintext=True)
+    assert spark_settings.in_cluster(spark_settings.read(file))
+    assert not spark_settings.in_cluster({}) and not spark_settings.in_cluster({"spark.submit.deployMode": "client"})
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "password_file", "why"),
+    [
+        ("spark://head:7077", {}, "/etc/pgpass", "runs no driver in Python"),
+        ("local[2]", {}, "/etc/pgpass", "runs no driver in Python"),
+        ("yarn", {}, None, "runs where the passwords are not"),
+        ("yarn", {"spark.yarn.submit.waitAppCompletion": "false"}, "/etc/pgpass", "waited for until its end"),
+        ("k8s://https://host", {}, "/etc/pgpass", "spark.kubernetes.file.upload.path is not set"),
+        (
+            "k8s://https://host",
+            {"spark.kubernetes.file.upload.path": "s3a://b", "spark.kubernetes.submission.waitAppCompletion": "false"},
+            "/etc/pgpass",
+            "waited for until its end",
+        ),
+    ],
+)
+def test_a_driver_that_would_not_begin_elsewhere_is_refused(
+    master: str, given: dict[str, str], password_file: str | None, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        spark_settings.refuse_in_cluster(master, given, password_file)
+    assert refused.value.exit_code == 2
+
+
+def test_a_driver_that_a_cluster_runs_is_taken() -> None:
+    spark_settings.refuse_in_cluster("yarn", {}, "/etc/pgpass")
+    there = {"spark.kubernetes.file.upload.path": "s3a://bucket/spark"}
+    spark_settings.refuse_in_cluster("k8s://https://host", there, "/etc/pgpass")
 
 
 def test_defaults_are_looked_for_where_spark_submit_does(tmp_path: Path) -> None:

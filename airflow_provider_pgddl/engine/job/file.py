@@ -1,7 +1,8 @@
 """The job file: what an operator, or the command line, hands to a Spark application; and that application's life.
 
 The file carries no secret. It names environment variables; in client mode the driver inherits them from
-spark-submit, and they show nowhere else (not in argv, not in Spark's configuration).
+spark-submit, and they show nowhere else (not in argv, not in Spark's configuration). Where a cluster runs the driver,
+the file has connection strings without a password, which stands in a file that is there.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Job:
     mend: bool = False  # of verify: read again what differs
     master: str | None = None  # Spark's, where it is known to whoever submits
     then: tuple[str, ...] = ()
+    known_as: str | None = None  # of a driver that a cluster runs elsewhere: see launch.far_driver
+    ends: Mapping[str, str] = field(default_factory=dict)  # its connection strings, which name a password file
 
     FORMAT: ClassVar[int] = 1
 
@@ -113,6 +116,8 @@ class Job:
         """The connection string of one side; in place both are the source's. Never log it."""
         if side == "target" and self.pipeline.in_place:
             side = "source"
+        if side in self.ends:
+            return self.ends[side]
         if name := self.secrets.get(side):
             try:
                 return os.environ[name]
@@ -145,6 +150,8 @@ class Job:
             "mend": self.mend,
             "master": self.master,
             "then": list(self.then),
+            "known_as": self.known_as,
+            "ends": dict(self.ends),
         }
 
     @classmethod
@@ -166,6 +173,8 @@ class Job:
             "mend",
             "master",
             "then",
+            "known_as",
+            "ends",
         }
         if unknown := sorted(set(content) - keys):
             raise UsageError(f"the job file has keys that this version does not know: {', '.join(unknown)}")
@@ -196,6 +205,8 @@ class Job:
             mend=given.get("mend", False),
             master=given.get("master"),
             then=tuple(given.get("then", ())),
+            known_as=given.get("known_as"),
+            ends=given.get("ends", {}),
         )
 
 
@@ -224,6 +235,8 @@ _WRITTEN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "master": (_is_text, "a text"),
     "mend": (lambda v: isinstance(v, bool), "true or false"),
     "then": (lambda v: isinstance(v, list) and all(map(_is_text, v)), "a list of stages"),
+    "known_as": (_is_text, "a text"),
+    "ends": (lambda v: isinstance(v, dict) and all(map(_is_text, v.values())), "connection strings, by side"),
 }
 
 

@@ -32,6 +32,8 @@ from airflow_provider_pgddl.engine.errors import (
 )
 from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, write_private
 from airflow_provider_pgddl.engine.job.stage_names import CHANGES_LIVE_TABLES
+from airflow_provider_pgddl.engine.launch.far_driver import Announced, begin_at_once
+from airflow_provider_pgddl.engine.progress import say
 
 # Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
 LAST_WORDS = 3.0
@@ -74,10 +76,14 @@ def main(stage: str, argv: Sequence[str], work: Callable[[Job], Result] | None =
     under_way = _UnderWay(job)
     try:
         with _stoppable(partial(_leave, under_way)) as told, _watching(job.watch):
+            if job.known_as is not None:
+                under_way.announced = Announced(job)
             outcome = _run_each(under_way, work, told)
     except KeyboardInterrupt:
         outcome = under_way.ended(_stopped(under_way.job))
-    _record(job, outcome)
+    except PgddlError as error:  # of a driver that does not reach the journal's database, so that only its log has it
+        outcome = _failed(job, error)
+    under_way.record(outcome)
     return outcome.exit_code
 
 
@@ -87,6 +93,7 @@ class _UnderWay:
     def __init__(self, all_of: Job) -> None:
         self.all_of = self.job = all_of
         self.results: list[Mapping[str, Any]] = []
+        self.announced: Announced | None = None  # where whoever waits for the outcome sees no file of ours
 
     def ended(self, last: Outcome) -> Outcome:
         """The outcome of the whole with this one of its last stage."""
@@ -95,19 +102,21 @@ class _UnderWay:
         ended_well = [] if last.result is None else [last.result]
         return replace(last, result={"pipeline": self.job.pipeline.pipeline, "stages": [*self.results, *ended_well]})
 
+    def record(self, outcome: Outcome) -> None:
+        path = self.all_of.result_path
+        if path is not None and Path(path).parent.is_dir():
+            write_private(Path(path), outcome.to_json())
+        if self.announced is not None:
+            self.announced.end(outcome)
+
 
 def _stopped(job: Job) -> Outcome:
     return _failed(job, Stopped("stopped", todo="run the stage again: it goes on where it was"))
 
 
 def _leave(under_way: _UnderWay) -> NoReturn:
-    _record(under_way.all_of, under_way.ended(_stopped(under_way.job)))
+    under_way.record(under_way.ended(_stopped(under_way.job)))
     os._exit(EXIT_RETRY)
-
-
-def _record(job: Job, outcome: Outcome) -> None:
-    if job.result_path is not None and Path(job.result_path).parent.is_dir():
-        write_private(Path(job.result_path), outcome.to_json())
 
 
 def _run_each(under_way: _UnderWay, work: Callable[[Job], Result] | None, told: threading.Event) -> Outcome:
@@ -132,6 +141,8 @@ def _run(job: Job, work: Callable[[Job], Result] | None, told: threading.Event) 
 
     began = time.monotonic()
     try:
+        if job.known_as is not None:
+            begin_at_once(job.pipeline, job.master, partial(say, job.stage))
         result = stages.run(job) if work is None else work(job)
         content = result.to_json()
         _say(closing_line(content, time.monotonic() - began), sys.stdout)
@@ -178,6 +189,12 @@ def closing_line(result: Mapping[str, Any], seconds: float) -> str:
     lines = [f"pgddl: {result['stage']} of {result['pipeline']}: {state} ({seconds:.1f} s)" + ", ".join(["", *said])]
     lines += [f"pgddl: blocked: {entry['table']}: {entry['reason']}" for entry in result.get("blocked", ())]
     return "\n".join(lines)
+
+
+def told(job: Job, outcome: Outcome, seconds: float) -> list[str]:
+    """What a driver has said of each stage where nobody sees it."""
+    ended = [] if outcome.result is None else outcome.result["stages"] if job.then else [outcome.result]
+    return [closing_line(one, seconds) for one in ended if "stage" in one]  # what executors say is no stage's
 
 
 def _figure(name: str, value: float | str) -> str:

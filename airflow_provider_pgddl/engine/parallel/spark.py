@@ -43,13 +43,10 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 # Seconds after which a window gives its snapshot up where none of its parts has found a free core.
 BEGIN_WITHIN = 5.0
-
 CANCELLED_WITHIN = 2.0  # seconds
 JVM_ENDED = "Spark's JVM ended, or the cluster has ended the application"
-
 LOOK_EVERY = 0.5  # seconds between two looks at whether there are executors
-SAY_AFTER = 15.0  # seconds without one after which it is said, and said again after
-SAY_AGAIN = 30.0
+SAY_AFTER, SAY_AGAIN = 15.0, 30.0  # seconds without one after which it is said, and said again after
 
 
 def spread(
@@ -70,7 +67,7 @@ def spread(
     none of them after so many seconds (`begin_within`): none of them runs then. Retry where there has been no executor
     for as long as `settings` say. NotNeeded where it is not `needed` any more before there is one.
     """
-    context = _context(app, workers, settings)
+    context = begin(app, workers, settings)
     context.environment[failpoints.VARIABLE] = os.environ.get(failpoints.VARIABLE, "")  # to workers, wherever they are
     watch = _Watch(context, begin_within, settings, needed)
     try:
@@ -222,10 +219,11 @@ def start(app: str, *, workers: int, settings: Settings = DEFAULT, needed: Calla
     something, or counts how long it is kept waiting. Returns how many parts can run beside each other, at most
     `workers`; Retry where no executor has come for as long as `settings` say, NotNeeded where none is by then."""
     spread(be_there, [None] * workers, workers=workers, app=app, settings=settings, needed=needed)
-    return max(1, min(workers, executor_slots.slots(_context(app, workers, settings))))
+    return max(1, min(workers, executor_slots.slots(begin(app, workers, settings))))
 
 
-def _context(app: str, workers: int, settings: Settings) -> SparkContext:
+def begin(app: str, workers: int, settings: Settings) -> SparkContext:
+    """The session, which is started where there is none yet; executors are not waited for."""
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
@@ -286,32 +284,39 @@ def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
     return context
 
 
-def base_conf(master: str, env: Mapping[str, str], archive: ClassArchive | None = None) -> dict[str, str]:
+def base_conf(
+    master: str, env: Mapping[str, str], archive: ClassArchive | None = None, *, in_cluster: bool = False
+) -> dict[str, str]:
     """What spark-submit is given beside a user's settings, which win: no page of Spark's that anybody could open, and
-    on a cluster this interpreter for the driver, whatever executors have."""
+    on a cluster this interpreter for the driver, whatever executors have, unless the cluster runs the driver, too."""
     if is_local(master):
         return local_conf(master, archive)
+    if in_cluster:
+        # Nothing of this machine is where the driver runs. One that failed is ours to begin again, not YARN's.
+        return {"spark.ui.enabled": "false", **({"spark.yarn.maxAppAttempts": "1"} if master == "yarn" else {})}
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.driver.python": env["PYSPARK_DRIVER_PYTHON"],
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_log4j()} {JAVA_OPTIONS}",
+        "spark.driver.defaultJavaOptions": f"{_quiet()} {JAVA_OPTIONS}",
     }
 
 
-def _log4j() -> str:
-    return (application_folder() / "log4j2.properties").as_uri()
+def _quiet() -> str:
+    if not Path(__file__).is_file():
+        return ""  # a driver that has this package from a zip
+    return f"-Dlog4j2.configurationFile={(application_folder() / 'log4j2.properties').as_uri()}"
 
 
 def local_conf(master: str, archive: ClassArchive | None = None) -> dict[str, str]:
     """Spark settings that make an application in local mode quick, quiet and closed; none elsewhere."""
     if not is_local(master):
         return {}
-    java = f"-Dlog4j2.configurationFile={_log4j()} {JAVA_OPTIONS}"
+    java = f"{_quiet()} {JAVA_OPTIONS}"
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # A worker imports all of pyspark, whose own warnings say nothing about this application.
+        # A worker imports all of pyspark, whose warnings are not about this.
         "spark.executorEnv.PYTHONWARNINGS": "ignore::FutureWarning",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -353,18 +358,21 @@ def engine_archive(folder: Path) -> Path:
 
 
 def carried(master: str, folder: Path) -> str | None:
-    """What of ours travels to executors; nothing where they are on this machine, with the installed package."""
+    """What of ours travels to executors; nothing where they are on this machine."""
     return None if is_local(master) else str(engine_archive(folder))
 
 
-def launch_env(env: Mapping[str, str], *, local: bool, binary: str = "spark-submit") -> dict[str, str]:
+def launch_env(
+    env: Mapping[str, str], *, local: bool, binary: str = "spark-submit", in_cluster: bool = False
+) -> dict[str, str]:
     """What spark-submit (or what else `binary` is) needs beside `env`: only what is missing or has to be changed.
 
     A virtual environment need not be on PATH: spark-submit is looked for beside this interpreter too, and driver and
-    workers run on this interpreter unless told otherwise.
+    workers run on this interpreter unless told otherwise, or `in_cluster`: YARN takes these variables to the driver.
     """
-    added = {"PYSPARK_PYTHON": env.get("PYSPARK_PYTHON") or sys.executable}
-    added["PYSPARK_DRIVER_PYTHON"] = env.get("PYSPARK_DRIVER_PYTHON") or added["PYSPARK_PYTHON"]
+    python = env.get("PYSPARK_PYTHON") or sys.executable
+    driver = env.get("PYSPARK_DRIVER_PYTHON") or python
+    added = {} if in_cluster else {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": driver}
     path = env.get("PATH", os.defpath)
     if shutil.which("spark-submit", path=path) is None:
         path = os.pathsep.join([path, *map(str, _folders_of_spark_submit())])
@@ -374,7 +382,7 @@ def launch_env(env: Mapping[str, str], *, local: bool, binary: str = "spark-subm
         added["SPARK_LOCAL_IP"] = env.get("SPARK_LOCAL_IP") or "127.0.0.1"
         # For the JVM that only puts the command of the real one together.
         added["SPARK_LAUNCHER_OPTS"] = env.get("SPARK_LAUNCHER_OPTS") or JAVA_OPTIONS
-    home = _home_of(shutil.which(binary, path=path)) if added["PYSPARK_DRIVER_PYTHON"] == sys.executable else None
+    home = _home_of(shutil.which(binary, path=path)) if driver == sys.executable else None
     if home is not None and "SPARK_HOME" not in env:
         # What the script of a pip installation starts a Python of its own for, to find out.
         added["SPARK_HOME"] = str(home)
@@ -430,9 +438,13 @@ def command(
     conf: Mapping[str, Any],
     py_files: str = "",
     properties: Path | None = None,
+    files_in_cluster: str | None = None,
 ) -> list[str]:
-    """The spark-submit call of the command line; operators leave this to Airflow's hook."""
+    """The spark-submit call of the command line; operators leave this to Airflow's hook. `files_in_cluster` travel to
+    the driver, the job file among them."""
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     carried = ["--py-files", py_files] if py_files else []
     carried += ["--properties-file", str(properties)] if properties is not None else []
-    return [binary, "--master", master, "--name", name, *settings, *carried, str(app), str(job_file)]
+    carried += ["--deploy-mode", "cluster", "--files", files_in_cluster] if files_in_cluster else []
+    job = job_file.name if files_in_cluster else str(job_file)
+    return [binary, "--master", master, "--name", name, *settings, *carried, str(app), job]

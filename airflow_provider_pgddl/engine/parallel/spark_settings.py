@@ -23,6 +23,7 @@ LOCAL_FAILURES = 4
 
 DEFAULT_MASTER = "local[2]"  # of the shell
 _ON = "true"
+_UPLOADS = "spark.kubernetes.file.upload.path"
 # Each encrypts what driver and executors say to one another (Spark, "Security").
 _ENCRYPTIONS = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
 
@@ -87,12 +88,6 @@ def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
             "work with",
             todo="give the cluster's own master: spark://host:7077, yarn, k8s://…, or local[2]",
         )
-    if conf.get("spark.submit.deployMode", "client").strip() != "client":
-        raise UsageError(
-            "deploy mode cluster is not supported yet: the driver would run where the secrets are not",
-            todo="use client mode: take spark.submit.deployMode out of spark.conf, the properties file or "
-            "spark-defaults.conf",
-        )
     if not (is_on_this_machine(master) or allow_plaintext or is_encrypted(conf)):
         raise UsageError(
             f"what driver and executors of {master} say to one another is not encrypted, and the passwords of both "
@@ -100,6 +95,37 @@ def refuse(master: str, conf: Conf, *, allow_plaintext: bool) -> None:
             todo="set spark.authenticate, spark.authenticate.secret and spark.network.crypto.enabled in spark.conf "
             "(docs/how-to/spark.md), keep the passwords in a file on the executors (spark.secrets), or take the risk: "
             "spark.allow_plaintext: true",
+        )
+
+
+def in_cluster(conf: Conf) -> bool:
+    """Whether the cluster is to run the driver, too."""
+    return conf.get("spark.submit.deployMode", "client").strip() == "cluster"
+
+
+def refuse_in_cluster(master: str, conf: Conf, password_file: str | None) -> None:
+    """UsageError for a driver that the cluster would not run, that could not begin there, or that nobody would wait
+    for."""
+    if not master.startswith(("yarn", "k8s://")):
+        raise UsageError(
+            f"{master} runs no driver in Python (deploy mode cluster)",
+            todo="use client mode: take the deploy mode out of spark.conf, the Spark connection, the properties file "
+            "or spark-defaults.conf; YARN and Kubernetes run one",
+        )
+    if password_file is None:
+        raise UsageError(
+            "deploy mode cluster: the driver runs where the passwords are not, and none travels",
+            todo="mount a password file of libpq, mode 0600, where driver and executors run, and name it: "
+            "spark.secrets: {file: /etc/pgddl/pgpass}; or use client mode",
+        )
+    for key in ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"):
+        if conf.get(key, _ON).strip().lower() != _ON:
+            raise UsageError(f"{key}: a stage is waited for until its end", todo="take the setting out")
+    if master.startswith("k8s://") and not conf.get(_UPLOADS):
+        raise UsageError(
+            f"deploy mode cluster on Kubernetes: the application travels by a place that both sides reach, "
+            f"and {_UPLOADS} is not set",
+            todo=f"name one in spark.conf, such as {_UPLOADS}: s3a://bucket/spark",
         )
 
 

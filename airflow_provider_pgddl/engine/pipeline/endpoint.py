@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 COMMAND_TIMEOUT = 60  # seconds
 _RENDERED = "${TEMPLATE}"
-_SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 class LiteralSecret(ValueError):
@@ -60,7 +60,7 @@ def _dsn(text: str) -> str:
     if re.fullmatch(r"\$[A-Za-z_]\w*", text):
         raise ValueError("write the variable with braces, ${VAR}")
     for keyword, value in _dsn_values(text).items():
-        if keyword in _SECRET_KEYWORDS and not VARIABLE.fullmatch(value):
+        if keyword in SECRET_KEYWORDS and not VARIABLE.fullmatch(value):
             raise LiteralSecret(keyword)
     return text
 
@@ -78,7 +78,7 @@ def literal_secrets(endpoint: Any) -> Iterator[tuple[str, str]]:
             continue
         shown = without_templates(value)
         try:
-            if key in _SECRET_KEYWORDS and not VARIABLE.fullmatch(shown):
+            if key in SECRET_KEYWORDS and not VARIABLE.fullmatch(shown):
                 raise LiteralSecret(key)
             _dsn(shown)
         except LiteralSecret as error:

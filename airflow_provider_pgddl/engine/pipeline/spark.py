@@ -38,8 +38,8 @@ class SparkSecrets(Section):
     """Where executors find the passwords of both databases by themselves."""
 
     file: Text | None = None
-    """A password file of libpq (.pgpass, mode 0600) that every executor finds there: then no password passes to
-    executors.
+    """A password file of libpq (.pgpass, mode 0600) that every executor finds there, and a driver that the cluster runs
+    (`spark.submit.deployMode: cluster`, which needs it): then no password passes to them.
     """
 
 
