@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pgddl.engine.errors import PipelineFileError
-from airflow_provider_pgddl.engine.pipeline.expressions import expression, renamed, terms
+from airflow_provider_pgddl.engine.pipeline.expressions import expression, is_plain, renamed, terms
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
 
 
@@ -91,3 +91,18 @@ def test_conditions_are_taken_apart_and_carried_over() -> None:
     ):
         again = expression(expression(text).sql)
         assert again == expression(text)
+
+
+@pytest.mark.parametrize(
+    ("condition", "plain"),
+    [
+        ("tenant = 7 AND region IN ('eu', 'us') OR NOT gone", True),
+        ("at BETWEEN '2020-01-01' AND '2021-01-01' AND region IS NOT NULL", True),
+        ("abs(tenant) = 7", False),
+        ("tenant OPERATOR(m.=) 7", False),
+        ("tenant::text = '7'", False),
+        ("other = 7", False),
+    ],
+)
+def test_what_is_asked_of_the_targets_own_rows_runs_nobodys_code(condition: str, plain: bool) -> None:
+    assert is_plain(expression(condition).sql, {"tenant", "region", "gone", "at"}) is plain

@@ -25,8 +25,9 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.model.plan import Adopted
+from airflow_provider_pgddl.engine.model.plan import Adopted, is_user_type
 from airflow_provider_pgddl.engine.model.ranges import Range
+from airflow_provider_pgddl.engine.pipeline.expressions import is_plain
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight import too_old
@@ -72,19 +73,41 @@ def note_adopted(context: Context, tables: Sequence[TableRow]) -> None:
                 todo="give it another name, then run the stage again",
             )  # fmt: skip
     filled = {t.id for t in found if _has_rows(context, t)}
+    on_source = catalog.describe(context.source, [t.oid for t in found])
+    columns = {names[name].id: {(c.name, c.type) for c in described[oid].columns} for name, oid in there.items()}
+    same = {t.id: {c.name for c in on_source[t.oid].columns if (c.name, c.type) in columns[t.id] and not
+                   is_user_type(c.type)} for t in found if t.oid in on_source}  # fmt: skip
     for table in (t for t in found if t.keyless and t.id in filled):
         raise PreflightRefused(
             "has rows on the target and no key: nothing tells them apart from the source's", table=table.qualified,
             todo="keep them elsewhere and empty it, then run the stage again",
             sql=sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(context.target),
         )  # fmt: skip
+    conditions = {t.id: _where_there(context, t, same.get(t.id, ())) for t in found if t.id in filled and t.plan.where}
     with context.fenced("adopt.before_noted_commit"):
         for table in found:
             how: Adopted = "uncompared" if table.id in filled else "empty"
-            context.journal.tables.set_copy(replace(table, plan=replace(table.plan, adopted=how)))
+            plan = replace(table.plan, adopted=how, where_there=conditions.get(table.id, ""))
+            context.journal.tables.set_copy(replace(table, plan=plan))
     for table in found:
         next_ = "its rows are compared, and what differs is read" if table.id in filled else "it is empty, and filled"
         context.say(f"{table.qualified}: the target's own table is taken as it is; {next_}")
+
+
+def _where_there(context: Context, table: TableRow, same: Collection[str]) -> str:
+    """The condition of `tables.where` for the target's own rows, where nobody's code says what it is of one. `same` are
+    columns that both have of one built-in type."""
+    columns = zip(table.plan.columns.names, table.plan.columns.expressions, strict=True)
+    if is_plain(table.plan.where, {c for c, value in columns if value == sql.Identifier(c).as_string() and c in same}):
+        return table.plan.where
+    if context.pipeline.tables.keep_extra is not False:
+        raise PreflightRefused(
+            "has rows on the target, and tables.where does not tell by built-in comparisons of columns that are copied "
+            "as they are which of them may be the source's", table=table.qualified,
+            todo="simplify the condition, or set tables.keep_extra: false, which removes what only the target has; then"
+            " run the stage again",
+        )  # fmt: skip
+    return ""
 
 
 def _has_rows(context: Context, table: TableRow) -> bool:

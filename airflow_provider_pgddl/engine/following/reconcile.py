@@ -214,6 +214,8 @@ def _fresh(
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
     was = table.plan
     plan = replace(plan, keepers=was.keepers, adopted=was.adopted, extra=was.extra, operations=was.operations)
+    if plan.where == was.where:
+        plan = replace(plan, where_there=was.where_there)
     return replace(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=tables.fingerprint(now.structure()), physical=now.physical(),

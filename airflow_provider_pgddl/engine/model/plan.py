@@ -166,8 +166,10 @@ class Plan:
     `transformed` are the columns whose values are made by an expression of the pipeline file.
 
     `adopted`: the copy was on the target before the pipeline, and how it stands with the rows that it had. `extra` is
-    the table of ours that lists the keys of rows which it alone has, and keeps. With `operations` the copy is an
-    archive: rows are inserted there, and updated if that is among them; what the source has deleted is `extra`.
+    the table of ours that lists the keys of rows which it alone has, and keeps. Before these are known, a row of it for
+    which `where_there` (`where`, over its own columns) is not true is none of the source's; "": any may be. With
+    `operations` the copy is an archive: rows are inserted there, and updated if that is among them; what the source has
+    deleted is `extra`.
 
     `copy_attributes` is the digest of the copy's columns that all of this was made for; "" leaves it unchecked.
     `split` says how the copy is partitioned where the source is not. `order` are the source's columns by which its rows
@@ -191,6 +193,7 @@ class Plan:
     adopted: Adopted = ""
     extra: str = ""
     operations: tuple[str, ...] = ()
+    where_there: str = ""
     keepers: Keepers = field(default=Keepers(), compare=False)
 
     @property
@@ -292,6 +295,7 @@ class Plan:
             "adopted": self.adopted,
             "extra": self.extra,
             "operations": self.operations,
+            "where_there": self.where_there,
         }
 
     @classmethod
@@ -325,6 +329,7 @@ class Plan:
             adopted=value.get("adopted", ""),
             extra=value.get("extra", ""),
             operations=tuple(value.get("operations", ())),
+            where_there=value.get("where_there", ""),
         )
 
 

@@ -5,7 +5,7 @@ asks the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -37,6 +37,10 @@ _REFUSED = {
     "WindowDef": "a window function in it is not possible",
     "SQLValueFunction": "it changes with the time or the session, and rows would with it",
 }
+_PLAIN = {
+    "A_Expr", "BoolExpr", "NullTest", "BooleanTest", "A_ArrayExpr", "List", "ColumnRef", "A_Const", "String", "Integer",
+    "Float", "Boolean",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,17 @@ def terms(condition: str) -> set[str]:
     if kind_of(node) != "BoolExpr" or node.boolop != pg_query_pb2.AND_EXPR:
         return {condition}
     return {term for arg in node.args for term in terms(_printed(arg))}
+
+
+def is_plain(condition: str, columns: Collection[str]) -> bool:
+    """Whether operators alone, as the server has them, make it of constants and these columns."""
+    value = unwrap(statement_node(parse(f"SELECT {condition}")).target_list[0]).val
+    return all(
+        kind_of(node) in _PLAIN
+        and (kind_of(node) != "A_Expr" or len(node.name) == 1)
+        and (kind_of(node) != "ColumnRef" or texts(node.fields)[0] in columns)
+        for node in walk(value)
+    )
 
 
 def renamed(condition: str, columns: Mapping[str, str]) -> str | None:

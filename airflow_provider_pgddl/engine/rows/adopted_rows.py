@@ -114,11 +114,34 @@ def stage_extra(source: Session, target: Session, table: TableRow, within: Range
 
 
 def spare_extra(source: Session, target: Session, table: TableRow, staging: sql.Identifier) -> int:
-    """Takes keys of rows that are kept out of the staged ones, where the source has no row for the target to take their
-    place at its snapshot: it never had one (`tables.where`), or not for long. Returns how many."""
+    """Takes keys of rows that only the target has out of the staged ones; of those that are kept, where the source has
+    no row for the target to take their place at its snapshot: it never had one (`tables.where`), or not for long.
+    Returns how many."""
     plan = table.plan
-    if not plan.extra:
+    spared = _spare_unknown(target, table, staging) if plan.where_there and plan.adopted == "uncompared" else 0
+    return spared + (_spare_known(source, target, table, staging) if plan.extra else 0)
+
+
+def _spare_unknown(target: Session, table: TableRow, staging: sql.Identifier) -> int:
+    """Of rows that nobody has decided about, those that cannot be the source's: if it has come to have one of such a
+    key, comparing tells."""
+    plan = table.plan
+    if plan.keepers.removes_extra:
         return 0
+    others = _staging(target, "others", plan, table.id)
+    known = sql.SQL("SELECT FROM {} AS x WHERE {}").format(plan.extra_keys, plan.key.join("c", "x"))
+    query = sql.SQL(_Q["others_of_copy"]).format(
+        keys=_typed_keys(plan), copy=plan.copy_only, staging=staging, join=plan.key.join("c", "k"),
+        where=sql.SQL(plan.where_there), known=known if plan.extra else sql.SQL("SELECT WHERE false"),
+    )  # fmt: skip
+    with as_owner.selected(target, foreign_code.writer_of(target, plan), query, plan.key.types, staging) as rows:
+        target.execute(sql.SQL("INSERT INTO {} ({}) {}").format(others, plan.key.list(), rows))
+    parts = {"staging": staging, "same": plan.key.same("x", "k", "k", "k")}
+    return target.execute(sql.SQL(_Q["spare_extra"]).format(alone=others, **parts)).rowcount
+
+
+def _spare_known(source: Session, target: Session, table: TableRow, staging: sql.Identifier) -> int:
+    plan = table.plan
     here, alone = (_staging(target, purpose, plan, table.id) for purpose in ("kept", "alone"))
     parts = {"keys": plan.key.list(), "staging": staging, "same": plan.key.same("x", "k", "k", "k")}
     if not target.execute(sql.SQL(_Q["staged_extra"]).format(here=here, extra=plan.extra_keys, **parts)).rowcount:

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers, windows
-from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy
+from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy, spare_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -115,6 +115,7 @@ def _forget_changed(replica: Replica, tables: Sequence[TableRow]) -> None:
                 if lost_track or stage_keys(logs, replica.target, table, staging) is None:
                     _empty(replica, table)
                 else:
+                    spare_extra(replica.source, replica.target, table, staging)
                     delete_from_copy(replica.target, table, staging, behind=table.id in behind)
                     replica.target.execute(sql.SQL("TRUNCATE {}").format(staging))
         lease.check(replica.target, replica.fence)

@@ -6,6 +6,11 @@ DELETE FROM {extra} AS x USING {staging} AS k WHERE {same}
 -- name: staged_extra
 INSERT INTO {here} ({keys}) SELECT {keys} FROM {staging} AS k WHERE EXISTS (SELECT FROM {extra} AS x WHERE {same})
 
+-- name: others_of_copy
+-- The condition in a query of its own, where no column of anything else is in its sight.
+SELECT {keys} FROM {copy} AS c WHERE EXISTS (SELECT FROM {staging} AS k WHERE {join}) AND NOT EXISTS ({known})
+AND (SELECT ({where}) FROM (SELECT c.*) AS r) IS NOT TRUE
+
 -- name: spare_extra
 DELETE FROM {staging} AS k USING {alone} AS x WHERE {same}
 
