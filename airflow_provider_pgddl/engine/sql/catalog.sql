@@ -43,16 +43,8 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.oid = ANY(%(oids)s::oid[])
 
 -- name: columns
--- base_type: domains resolved to what they are stored as; qualified by the empty search_path.
-WITH RECURSIVE base(attrelid, attnum, typid) AS (
-    SELECT a.attrelid, a.attnum, a.atttypid
-    FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL
-    SELECT b.attrelid, b.attnum, t.typbasetype
-    FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typid
-    WHERE t.typtype = 'd'
-)
+-- base_type: domains resolved to what they are stored as; qualified by the empty search_path. Only a domain is
+-- walked down from: with all columns in the walk, the planner expects so many that it reads the catalogs whole, for one table.
 SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid, pg_catalog.format_type(t.oid, -1), t.oid, t.typtype::text, tn.nspname = 'pg_catalog',
        coalesce(e.oid, 0), coalesce(e.typtype::text, ''), coalesce(en.nspname = 'pg_catalog', false),
@@ -60,14 +52,20 @@ SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.att
        CASE WHEN a.attcollation <> bt.typcollation OR a.attcollation NOT IN (0, 100)
             THEN (SELECT cn.nspname || '.' || co.collname FROM pg_catalog.pg_collation co
                   JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END
-FROM base b
-JOIN pg_catalog.pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
-JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
-JOIN pg_catalog.pg_attribute a ON a.attrelid = b.attrelid AND a.attnum = b.attnum
+FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type bt ON bt.oid = a.atttypid
+JOIN pg_catalog.pg_type t ON t.oid = CASE bt.typtype WHEN 'd' THEN (
+    WITH RECURSIVE base(oid) AS (
+        SELECT bt.typbasetype
+        UNION ALL
+        SELECT y.typbasetype FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype = 'd'
+    )
+    SELECT b.oid FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype <> 'd') ELSE bt.oid END
+JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 
 -- name: keys
@@ -134,7 +132,7 @@ ORDER BY f.oid, k.place
 
 -- name: leaves
 -- What holds the rows: the table itself, or the leaves of a partitioned one as pg_inherits shows them to this snapshot.
--- filenode is as of now (hold a lock); attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.
+-- "OFFSET 0" has each looked up by its index. filenode is as of now (hold a lock); attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.
 WITH RECURSIVE tree(root, relid) AS (
     SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
     UNION ALL
@@ -156,7 +154,7 @@ SELECT t.root, c.oid, n.nspname, c.relname, c.relkind::text,
               FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
               WHERE r.prrelid = c.oid AND p.pubname = ANY(%(triggers)s::name[])) g)
 FROM tree t
-JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind <> 'p'
+CROSS JOIN LATERAL (SELECT c.* FROM pg_catalog.pg_class c WHERE c.oid = t.relid AND c.relkind <> 'p' OFFSET 0) c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY t.root, n.nspname COLLATE "C", c.relname COLLATE "C"
 

@@ -1,13 +1,14 @@
 -- name: foreign_keys
 -- Every foreign key from or to these copies (id, schema, name), with the ids of those at its ends, null where it is another table.
 -- No index finds those to a table; its triggers do, which are those of the key's own part where a partition has them. "OFFSET 0" has each looked up by an index, one by one: the
--- planner takes every table for one of a thousand partitions, and would read the catalog whole, for each chunk.
+-- planner takes every table for one of a thousand partitions, and would read the catalog whole, for each chunk; and make room for
+-- millions of keys, but for what is said of levels, which is so of all.
 WITH RECURSIVE copies AS (
     SELECT k.id, t.relid
     FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
-    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
 ), at_an_end AS (
     SELECT f.oid FROM copies
     CROSS JOIN LATERAL (SELECT f.oid FROM pg_catalog.pg_constraint f WHERE f.conrelid = copies.relid OFFSET 0) f
@@ -47,7 +48,7 @@ SELECT k.id, pg_catalog.format('%%I.%%I', tn.nspname, tr.relname),
 FROM unnest(%(ids)s::bigint[], %(schemas)s::name[], %(names)s::name[]) k(id, schema, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
-CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
 JOIN pg_catalog.pg_class tr ON tr.oid = t.relid
 JOIN pg_catalog.pg_namespace tn ON tn.oid = tr.relnamespace
 JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
@@ -61,7 +62,7 @@ SELECT EXISTS (
     SELECT FROM unnest(%s::name[], %s::name[]) k(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
-    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) t(relid)
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
     JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.relid AND NOT g.tgisinternal
     JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
     JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl')

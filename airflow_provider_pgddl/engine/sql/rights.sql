@@ -42,10 +42,13 @@ SELECT r.oid, r.schema, r.name, pg_catalog.array_agg(DISTINCT pg_catalog.pg_get_
                UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = t.relid
                UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, s.oid FROM pg_catalog.pg_statistic_ext s WHERE s.stxrelid = t.relid
            ) own(classid, objid)
-           JOIN pg_catalog.pg_depend d ON d.classid = own.classid AND d.objid = own.objid AND d.refobjid >= 16384
-           WHERE d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
-                                  'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_opfamily'::pg_catalog.regclass,
-                                  'pg_catalog.pg_type'::pg_catalog.regclass))
+           CROSS JOIN LATERAL (
+               SELECT FROM pg_catalog.pg_depend d
+               WHERE d.classid = own.classid AND d.objid = own.objid AND d.refobjid >= 16384
+                 AND d.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass,
+                                      'pg_catalog.pg_opclass'::pg_catalog.regclass, 'pg_catalog.pg_opfamily'::pg_catalog.regclass,
+                                      'pg_catalog.pg_type'::pg_catalog.regclass)
+               OFFSET 0) d)  -- from what belongs to the relation, and not from whatever in the database refers to a user's object
            OR EXISTS (
            SELECT FROM (
                SELECT d.adbin::text FROM pg_catalog.pg_attrdef d WHERE d.adrelid = t.relid
@@ -72,9 +75,9 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
 -- look for. pg_shdepend would tell it faster, but has no entries for roles that initdb made, such as pg_database_owner.
 SELECT EXISTS (
     SELECT FROM (
-        SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384
-        UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
-        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384
+        SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384 AND c.relowner <> current_user::pg_catalog.regrole
+        UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384 AND p.proowner <> current_user::pg_catalog.regrole
+        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384 AND t.typowner <> current_user::pg_catalog.regrole
     ) o(owner)
     JOIN pg_catalog.pg_roles r ON r.oid = o.owner
     WHERE r.rolname <> ALL(%s::name[]) AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'))
@@ -337,7 +340,8 @@ FROM unnest(%s::name[], %s::name[]) g(schema, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = g.schema
 JOIN pg_catalog.pg_class r ON r.relnamespace = n.oid AND r.relname = g.name
 LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = r.oid
-JOIN pg_catalog.pg_class c ON c.oid = coalesce(i.indrelid, r.oid) AND c.relkind IN ('r', 'p')
+CROSS JOIN LATERAL (
+    SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = coalesce(i.indrelid, r.oid) AND c.relkind IN ('r', 'p') OFFSET 0) c
 
 -- name: names_of
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
