@@ -44,7 +44,7 @@ WHERE c.oid = ANY(%(oids)s::oid[])
 
 -- name: columns
 -- base_type: domains resolved to what they are stored as; qualified by the empty search_path. Only a domain is
--- walked down from: with all columns in the walk, the planner expects so many that it reads the catalogs whole, for one table.
+-- walked down from, and "OFFSET 0" has the type looked up by its index: the planner would read catalogs whole, for one table.
 SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid, pg_catalog.format_type(t.oid, -1), t.oid, t.typtype::text, tn.nspname = 'pg_catalog',
        coalesce(e.oid, 0), coalesce(e.typtype::text, ''), coalesce(en.nspname = 'pg_catalog', false),
@@ -54,13 +54,14 @@ SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.att
                   JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type bt ON bt.oid = a.atttypid
-JOIN pg_catalog.pg_type t ON t.oid = CASE bt.typtype WHEN 'd' THEN (
-    WITH RECURSIVE base(oid) AS (
-        SELECT bt.typbasetype
-        UNION ALL
-        SELECT y.typbasetype FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype = 'd'
-    )
-    SELECT b.oid FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype <> 'd') ELSE bt.oid END
+CROSS JOIN LATERAL (
+    SELECT t.* FROM pg_catalog.pg_type t WHERE t.oid = CASE bt.typtype WHEN 'd' THEN (
+        WITH RECURSIVE base(oid) AS (
+            SELECT bt.typbasetype
+            UNION ALL
+            SELECT y.typbasetype FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype = 'd'
+        )
+        SELECT b.oid FROM base b JOIN pg_catalog.pg_type y ON y.oid = b.oid WHERE y.typtype <> 'd') ELSE bt.oid END OFFSET 0) t
 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
 LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 LEFT JOIN pg_catalog.pg_namespace en ON en.oid = e.typnamespace
