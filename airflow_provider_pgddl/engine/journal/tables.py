@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
+from psycopg.types.string import TextLoader
 
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.journal.section import JournalSection
@@ -53,8 +54,13 @@ class TableRow:
         return any("." in column["type"] for column in self.version["columns"].values())
 
 
-def _table_row(*, plan: dict[str, Any], removed_columns: Iterable[str], **columns: Any) -> TableRow:
-    return TableRow(plan=Plan.from_json(plan), removed_columns=tuple(removed_columns), **columns)
+def _table_row(
+    *, plan: str, version: str, physical: str, removed_columns: str, copy_physical: str, **columns: Any
+) -> TableRow:
+    return TableRow(
+        plan=Plan.from_json(json.loads(plan)), version=json.loads(version), physical=json.loads(physical),
+        removed_columns=tuple(json.loads(removed_columns)), copy_physical=json.loads(copy_physical), **columns,
+    )  # fmt: skip
 
 
 class TableJournal(JournalSection):
@@ -62,15 +68,33 @@ class TableJournal(JournalSection):
         super().__init__(conn, pipeline)
         # Where rows are moved: whose each table and its copy are, as a stage has found them.
         self.keepers_of: Callable[[Sequence[TableRow]], Mapping[int, Keepers]] | None = None
+        # What was made of each table's row, by id: a stage reads all of them again and again, and few have changed.
+        self._made: dict[int, tuple[tuple[Any, ...], TableRow]] = {}
+        self._kept: dict[int, tuple[TableRow, Keepers, TableRow]] = {}
 
     def of(self, run: int) -> list[TableRow]:
         """In the order of their names."""
-        with self.conn.cursor(row_factory=kwargs_row(_table_row)) as cursor:
-            return self.with_keepers(cursor.execute(self._Q["tables"], [self.pipeline, run]).fetchall())
+        with self.conn.cursor() as cursor:
+            cursor.adapters.register_loader("jsonb", TextLoader)  # to be compared
+            cursor.execute(self._Q["tables"], [self.pipeline, run])
+            names = [column.name for column in cursor.description or ()]
+            return self.with_keepers([self._row_of(names, values) for values in cursor.fetchall()])
+
+    def _row_of(self, names: Sequence[str], values: tuple[Any, ...]) -> TableRow:
+        made = self._made.get(values[0])
+        if made is None or made[0] != values:
+            made = self._made[values[0]] = values, _table_row(**dict(zip(names, values, strict=True)))
+        return made[1]
 
     def with_keepers(self, rows: list[TableRow]) -> list[TableRow]:
         found = self.keepers_of(rows) if self.keepers_of else {}
-        return [replace(r, plan=replace(r.plan, keepers=found[r.id])) if r.id in found else r for r in rows]
+        return [self._with(r, found[r.id]) if r.id in found else r for r in rows]
+
+    def _with(self, row: TableRow, keepers: Keepers) -> TableRow:
+        kept = self._kept.get(row.id)
+        if kept is None or kept[0] is not row or kept[1] != keepers:
+            kept = self._kept[row.id] = row, keepers, replace(row, plan=replace(row.plan, keepers=keepers))
+        return kept[2]
 
     def add(self, run: int, table: Table, log_table: str, plan: Plan) -> None:
         args = [self.pipeline, run, table.schema, table.name, table.oid, log_table, Jsonb(plan.to_json()),

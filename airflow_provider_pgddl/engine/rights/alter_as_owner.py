@@ -97,7 +97,7 @@ def keeper_of(conn: Session, statement: str, trusted: Sequence[str], path: Seque
     oids = sorted({*found, *referenced, *(oid for others in found.values() for oid in others)})
     if not oids:
         return Keeper("", False)
-    surveyed = foreign_code.survey(conn, oids, trusted)
+    surveyed = foreign_code.survey(conn, oids, trusted, few=True)
     if any(table.role for table in surveyed.values()):
         # Nobody adds to them from here on, and what is read of them has just been added.
         relations = conn.execute(_Q["names_of"], [oids]).fetchall()

@@ -146,14 +146,18 @@ def anybody(conn: Session, trusted: Sequence[str]) -> bool:
     return conn.execute(_Q["anybody"], [list(trusted)]).fetchone() == (True,)
 
 
-def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str]) -> dict[int, Survey]:
-    """By oid; tables of which nothing is to be said are left out."""
+def survey(conn: Session, oids: Iterable[int], trusted: Sequence[str], *, few: bool = False) -> dict[int, Survey]:
+    """By oid; tables of which nothing is to be said are left out. `few`: of the many that the database may have, so
+    that it is not asked first whether anybody else has anything in it at all."""
     listed = sorted(set(oids))
-    if not listed or not anybody(conn, trusted):
+    if not listed or not (few or anybody(conn, trusted)):
         return {}
     with plans_kept(conn):
         standing = _standing(conn, "by_oid", {"oids": listed}, trusted)
-    code = foreign_code(conn, [s.oid for s in standing.values() if s.reaching], trusted)
+    reaching = [s.oid for s in standing.values() if s.reaching]
+    if few and not any(s.strange for s in standing.values()) and not (reaching and anybody(conn, trusted)):
+        return {}
+    code = foreign_code(conn, reaching, trusted)
     owners = {s.oid: s.owners for s in standing.values()}
     guarded = {s.oid: next(iter(s.strange), "") for s in standing.values()}
     others = _strangers(conn, [(c, guarded[oid]) for oid in guarded for c in code.get(oid, ())])

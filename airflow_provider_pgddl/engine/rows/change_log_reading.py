@@ -70,7 +70,8 @@ class Logs:
         with self.session.transaction(force_rollback=True):  # with it go the settings
             # Rows in the order in which they stand, from the first on.
             self.session.execute("SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0")
-            for batch in batches(_there(self, [t for t in tables if not t.plan.columns.kept])):
+            _, filled = _there(self, [t for t in tables if not t.plan.columns.kept])
+            for batch in batches(filled):
                 query = sql.SQL(" UNION ALL ").join(self._end(table, rows) for table in batch)
                 ends |= {table_id: end for table_id, end in self.session.execute(query) if end}
         return replace(self, ends=ends)
@@ -115,9 +116,10 @@ def lost_tracks(logs: Logs, tables: Sequence[TableRow]) -> set[int]:
 def summaries(logs: Logs, tables: Sequence[TableRow]) -> dict[int, tuple[int, bool, list[int]]]:
     """Table id → (log rows, whether one says 'X', leaves that were truncated). A log that is not there, since a run
     died while it made a new one, does not know anything."""
-    there = _there(logs, tables)
+    there, filled = _there(logs, tables)
     found: dict[int, tuple[int, bool, list[int]]] = {t.id: (0, True, []) for t in tables}
-    for batch in batches(there):
+    found |= {t.id: (0, False, []) for t in there}
+    for batch in batches(filled):
         query = sql.SQL(" UNION ALL ").join(
             sql.SQL(_Q["log_summary"]).format(id=sql.Literal(t.id), log=logs.of(t)) for t in batch
         )
@@ -125,10 +127,11 @@ def summaries(logs: Logs, tables: Sequence[TableRow]) -> dict[int, tuple[int, bo
     return found
 
 
-def _there(logs: Logs, tables: Sequence[TableRow]) -> list[TableRow]:
-    rows = logs.session.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall()
-    names = {row[0] for row in rows}
-    return [t for t in tables if t.log_table in names]
+def _there(logs: Logs, tables: Sequence[TableRow]) -> tuple[list[TableRow], list[TableRow]]:
+    """(those whose log is there, those of them whose log may hold rows)"""
+    may_hold = dict(logs.session.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall())
+    there = [t for t in tables if t.log_table in may_hold]
+    return there, [t for t in there if may_hold[t.log_table]]
 
 
 def batches(tables: Sequence[TableRow]) -> Iterable[Sequence[TableRow]]:

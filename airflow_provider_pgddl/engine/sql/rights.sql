@@ -75,9 +75,9 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name
 -- look for. pg_shdepend would tell it faster, but has no entries for roles that initdb made, such as pg_database_owner.
 SELECT EXISTS (
     SELECT FROM (
-        SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384 AND c.relowner <> current_user::pg_catalog.regrole
-        UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384 AND p.proowner <> current_user::pg_catalog.regrole
-        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384 AND t.typowner <> current_user::pg_catalog.regrole
+        SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid >= 16384
+        UNION SELECT p.proowner FROM pg_catalog.pg_proc p WHERE p.oid >= 16384
+        UNION SELECT t.typowner FROM pg_catalog.pg_type t WHERE t.oid >= 16384
     ) o(owner)
     JOIN pg_catalog.pg_roles r ON r.oid = o.owner
     WHERE r.rolname <> ALL(%s::name[]) AND NOT r.rolsuper AND NOT pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER'))

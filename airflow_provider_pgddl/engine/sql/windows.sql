@@ -2,7 +2,10 @@
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
 
 -- name: logs_there
-SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+-- And whether a log may hold rows. Where its file has no block it holds none, for any snapshot: a row's block is there before
+-- the row is committed, and goes only once nobody sees a row in it; or with the file, by a TRUNCATE, which no snapshot sees past.
+SELECT c.relname, coalesce(pg_catalog.pg_relation_size(c.oid), 1) > 0
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
 
 -- name: log_summary
