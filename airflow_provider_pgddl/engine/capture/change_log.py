@@ -141,8 +141,9 @@ def start(source: Session, pipeline: str, prepared: Table, lock_timeout: float) 
     """
     failpoint("capture.before_start_lock", source)
     with source.transaction():
-        create_triggers(source, pipeline, keep_writers_out(source, prepared, lock_timeout))
-        captured = catalog.describe(source, [prepared.oid], capture_names(pipeline))[prepared.oid]
+        locked = keep_writers_out(source, prepared, lock_timeout)
+        create_triggers(source, pipeline, locked)
+        captured = catalog.leaves_now(source, locked, capture_names(pipeline))  # with the triggers
         failpoint("capture.before_triggers_commit", source)
         return captured
 

@@ -211,8 +211,7 @@ class Context:
 
     def check_fence(self) -> None:
         """For work on the source across databases, where the journal cannot be in the same transaction."""
-        with self.target.transaction():
-            lease.check(self.target, self.lease.fence)
+        lease.check(self.target, self.lease.fence)
 
     def row(self) -> PipelineRow:
         return self.journal.row()

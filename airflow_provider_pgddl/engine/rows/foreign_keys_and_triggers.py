@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan, equal
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, may_set, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session, keeping_plans, may_set, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("foreign_keys_and_triggers")
@@ -116,29 +116,28 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
 
     GaveWay where some came or went meanwhile: from our first write on they cannot, so the next try sees all of them."""
     names = {table: (plan.copy_schema, plan.copy_name) for table, plan in plans.items()}
-    before = read_ties(target, names)
-    silenced = bool(before) and may_silence(target)
-    if silenced:
-        target.execute("SET LOCAL session_replication_role = replica")
-    with _past_fences(target, names):
-        yield before.in_replica_role() if silenced else before
+    with keeping_plans(target):
+        before = read_ties(target, names)
+        silenced = bool(before) and may_silence(target)
+        if silenced:
+            target.execute("SET LOCAL session_replication_role = replica")
+        fenced = _is_fenced(target, names)
+    if fenced:
+        target.execute("SELECT pgddl.pass_fences()")
+    yield before.in_replica_role() if silenced else before
+    if fenced:
+        target.execute("SELECT pgddl.return_passes()")
     if read_ties(target, names) != before:
         raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
 
 
-@contextmanager
-def _past_fences(target: Session, names: Mapping[int, Name]) -> Iterator[None]:
-    """Where the target is fenced, as the server that a cut-over has left and whose way back this is, our transaction is
-    let through, and nobody else's."""
+def _is_fenced(target: Session, names: Mapping[int, Name]) -> bool:
+    """Whether the target is, as the server that a cut-over has left and whose way back this is: our transaction is let
+    through then, and nobody else's."""
     args = [[s for s, _ in names.values()], [n for _, n in names.values()]]
     with plans_kept(target):
         row = target.execute(_Q["is_fenced"], args).fetchone()
-    if not (row and row[0]):
-        yield
-        return
-    target.execute("SELECT pgddl.pass_fences()")
-    yield
-    target.execute("SELECT pgddl.return_passes()")
+    return bool(row and row[0])
 
 
 def may_silence(target: Session) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import Retry
@@ -87,6 +88,15 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
         return _describe(conn, {"oids": list(oids), "triggers": list(triggers)})
 
 
+def leaves_now(conn: Session, table: Table, triggers: Sequence[str]) -> Table:
+    """A table that was described in this transaction, under a lock that keeps its structure, with its leaves as they
+    are by now."""
+    with plans_kept(conn):
+        return replace(
+            table, leaves=_leaves(conn, {"oids": [table.oid], "triggers": list(triggers)}).get(table.oid, ())
+        )
+
+
 def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
     columns: dict[int, list[Column]] = {}
     for (
@@ -131,16 +141,21 @@ def _describe(conn: Session, args: dict[str, Any]) -> dict[int, Table]:
         if any((relid, n) not in names for n in attnums):
             raise Retry("a table was altered while it was looked at", todo="run it again")
         keys[relid] = Key(index, tuple(names[relid, n] for n in attnums), tuple(operators))
-    leaves: dict[int, list[Leaf]] = {}
-    for root, *leaf in conn.execute(_Q["leaves"], args):
-        leaves.setdefault(root, []).append(Leaf(*leaf))
+    leaves = _leaves(conn, args)
     return {
         oid: Table(
             oid, schema, name, kind, persistence, tuple(columns.get(oid, ())), keys.get(oid),
-            tuple(leaves.get(oid, ())), partition_key,
+            leaves.get(oid, ()), partition_key,
         )
         for oid, schema, name, kind, persistence, partition_key in conn.execute(_Q["relations_partitioned_by"], args)
     }  # fmt: skip
+
+
+def _leaves(conn: Session, args: dict[str, Any]) -> dict[int, tuple[Leaf, ...]]:
+    found: dict[int, list[Leaf]] = {}
+    for root, *leaf in conn.execute(_Q["leaves"], args):
+        found.setdefault(root, []).append(Leaf(*leaf))
+    return {root: tuple(leaves) for root, leaves in found.items()}
 
 
 _OID_TYPES = frozenset({"regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype", "regconfig",

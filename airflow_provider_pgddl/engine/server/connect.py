@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import psycopg
 from psycopg import AsyncConnection, Connection, conninfo
@@ -56,6 +57,9 @@ PINNED = {
     "constraint_exclusion": "off",  # else planning a query evaluates the CHECKs of partitions, whosever code they call
     "pgddl.skip": "on",
 }
+
+# Sessions inside of `keeping_plans`.
+_keeping: WeakSet[Session] = WeakSet()
 
 _PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
 
@@ -178,10 +182,25 @@ def plans_kept(conn: Session) -> Iterator[None]:
         return
     conn.prepare_threshold = 0
     try:
+        with keeping_plans(conn):
+            yield
+    finally:
+        conn.prepare_threshold = threshold
+
+
+@contextmanager
+def keeping_plans(conn: Session) -> Iterator[None]:
+    """Around several blocks of `plans_kept`, whose setting is made once for all of them. What else is asked in between
+    is planned without its parameters, and its plan is not kept: short questions alone belong here."""
+    if conn in _keeping:
+        yield
+        return
+    _keeping.add(conn)
+    try:
         conn.execute("SELECT pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', false)")
         yield
     finally:
-        conn.prepare_threshold = threshold
+        _keeping.discard(conn)
         if conn.info.transaction_status in (TransactionStatus.IDLE, TransactionStatus.INTRANS):
             try:  # a failed transaction takes the setting along
                 conn.execute(_PLAN_EACH)

@@ -45,7 +45,7 @@ from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.progress import say
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.swapping import way_back_across
 
 
@@ -166,7 +166,8 @@ def _start_capture(context: Context) -> int:
     more with whatever else has come."""
     started = 0
     for last in (False,) * (LOOKS - 1) + (True,):
-        more, changed = _capture_new(context)
+        with keeping_plans(context.source):
+            more, changed = _capture_new(context)
         started += more
         if changed is None:
             break
@@ -186,7 +187,8 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
     fresh = set(catalog.oids_of(context.source, selection.rows).values()) - known
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
     for schema, name in selection.rows:
-        oid = catalog.oid_of(context.source, schema, name)
+        with plans_kept(context.source):
+            oid = catalog.oid_of(context.source, schema, name)
         if oid is None or oid in known:
             continue  # dropped in this moment, or captured
         keyless = None if oid in keyed else _without_key(context.source, oid)
