@@ -276,8 +276,8 @@ def _concerns_rows(table: TableRow, fresh: TableRow) -> bool:
 
 def _was_stopped(context: Context, table: TableRow) -> bool:
     """Whether it stopped for something that comparing schemas does not show: it goes on when it is tried again."""
-    row = context.journal.schema.statuses().get((table.schema, table.name))
-    return row is not None and row.status == "mismatch" and all(f.kind == "stopped" for f in row.findings)
+    row = context.journal.schema.mismatches().get((table.schema, table.name))
+    return row is not None and all(f.kind == "stopped" for f in row.findings)
 
 
 def _why_again(context: Context, table: TableRow, look: Look) -> str | None:

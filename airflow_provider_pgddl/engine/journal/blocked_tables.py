@@ -51,8 +51,7 @@ class BlockedTables(JournalSection):
         """`schema.table` → findings of what is blocked, by itself or by DDL that waits."""
         found = {
             f"{schema}.{table}": [f.what for f in row.findings if f.severity == "mismatch"]
-            for (schema, table), row in self._schema.statuses().items()
-            if row.status == "mismatch"
+            for (schema, table), row in self._schema.mismatches().items()
         }
         for name, findings in self.by_ddl().items():
             found.setdefault(name, []).extend(f.what for f in findings)

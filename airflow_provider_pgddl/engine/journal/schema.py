@@ -71,6 +71,10 @@ class SchemaJournal:
         """The verdict on every table that was judged, in the order of their names."""
         return self._statuses("statuses", {"pipeline": self.pipeline})
 
+    def mismatches(self) -> dict[Name, StatusRow]:
+        """Those of them that stop a table."""
+        return self._statuses("mismatches", {"pipeline": self.pipeline})
+
     def record(
         self,
         name: Name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -92,6 +93,7 @@ def exact_columns(listed: Mapping[str, Iterable[str]]) -> dict[Name, tuple[str, 
     return {table_name(name): tuple(map(column_name, columns)) for name, columns in listed.items()}
 
 
+@lru_cache(1000)
 def table_pattern(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """`schema.table` with `*` and `?`, as one regular expression for each part; in quotes they are plain characters."""
     parts = _parts(text)

@@ -4,6 +4,12 @@ SELECT schema_name, table_name, status, findings, since, checked_at, resolution,
 FROM pgddl.schema_status WHERE pipeline = %(pipeline)s
 ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
 
+-- name: mismatches
+SELECT schema_name, table_name, status, findings, since, checked_at, resolution, source_fingerprint, target_fingerprint,
+       notified_at
+FROM pgddl.schema_status WHERE pipeline = %(pipeline)s AND status = 'mismatch'
+ORDER BY schema_name COLLATE "C", table_name COLLATE "C"
+
 -- name: insert
 -- In the order in which they come: sorted, so that two sessions do not wait for each other.
 INSERT INTO pgddl.schema_status (pipeline, schema_name, table_name, status, findings, resolution, source_fingerprint,
