@@ -14,9 +14,11 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.apply.index_build import Build, build
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
 from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, copy_chunks
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import connect, plans_kept
+from airflow_provider_pgddl.engine.server.connect import connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import backfill, schema_sync
 from tests.integration.lifecycle import Lifecycle, execute
@@ -24,7 +26,7 @@ from tests.integration.lifecycle import Lifecycle, execute
 Make = Callable[..., Lifecycle]
 TABLES_OF_FEW_LOCKS = 120
 # Of one more table with a row, a key and an index, with some room for what is asked for every so many tables.
-STATEMENTS = {"setup": 36, "snapshot": 11, "backfill": 42, "schema_sync": 6, "replay": 1, "verify": 4}
+STATEMENTS = {"setup": 26, "snapshot": 11, "backfill": 41, "schema_sync": 8, "replay": 1, "verify": 4}
 
 
 def make_tables(dsn: str, first: int, last: int) -> None:
@@ -107,6 +109,39 @@ def test_kept_plans_end_with_the_outermost_block(source_dsn: str) -> None:
         with pytest.raises(psycopg.errors.DivisionByZero), plans_kept(conn):
             conn.execute("SELECT 1 / 0")
         assert conn.execute(mode).fetchone() == ("auto",)
+        with pytest.raises(Retry), keeping_plans(conn):
+            for _ in range(2):
+                with plans_kept(conn):
+                    assert catalog.describe(conn, [oid]).keys() == {oid}
+                assert (conn.execute(mode).fetchone(), conn.prepare_threshold) == (("force_generic_plan",), None)
+            raise Retry("changed just now")
+        assert conn.execute(mode).fetchone() == ("auto",)
+
+
+def test_a_log_is_read_from_its_first_row_on(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
+    make_tables(source_dsn, 0, 2)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+    move.run("setup")
+    with (
+        connect(source_dsn, purpose="test") as source,
+        connect(source_dsn, purpose="test") as writer,
+        connect(target_dsn, purpose="test") as target,
+    ):
+        journal = Journal(target, move.name)
+        first, second = journal.tables.of(journal.run)
+        logs, untouched = Logs(source), {first.id: (0, False, []), second.id: (0, False, [])}
+        assert summaries(logs, [first, second]) == untouched
+        with writer.transaction():
+            writer.execute("UPDATE public.t_00 SET at = now(); TRUNCATE public.t_01")
+            assert summaries(logs, [first, second]) == untouched
+        changed = {first.id: (1, False, []), second.id: (1, False, [second.oid])}
+        assert summaries(logs, [first, second]) == changed
+        with source.transaction():
+            source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            assert summaries(logs, [first, second]) == changed
+            writer.execute("UPDATE public.t_00 SET at = now()")
+            assert summaries(logs, [first, second]) == changed
+        assert summaries(logs, [first])[first.id] == (2, False, [])
 
 
 def test_a_key_that_goes_before_its_log_is_made_is_worth_a_retry(
