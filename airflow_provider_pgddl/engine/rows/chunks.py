@@ -44,7 +44,7 @@ from airflow_provider_pgddl.engine.rows.transfer import (
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
 from airflow_provider_pgddl.engine.server.giving_way import Patience, TookTooLong, Watch
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -314,17 +314,15 @@ class _Worker:
     ) -> tuple[int, int, str | None]:
         """(rows, bytes, the source's snapshot that they were read at)"""
         plans, plan = {table.id: table.plan}, table.plan
-        with keeping_plans(self._target):
-            if hold_copies(self._target, plans):
-                raise _Changed(table.id, [COPY_ALTERED])
-            written = (set[int](), {}) if self._work.in_place else foreign_code.code_of_copies(self._target, plans)
+        if hold_copies(self._target, plans):
+            raise _Changed(table.id, [COPY_ALTERED])
         if self._work.in_place:
             self._lock_and_compare(table, oid, leaf, filenode)
             behind = self._code(
                 foreign_code.code_of_live(self._source, plans), foreign_code.code_of_copies(self._target, plans)
             )
             return self._insert_select(plan, rows_of, plan.keepers.writer if behind else ""), 0, None
-        behind = self._code(written)
+        behind = self._code(foreign_code.code_of_copies(self._target, plans))
         with self._source.transaction():
             self._source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._lock_and_compare(table, oid, leaf, filenode)

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 COPY_ALTERED = "its copy was altered, so nothing is written to it before it has been compared with the source again"
@@ -52,5 +52,4 @@ def _digests(conn: Session, plans: Mapping[int, Plan]) -> dict[int, str]:
     if not plans:
         return {}
     args = [list(plans), [p.copy_schema for p in plans.values()], [p.copy_name for p in plans.values()]]
-    with plans_kept(conn):
-        return dict(conn.execute(queries("windows")["copy_digests"], args).fetchall())
+    return dict(conn.execute(queries("windows")["copy_digests"], args).fetchall())
