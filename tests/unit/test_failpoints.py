@@ -49,7 +49,6 @@ NO_BORDER = {
     "following.sequences.positions": READS,
     "following.source_dump.schema_digest": READS,
     "following.source_dump.settled_dump.dump": READS,
-    "job.context.Context.check_fence": READS,
     "journal.ddl.DdlJournal": WITHIN,
     "journal.schema.SchemaJournal.record_many": WITHIN,
     "preflight.new_types": READS,
