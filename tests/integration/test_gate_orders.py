@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.commands.schema import apply_migrations, plan_migrations
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.schema.verdict import TableReport
 from tests.combinations import matrix
@@ -31,6 +32,7 @@ FIX_ALL = (
     "ALTER TABLE app.{t} ADD COLUMN IF NOT EXISTS unseen int; ALTER TABLE app.{t} ALTER COLUMN n TYPE bigint"
 )
 ORDERS = {f"t{n}": order for n, order in enumerate(itertools.permutations(EVENTS))}
+APPROVED = "migrated once approved"
 # What the pipeline says, and whether it takes a person.
 MIGRATES = {"auto_migrate": {"types": ["add_column", "safe_type_change"], "approval": "auto"}}
 POLICIES: dict[str, tuple[dict[str, Any], bool]] = {
@@ -38,6 +40,10 @@ POLICIES: dict[str, tuple[dict[str, Any], bool]] = {
     "migrated": (
         {"schema": {"auto_migrate": {"types": ["add_column", "safe_type_change"], "approval": "auto"}}},
         False,
+    ),
+    APPROVED: (
+        {"schema": {"auto_migrate": {"types": ["add_column", "safe_type_change"], "approval": "required"}}},
+        True,
     ),
     "added": ({"schema": {"source_added_columns": "add"}}, False),
     "nobody captures": ({"capture": {"ddl": "off"}}, True),
@@ -49,6 +55,13 @@ def gate(move: Lifecycle, behind: Collection[str] = BEHIND) -> dict[str, TableRe
     """The tables that the gate is closed for, with what it says."""
     reports = stages.gate(load_pipeline(move.content), move.source, move.target, behind=behind)
     return {r.table: r for r in reports if r.status == "mismatch"}
+
+
+def approve(move: Lifecycle, *tables: str) -> list[str]:
+    """As a person does who sees what `auto_migrate` would do; returns the tables that it was done to."""
+    ends = load_pipeline(move.content), move.source, move.target
+    shown = {p.table: p.statements for p in plan_migrations(*ends) if p.table in tables}
+    return apply_migrations(*ends, shown, "a person")
 
 
 def write(move: Lifecycle, number: int) -> None:
@@ -71,16 +84,21 @@ def test_every_order_of_events_ends_with_an_open_gate(
     )
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["app.*"]}, **settings)
     move.run_all(until="replay")
-    captured = settings.get("capture", {}).get("ddl") != "off"
+    captured, approved = settings.get("capture", {}).get("ddl") != "off", set[str]()
     for step in range(len(EVENTS)):
         for table, order in ORDERS.items():
             event = order[step]
             if event == "fix" and not takes_a_person:
                 continue
+            if event == "fix" and policy == APPROVED:
+                approved |= {*approve(move, f"app.{table}")}
+                continue
             statement = EVENTS[event] if captured or event != "fix" else FIX_ALL
             execute(move.target if event == "fix" else move.source, statement.format(t=table))
         write(move, step)
         waits = {f"app.{t}" for t, order in ORDERS.items() if takes_a_person and "fix" not in order[: step + 1]}
+        if policy == APPROVED:  # what is not there yet is not shown, nor beside DDL that is on its way
+            waits = {f"app.{t}" for t in ORDERS} - approved
         if captured:
             waits &= {f"app.{t}" for t, order in ORDERS.items() if "unseen" in order[: step + 1]}
         else:  # a column that came after the fix takes another one
@@ -90,7 +108,12 @@ def test_every_order_of_events_ends_with_an_open_gate(
             assert blocked <= waits
             assert move.journal("SELECT count(*) FROM app.quiet") == [(step + 1,)]
         assert gate(move).keys() <= waits
-    if takes_a_person and not captured:
+    if policy == APPROVED:
+        assert {f"app.{t}" for t, order in ORDERS.items() if order[:2] == ("unseen", "fix")} <= approved
+        move.run("replay")
+        approved |= {*approve(move, *(f"app.{table}" for table in ORDERS))}
+        assert approved == {f"app.{table}" for table in ORDERS}
+    elif takes_a_person and not captured:
         for table in ORDERS:
             execute(move.target, FIX_ALL.format(t=table))
     assert gate(move) == {}

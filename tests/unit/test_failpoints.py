@@ -40,6 +40,7 @@ NO_BORDER = {
     "capture.ddl_log._create_event_triggers": WITHIN,
     "capture.slot_log.unread": READS,
     "commands.control._control": ALONE,
+    "commands.schema._being_altered": READS,
     "following.ddl._look_now": READS,
     "following.ddl._read": READS,
     "following.ddl.came_since": READS,

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.target_alterations import Alteration, Alterations, TablePlan
+from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, evaluate
 from airflow_provider_pgddl.engine.following.schema_gate import gate
 from airflow_provider_pgddl.engine.journal.actions import Actions
+from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.schema import SchemaJournal
 from airflow_provider_pgddl.engine.model.names import Name
@@ -194,17 +196,46 @@ def apply_sync(
 
 def plan_migrations(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> list[TablePlan]:
     """The changes of the target that `schema.auto_migrate` allows once a person has approved them; none where no run
-    is under way."""
+    is under way. Of a table none either while captured DDL about it is under way, which would find there what it is to
+    make."""
     with connect(target_dsn, purpose="schema", pipeline=pipeline.pipeline) as target:
-        if not _moving(Journal(target, pipeline.pipeline)):
+        journal = Journal(target, pipeline.pipeline)
+        if not _moving(journal):
             return []
+        seen = _look(pipeline, source_dsn, target_dsn, None)
+        altering = _being_altered(pipeline, source_dsn, journal)  # what was seen is captured by now
     plans = []
-    for one in _look(pipeline, source_dsn, target_dsn, None):
+    for one in (one for one in seen if one.report.table not in altering):
         steps = [m for m in one.both.verdict.migrations if not m.approved]
         if one.both.target is not None and steps:
             made = [Alteration(f"{m.kind} {one.report.table}.{m.column}", m.statements) for m in steps]
             plans.append(replace(_plan(pipeline, one), steps=tuple(made), left_out=()))
     return plans
+
+
+def _being_altered(pipeline: Pipeline, source_dsn: str, journal: Journal) -> set[str]:
+    """Tables with captured DDL that no stage has applied yet."""
+    transport, waiting = pipeline.capture.ddl, set(journal.blocked_tables.by_ddl())
+    if transport is None or transport == "off":
+        return waiting
+    run = journal.row().run
+    ddl = DdlJournal(journal.conn, pipeline.pipeline, run)
+    with (
+        connect(source_dsn, purpose="schema", pipeline=pipeline.pipeline) as source,
+        connect(source_dsn, purpose="schema", pipeline=pipeline.pipeline) as other,
+        source.transaction(),
+    ):
+        source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        events = ddl_log.read(source, other, pipeline.pipeline, transport, ddl.position()).events
+    known = ddl.known([event["id"] for event in events])
+    altered = {
+        one["table"] or one["objid"]
+        for event in events
+        if event["id"] not in known
+        for one in event["objects"]
+        if one["table"] or one["classid"] == "pg_class"
+    }
+    return waiting | {table.qualified for table in journal.tables.of(run) if table.oid in altered}
 
 
 def apply_migrations(
