@@ -173,6 +173,28 @@ def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
     assert differences(move.source, move.target) == []
 
 
+def test_a_run_in_place_that_was_taken_over_commits_nothing_more(
+    rewrite: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rewrite()
+    move.run_all(until="replay")
+    do(move.source, "UPDATE items SET code = 'later' || id")
+    newer: list[Lease] = []
+
+    def take_over(number: int) -> None:
+        if not newer:
+            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
+            newer.append(Lease(move.target, move.name, "replay", None).__enter__())
+            newer[0].take()
+
+    before_each(monkeypatch, windows, "note_window", take_over)
+    move.refused("replay", Fenced)
+    assert one(move.target, "SELECT count(*) FROM pgddl_copy_public.items WHERE code LIKE 'later%'") == 0
+    newer[0].close()
+    move.run_all(after="replay", until="swap")
+    assert one(move.target, "SELECT count(*) FROM items WHERE code LIKE 'later%'") == 60
+
+
 def test_a_setup_that_was_killed_before_its_record_looks_anew(shop: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     move = shop()
 
