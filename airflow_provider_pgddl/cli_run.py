@@ -117,7 +117,7 @@ class Submission:
             self._master,
             spark.application(job.stage),
             folder / "job.json",
-            name=f"pgddl {self.pipeline.pipeline} {job.stage}",
+            name=spark_settings.application_name(self._master, self.pipeline.pipeline, job.stage),
             conf={key: value for key, value in base.items() if key not in self._around},
             py_files=",".join(filter(None, carried)),
             properties=folder / "spark.conf" if self._given else None,

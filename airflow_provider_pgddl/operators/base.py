@@ -279,7 +279,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         self.application = str(spark.application(job.stage))
         self.application_args = ["job.json" if self._in_cluster else str(folder / "job.json")]
         self._folder = folder
-        self.name = self.name or f"pgddl {job.pipeline.pipeline} {job.stage}"
+        self.name = self.name or spark_settings.application_name(str(job.master), job.pipeline.pipeline, job.stage)
         self._private_env = dict(private)
 
     def _bare_hook(self) -> PrivateEnvHook:

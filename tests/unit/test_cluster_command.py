@@ -51,18 +51,18 @@ def submission(monkeypatch: pytest.MonkeyPatch) -> Submit:
 )
 def test_the_command_line_is_spark_s(submission: Submit, tmp_path: Path, master: str, conf: dict[str, str]) -> None:
     ours = submission(master, **conf)
-    job = ours.job("backfill")
+    job = ours.job("schema_sync")
     assert ours._command(job, tmp_path) == [
         "spark-submit",
         "--master", master,
-        "--name", "pgddl shop backfill",
+        "--name", "pgddl shop schema_sync" if master == "yarn" else "pgddl-shop-schema-sync",
         "--conf", "spark.ui.enabled=false",
         *(["--conf", "spark.yarn.maxAppAttempts=1"] if master == "yarn" else []),
         "--py-files", str(tmp_path / "pgddl_engine.zip"),
         "--properties-file", str(tmp_path / "spark.conf"),
         "--deploy-mode", "cluster",
         "--files", str(tmp_path / "job.json"),
-        str(spark.application("backfill")),
+        str(spark.application("schema_sync")),
         "job.json",
     ]  # fmt: skip
     said = "".join((tmp_path / name).read_text() for name in ("spark.conf", "job.json"))

@@ -129,6 +129,13 @@ def refuse_in_cluster(master: str, conf: Conf, password_file: str | None) -> Non
         )
 
 
+def application_name(master: str, pipeline: str, stage: str) -> str:
+    """As people find it in the cluster's list. Kubernetes calls pods by it, and takes small letters, digits and - only
+    (Spark, "Running Spark on Kubernetes")."""
+    name = f"pgddl {pipeline} {stage}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") if master.startswith("k8s://") else name
+
+
 def is_local(master: str) -> bool:
     """Whether driver and workers share this machine and one JVM."""
     return master == "local" or master.startswith("local[")
