@@ -14,6 +14,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine.job import context
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -117,6 +118,23 @@ def test_c13_nothing_is_deleted_that_the_source_did_not_delete(make: Make, weak:
     move.run("replay")
     assert differences(move.source, move.target) == []
     assert move.run("verify").state == "done"
+
+
+def test_c13_a_unique_value_that_moves_across_the_end_of_what_is_taken(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C36, of tables that are tied: who has the value now is in the first part of the log, and who had it is not."""
+    move = make()
+    for name in ("LEAST_TAKEN", "TAKEN_IN_PEACE"):
+        monkeypatch.setattr(context, name, 1)
+    do(
+        move.source,
+        "UPDATE shop.purchase SET total = 0 WHERE id = 2",
+        "UPDATE shop.purchase SET total = -1 WHERE id > 60",
+        "UPDATE shop.purchase SET slot = 900 WHERE id = 1; UPDATE shop.purchase SET slot = 1 WHERE id = 2",
+    )
+    assert not move.run("replay").blocked
+    assert differences(move.source, move.target) == []
 
 
 @pytest.mark.parametrize("weak", [True, False], ids=["without the right", "with it"])
