@@ -38,7 +38,7 @@ def told(shop: Lifecycle, *, acts: bool = True, error: str | None = None) -> str
     both = Looked(looks_at.both(pipeline, shop.source, shop.target), error=error)
     rows = [(found, journal)]
     shared: dict[str, Any] = {"root": "/pgddl", "part": True, "refresh": 5}
-    assert shop.name in templates.get_template("pipelines.html").render(**shared, rows=rows)
+    assert shop.name in templates.get_template("pipelines.html").render(**shared, rows=rows, dag_id=None, task=None)
     page = templates.get_template("pipeline.html")
     html = page.render(**shared, found=found, journal=journal, both=both, acts=acts, tasks=())
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
@@ -78,6 +78,15 @@ def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, sou
     assert "Run 1: cut over" in told(shop)
     shop.run("cleanup")
     assert "Run 1: finished" in told(shop) and "Pause…" not in told(shop)
+
+
+def test_rows_that_an_archive_keeps_are_counted(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    execute(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "operations": ["insert", "update"]})
+    shop.run_all(until="replay")
+    execute(source_dsn, "DELETE FROM customers WHERE id <= 3")
+    shop.run_all(after="schema_sync", until="verify")
+    assert "47 rows, 3 that the target alone keeps" in told(shop)
 
 
 def test_what_stops_a_table_and_who_is_at_work(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:

@@ -76,6 +76,7 @@ def test_a_replay_says_which_tables_it_has_changed(shop: Lifecycle) -> None:
     execute(shop.source, "UPDATE shop.checking SET balance = 7 WHERE id IN (3, 4)")
     one_run(shop)
     assert untold() == {"shop.checking": 2}
+    assert shop.results["replay"].tables["shop.checking"]["rows"] == 2 == shop.results["replay"].figures["rows"]
     (window,) = {t["window"] for t in shop.results["replay"].tables.values() if "window" in t}
     assert window in [n for (n,) in shop.journal("SELECT window_no FROM pgddl.windows WHERE keys = 2")]
     execute(shop.source, "TRUNCATE shop.savings; CREATE TABLE shop.new (id int PRIMARY KEY)")

@@ -4,6 +4,7 @@ ranges. Threads of the driver at first, Spark's executors once what is left is w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from airflow_provider_pgddl.engine.job.context import Context
@@ -74,7 +75,9 @@ class FillWorkers:
                 done = beside_each_other(fill_part, [part] * workers, doing="running replay")
         finally:
             _end_fills(context)
-        return sum(rows for rows, _ in done), {t: why for _, refused in done for t, why in refused.items()}
+        return sum((rows for rows, _ in done), Counter[int]()), {
+            t: why for _, refused in done for t, why in refused.items()
+        }
 
 
 class CompareWorkers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
 FILL = "fill"  # the purpose of a worker's session on the target
-# What a fill did: rows, and why tables whose copy refused one have to stop.
-Filled = tuple[int, dict[int, list[str]]]
+# What a fill did: rows, and why tables whose copy refused one have to stop; both by the table's id.
+Filled = tuple[Counter[int], dict[int, list[str]]]
 # Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere.
 FillElsewhere = Callable[[str, Sequence[TableRow], int], Filled]
 
@@ -123,7 +124,7 @@ def fill_tables(
 
     A table whose copy refuses a row, or was altered, keeps its keys, which are pending then, and the others go on.
     """
-    filled: int = 0
+    filled = Counter[int]()
     refused: dict[int, list[str]] = {}
     for table_id, plan in tables:
         if limit <= 0:
@@ -165,7 +166,7 @@ def fill_tables(
             count_refusal(target, pipeline, plan, error)
             continue
         limit -= keys
-        filled += rows
+        filled[table_id] += rows
     return filled, refused
 
 
@@ -192,8 +193,8 @@ def fill_together(source: Session, target: Session, pipeline: str, tables: Seque
         refused = [at[name]] if name in at else todo
         for table in refused:
             count_refusal(target, pipeline, table.plan, error)
-        return 0, {t.id: [refused_row(error)] for t in refused}
-    return sum(counts), {}
+        return Counter(), {t.id: [refused_row(error)] for t in refused}
+    return Counter({t.id: rows for t, rows in zip(todo, counts, strict=True)}), {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,23 +62,26 @@ TYPE_ALTERED = "a type was altered just now"
 class Window:
     """What one window did. `stopped` maps a table's id to why it could not take part; its log rows are kept.
 
-    `lsn` is where the source's WAL was at its snapshot.
-    `snapshot` is the exported one, across databases and while the window is open; `number` is known once its writes
-    are done. `left` counts log rows that its snapshot shows and that it has not taken, as far as it has looked; they
-    are what is `pending` of their tables, whose keys are not counted before they can be filled: that may take long.
-    `changed`: of each table whose rows it has touched, by id, how many of `keys` are of it."""
+    `lsn` is where the source's WAL was at its snapshot; `snapshot` is the exported one, across databases and while the
+    window is open; `number` is known once its writes are done. `left` counts log rows that its snapshot shows and that
+    it has not taken, as far as it has looked; they are what is `pending` of their tables, as to count keys may take
+    long. Of each table whose rows it has touched, by id: `changed` of `keys` are of it, and `filled` of `rows`."""
 
     taken_at: datetime
     lsn: str
     snapshot: str | None = None
     number: int = 0
     keys: int = 0
-    rows: int = 0
     pending: int = 0
     left: int = 0
     seconds: float = 0.0
     stopped: dict[int, list[str]] = field(default_factory=dict)
     changed: Counter[int] = field(default_factory=Counter)
+    filled: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> int:
+        return self.filled.total()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +248,8 @@ def _across(
             leave_pending(target, healthy, {i: staged.pop(i) for i in left if i in staged})
             if fill > 0 and tied.tied and not tied.tied & (done.stopped.keys() | left.keys()):
                 rows, refused = fill_together(*to, [t for t in healthy if t.id in tied.tied])
-                done.changed.update(dict.fromkeys(tied.tied if rows else (), 0))
-                done.rows += rows
+                done.changed.update(dict.fromkeys(tied.tied if rows.total() else (), 0))
+                done.filled.update(rows)
                 done.stopped |= refused
             waiting = count_pending(target, [t for t in healthy if t.id not in done.stopped and t.id not in left])
             apart = {i: keys for i, keys in waiting.items() if i not in tied.tied}
@@ -254,7 +257,7 @@ def _across(
                 shares = [(t.id, t.plan) for t in healthy if apart.get(t.id) or staged.get(t.id)]
                 rows, refused = fill_tables(*to, shares, fill, staged=staged, behind=behind)
                 done.changed.update({table_id: 0 for table_id, _ in shares})
-                done.rows += rows
+                done.filled.update(rows)
                 done.stopped |= refused
                 waiting = {table_id: keys for table_id, keys in waiting.items() if table_id not in apart}
                 apart = {}
@@ -276,10 +279,9 @@ def _across(
     change_log.acknowledge(source, replica.pipeline, done.number)
     if fill and apart:
         todo = [t for t in healthy if apart.get(t.id)]
-        fill_now = fill_elsewhere or _fill_here(replica)
-        rows, refused = fill_now(snapshot, todo, fill)
+        rows, refused = (fill_elsewhere or _fill_here(replica))(snapshot, todo, fill)
         done.changed.update({t.id: 0 for t in todo})
-        done.rows += rows
+        done.filled.update(rows)
         done.stopped |= refused
         healthy = [t for t in healthy if t.id not in refused]
         done.pending = sum(count_pending(target, [t for t in healthy if t.id not in left]).values()) + waits + done.left
@@ -438,7 +440,7 @@ def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int
             count_refusal(conn, replica.pipeline, table.plan, error)
             continue
         done.keys += keys
-        done.rows += rows
+        done.filled[table.id] += rows
         if keys or rows:
             done.changed[table.id] += keys
     done.left = sum(rows for table_id, rows in left.items() if table_id not in done.stopped)

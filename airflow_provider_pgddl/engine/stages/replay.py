@@ -54,8 +54,8 @@ def run(context: Context) -> StageResult:
 
 
 class _Done:
-    """What all windows have done: of each table whose rows have changed, by id, how many keys, and in which window
-    last."""
+    """What all windows have done: of each table whose rows have changed, by id, how many keys and rows, and in which
+    window last."""
 
     last: Window
 
@@ -68,8 +68,11 @@ class _Done:
             self.windows, self.keys, self.rows = self.windows + 1, self.keys + window.keys, self.rows + window.rows
             self.last = window
             for table_id, keys in window.changed.items():
-                before = self.changed.get(table_id, {"keys": 0})["keys"]
-                self.changed[table_id] = {"keys": before + keys, "window": window.number}
+                before = self.changed.get(table_id, {"keys": 0, "rows": 0})
+                self.changed[table_id] = {
+                    "keys": before["keys"] + keys, "rows": before["rows"] + window.filled[table_id],
+                    "window": window.number,
+                }  # fmt: skip
 
 
 def _tables(context: Context, tables: Sequence[TableRow], done: _Done) -> dict[str, dict[str, Any]]:
