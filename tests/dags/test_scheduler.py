@@ -135,7 +135,7 @@ def world(airflow: Airflow, pg16: Cluster, pg18: Cluster, tmp_path_factory: pyte
         patch, pg16.conninfo(others["stays"]), pg18.conninfo(others["stays"]), pipeline="stays",
         tables={"include": ["public.*"]}, capture={"ddl": "off"}, replay={"run_for": "1h"},
     )  # fmt: skip
-    dags, marks = only(home, "migrate_shop"), home / "marks"
+    dags, marks = only(home, "migrate_shop", "rewrite_orders"), home / "marks"
     (dags / "others.py").write_text(DAGS)
     marks.mkdir()
     for each in HELD:  # nothing is held but in the test that takes these away
@@ -307,3 +307,19 @@ def test_an_example_dag_moves_a_busy_shop(world: World) -> None:
     rows = {uri.rpartition("/")[2]: extra.get("rows") for uri, _, extra in events}
     assert min(rows["orders"], rows["customers"]) > 100, rows
     assert len(events) == told["migrate.swap"]["tables"]
+
+
+def test_another_rewrites_a_table_there(world: World) -> None:
+    """Where the first has brought the shop to, and its applications write."""
+    scheduled, target = world.scheduled, world.shop[1]
+    with Writers([target], rate=60) as writers:
+        world.trigger("rewrite_orders")
+        scheduled.wait_for(lambda: world.state("rewrite_orders") in ("success", "failed"))
+        ((_, state, states),) = scheduled.runs("rewrite_orders")
+        assert state == "success", scheduled.logs("rewrite_orders")[-6000:]
+    assert states == {f"rewrite.{name}": "success" for name in LIFECYCLE}
+    assert writers.notes.failures == []
+    with psycopg.connect(target) as conn:
+        assert conn.execute(TYPE.replace("'orders'", "'shop.orders'").encode()).fetchone() == ("bigint",)
+        assert writers.ledger.check(conn) == []
+    assert broken_invariants(target) == []
