@@ -413,8 +413,8 @@ def altered(statement: str, *made: str, then: str = "") -> Attempt:
 def altered_while_a_check_comes(dsn: str, conn: Session) -> None:
     surveyed, looks = foreign_code.survey, []
 
-    def survey(*args: Any) -> Any:
-        found = surveyed(*args)
+    def survey(*args: Any, **options: Any) -> Any:
+        found = surveyed(*args, **options)
         looks.append(found)
         if len(looks) == 2:
             if_not_kept_out(dsn, "ALTER TABLE m.t ADD CHECK (m.f(1) > 0)")
