@@ -138,6 +138,7 @@ def test_people_see_a_migration_stop_and_say_how_it_goes_on(
         scheduled.wait_for(lambda: scheduled.states_of("move_shop") == ["success"])
         shown(pages, "Run 1: finished")
         assert pages.get_by_text("Pause…").count() == 0
+        on_what_airflow_shows(ann, f"{scheduled.base}/dags/move_shop", answer.json()["dag_run_id"])
     assert differences(source_dsn, target_dsn) == []
 
 
@@ -210,6 +211,16 @@ def by_keyboard(window: Page, page: FrameLocator) -> None:
     window.keyboard.press("Tab")
     window.keyboard.press("Enter")
     shown(page, "Lately settled")
+
+
+def on_what_airflow_shows(ann: Page, dag: str, run: str) -> None:
+    """The page is a tab of the DAG, of its run, and of a task of it that is ours."""
+    window = ann.context.new_page()
+    for place in ("", f"/runs/{run}", f"/runs/{run}/tasks/copy"):
+        window.goto(f"{dag}{place}")
+        window.get_by_role("link", name="pgddl", exact=True).click()
+        shown(window.frame_locator("iframe"), "Run 1: finished")
+    window.close()
 
 
 def take_pictures(browser: Browser, ann: Page, base: str) -> None:
