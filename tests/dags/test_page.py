@@ -276,7 +276,7 @@ def leads_from_what_airflow_shows(page: Page) -> None:
 def has_it_mended(page: Page, shop: Lifecycle) -> None:
     """The SQL that mends a table, if it is what was shown; DDL that failed, once more; an exception of capture."""
     path = "move_shop/shop"
-    said = page.until(path, "Have the next stage run it…", "ann")
+    said = page.until(path, "Have the next stage run this SQL…", "ann")
     ((table, digest),) = re.findall(
         r'name="table" value="([^"]*)"><input type="hidden" name="digest" value="(\w+)"', said
     )
@@ -285,7 +285,7 @@ def has_it_mended(page: Page, shop: Lifecycle) -> None:
     other = page.post(f"{path}/sync", "ann", table=table, digest="0" * len(digest))
     assert other.status_code == 409 and "not what was shown any more" in other.text
     assert page.post(f"{path}/sync", "ann", table=table, digest=digest).status_code == 303
-    assert "Have the next stage run it…" not in page.until(path, "Asked for", "ann")
+    assert "Have the next stage run this SQL…" not in page.until(path, "Asked for", "ann")
     execute(shop.target, "ALTER TABLE orders ADD COLUMN paid text")
     execute(shop.source, "ALTER TABLE orders ADD COLUMN paid boolean")
     stages.gate(load_pipeline(shop.content), shop.source, shop.target)
