@@ -3,6 +3,7 @@ a person, which the triggerer watches."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,7 +45,8 @@ def _watched(
     refuse_literal_secrets(given)
     pipeline = load_pipeline(given)
     refuse_commands(pipeline)
-    trigger = PgddlWatchTrigger(pipeline=ends_of(pipeline), watched=watched, poke_interval=poke_interval)
+    ends = json.dumps(ends_of(pipeline), sort_keys=True)
+    trigger = PgddlWatchTrigger(pipeline=ends, watched=watched, poke_interval=poke_interval)
     name = f"pgddl/{pipeline.pipeline}/{watched}"
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 

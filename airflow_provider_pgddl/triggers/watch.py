@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import psycopg
@@ -23,7 +23,8 @@ class PgddlWatchTrigger(BaseEventTrigger):  # type: ignore[misc]
     """Fires each time when something new stands: a DDL event that waits for a person (`ddl`: failed, unhandled, or
     awaiting approval), or a table that the schema gate has stopped (`mismatch`). Looks at the journal alone.
 
-    :param pipeline: `ends_of` the pipeline: its name and where its databases are (connection ids, `${VAR}`)
+    :param pipeline: `ends_of` the pipeline as JSON: its name and where its databases are (connection ids, `${VAR}`). As
+        text, because Airflow 3.2 hands a watcher's dict back in the form that it stores it in
     :param watched: `ddl` or `mismatch`
     :param poke_interval: seconds between two looks
 
@@ -32,9 +33,9 @@ class PgddlWatchTrigger(BaseEventTrigger):  # type: ignore[misc]
     server that cannot be asked is asked again, for as long as the asset is watched.
     """
 
-    def __init__(self, *, pipeline: Mapping[str, Any], watched: Watched, poke_interval: float) -> None:
+    def __init__(self, *, pipeline: str, watched: Watched, poke_interval: float) -> None:
         super().__init__()
-        self.pipeline, self.watched, self.poke_interval = dict(pipeline), watched, poke_interval
+        self.pipeline, self.watched, self.poke_interval = pipeline, watched, poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -43,7 +44,7 @@ class PgddlWatchTrigger(BaseEventTrigger):  # type: ignore[misc]
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        pipeline = Pipeline.model_validate(self.pipeline)
+        pipeline = Pipeline.model_validate_json(self.pipeline)
         known = dict[str, str]()
         while True:
             try:

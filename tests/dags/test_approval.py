@@ -49,6 +49,8 @@ with DAG("rewrite", schedule=None, max_active_runs=1, deadline=limit):
               approve_swap={"subject": "Swap orders?"}, approve_ddl=True, gate={"mode": "poke", "poke_interval": 1})
 """
 
+ASKING = ("awaiting_input", "deferred")  # the latter by 3.2
+
 WATCHER = """
 from airflow.sdk import DAG
 from airflow_provider_pgddl.assets import ddl_waits
@@ -109,7 +111,7 @@ def test_ddl_and_a_swap_wait_for_a_person(
         def answered(run: int, task: str, choice: str) -> dict[str, Any]:
             """What the person was shown who answers like this."""
             where = f"dagRuns/run_{run}/taskInstances/l.{task}/-1"
-            scheduled.wait_for(lambda: api("GET", where).json()["state"] == "awaiting_input")
+            scheduled.wait_for(lambda: api("GET", where).json()["state"] in ASKING)
             # An answer that comes before the scheduler has heard that the task's first process ended fails the task.
             key = f"TaskInstanceKey(dag_id='rewrite', task_id='l.{task}', run_id='run_{run}'"
             ended = f"Received executor event with state success for task instance {key}"
