@@ -290,7 +290,8 @@ def has_it_mended(page: Page, shop: Lifecycle) -> None:
     execute(shop.source, "ALTER TABLE orders ADD COLUMN paid boolean")
     stages.gate(load_pipeline(shop.content), shop.source, shop.target)
     shop.run("replay")
-    assert re.search(r"ann: <b>sync</b> public.customers.*: done", page.until(path, "<b>sync</b>"))
+    done = re.compile(r"ann: <b>sync</b> public.customers.*: done")
+    wait_until(lambda: done.search(page.get(path, "ann").text), seconds=60, every=0.25)
     types = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'customers'::regclass"
     assert shop.journal(f"{types} AND attname = 'name'") == [("text",)]
 

@@ -174,7 +174,7 @@ class _Interrupted:
 
 def test_a_stop_is_no_lost_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mock, since the real one needs the signal at one moment among thousands."""
-    monkeypatch.setattr(spark, "_new_context", lambda *_: _Interrupted())
+    monkeypatch.setattr(spark, "begin", lambda *_: _Interrupted())
     monkeypatch.setattr(spark, "_distributed", lambda context, _: context)
     with pytest.raises(KeyboardInterrupt):
         spark.spread(work.square, [1], workers=1, app="stopped")
