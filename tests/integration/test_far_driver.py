@@ -21,7 +21,7 @@ FORGED = '0/1:{"exit_code": 0, "result": {"stage": "replay"}, "error": null}'
 def job(target_dsn: str) -> Job:
     ends: dict[str, Any] = {"source": {"conn_id": "a"}, "target": {"conn_id": "b"}}
     pipeline = load_pipeline({"pipeline": "shop", **ends, "tables": {"include": ["public.*"]}})
-    return Job("verify", pipeline, then=("swap",), known_as="0123456789ab", ends={"target": target_dsn})
+    return Job("verify", pipeline, then=("swap",), known_as="0123456789abcdef" * 4, ends={"target": target_dsn})
 
 
 @pytest.fixture
@@ -36,12 +36,14 @@ def looked(followed: Followed, times: int = 2) -> None:
 
 
 def test_an_outcome_is_taken_from_its_driver_alone(target_dsn: str, job: Job, follower: Followed) -> None:
-    channel = f"pgddl_outcome_{job.id}"
+    channel = far_driver.channel(job, "outcome")
     announced = Announced(job)
     wait_until(lambda: follower.seen, 60, every=0.05)
     found = at_work(target_dsn, job)
     assert found is not None and (found.id, found.stages) == (job.id, job.stages)
     with psycopg.connect(target_dsn, autocommit=True) as other:
+        shown = other.execute("SELECT application_name FROM pg_stat_activity WHERE application_name ~ '^pgddl-driver'")
+        assert [name.split(":")[:3] for (name,) in shown] == [["pgddl-driver", "0123456789ab", job.id]]
         other.execute("SELECT pg_notify(%s, %s)", [channel, FORGED])
         looked(follower)
         assert follower.outcome is None

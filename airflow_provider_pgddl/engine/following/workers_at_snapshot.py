@@ -75,9 +75,8 @@ class FillWorkers:
                 done = beside_each_other(fill_part, [part] * workers, doing="running replay")
         finally:
             _end_fills(context)
-        return sum((rows for rows, _ in done), Counter[int]()), {
-            t: why for _, refused in done for t, why in refused.items()
-        }
+        filled = sum((rows for rows, _ in done), Counter[int]())
+        return filled, {t: why for _, refused in done for t, why in refused.items()}
 
 
 class CompareWorkers:

@@ -3,7 +3,8 @@
 All of it goes through the database of the journal, and takes no journal there: setup may be refused before there is
 one. The driver keeps a session that has its job's name for as long as it lives. Postgres ends that session with the
 process, so no heartbeat can be old; whoever ends it stops the driver, which takes the right to; and what is said over
-it (NOTIFY) bears its process number, which nobody else can."""
+it (NOTIFY) bears its process number, which nobody else can. Every role of the database may listen, and sees what
+sessions are called: the channels have names that only those who have the job know."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
 import psycopg
 from psycopg import Notify
@@ -64,26 +65,36 @@ def elsewhere(job: Job, found: Mapping[End, str]) -> Job:
     job = replace(job, watch=None, secrets={}, ends=ends)
     said = {key: value for key, value in job.to_json().items() if key != "id"}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
-    return replace(job, known_as=digest[:12])
+    return replace(job, known_as=digest)
 
 
 def at_work(dsn: str, job: Job) -> Job | None:
     """The job of a driver that is alive and does what `job` is about, or what is left of it; None where there is
     none."""
     with connect(dsn, purpose="follow", pipeline=job.pipeline.pipeline) as conn:
-        found = conn.execute(_Q["at_work"], [f"pgddl-driver:{job.known_as}:"]).fetchone()
+        found = conn.execute(_Q["at_work"], [f"{_shown(job)}:"]).fetchone()
     if found is None:
         return None
     _, _, job_id, stages = found[1].split(":")
     return replace(job.without_first(len(job.stages) - int(stages)), id=job_id)
 
 
+def _shown(job: Job) -> str:
+    """What anybody may see of what it is to do."""
+    return f"pgddl-driver:{str(job.known_as)[:12]}"
+
+
 def _name(job: Job) -> str:
-    return f"pgddl-driver:{job.known_as}:{job.id}:{len(job.stages)}"
+    return f"{_shown(job)}:{job.id}:{len(job.stages)}"
 
 
-def _listen(conn: Session, channel: str) -> None:
-    conn.execute(SQL("LISTEN {}").format(Identifier(channel)))
+def channel(job: Job, what: Literal["outcome", "heard"]) -> str:
+    """On which it is said."""
+    return "pgddl_" + hashlib.sha256(f"{job.known_as}:{job.id}:{what}".encode()).hexdigest()[:32]
+
+
+def _listen(conn: Session, name: str) -> None:
+    conn.execute(SQL("LISTEN {}").format(Identifier(name)))
 
 
 def begin_at_once(pipeline: Pipeline, master: str | None, say: Callable[[str], None]) -> None:
@@ -101,7 +112,7 @@ class Announced:
     """Of the driver: its session, whose end ends it."""
 
     def __init__(self, job: Job) -> None:
-        self._outcome, self._heard = f"pgddl_outcome_{job.id}", f"pgddl_heard_{job.id}"
+        self._outcome, self._heard = channel(job, "outcome"), channel(job, "heard")
         self._conn = connect(job.conninfo("target"), purpose="driver", pipeline=job.pipeline.pipeline)
         _listen(self._conn, self._heard)
         self._conn.execute(_Q["announce"], [_name(job)])
@@ -183,7 +194,7 @@ class Followed:
     def _listening(self) -> Session:
         conn = connect(self._dsn, purpose="follow", pipeline=self._job.pipeline.pipeline)
         conn.add_notify_handler(self._take)
-        _listen(conn, f"pgddl_outcome_{self._job.id}")
+        _listen(conn, channel(self._job, "outcome"))
         return conn
 
     def _follow(self) -> None:
@@ -203,7 +214,7 @@ class Followed:
             if pieces and len(pieces) == pieces_of(pieces):
                 content = json.loads("".join(pieces[number].partition(":")[2] for number in sorted(pieces)))
                 self.outcome = Outcome(content["exit_code"], content["result"], content["error"])
-                conn.execute(_Q["say"], [f"pgddl_heard_{self._job.id}", ""])
+                conn.execute(_Q["say"], [channel(self._job, "heard"), ""])
         self.seen = self.seen or bool(alive)
         self._alive = bool(alive)
         self._looks, self._looked_at = self._looks + 1, time.monotonic()

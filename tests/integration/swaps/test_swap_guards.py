@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -23,7 +25,7 @@ from airflow_provider_pgddl.engine.swapping import across, readiness
 from tests.conftest import Database
 from tests.integration.calls import before_each, once
 from tests.integration.items import log_of
-from tests.integration.lifecycle import left_behind
+from tests.integration.lifecycle import Lifecycle, left_behind
 from tests.integration.sessions import do, one
 from tests.integration.swaps.pipelines import (
     END_SESSIONS,
@@ -146,6 +148,27 @@ def test_a_name_belongs_to_one_target(shop: Make, pg18: Cluster, database: Datab
 # --- runs that were taken over ----------------------------------------------------------------------------------------
 
 
+@contextmanager
+def taken_over(
+    monkeypatch: pytest.MonkeyPatch, move: Lifecycle, tables: list[str] | None, before: str
+) -> Iterator[list[Lease]]:
+    """A newer run takes over before the first call of this step of windows, in the block; it lives until its end."""
+    newer: list[Lease] = []
+
+    def take_over(_: int) -> None:
+        if not newer:
+            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
+            newer.append(Lease(move.target, move.name, "replay", tables).__enter__())
+            newer[0].take()
+
+    before_each(monkeypatch, windows, before, take_over)
+    try:
+        yield newer
+    finally:
+        for run in newer:
+            run.close()
+
+
 @pytest.mark.parametrize("lost", ["shop.parent", "shop.child"])
 def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
     shop: Make, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -153,22 +176,13 @@ def test_a_run_that_lost_one_of_its_tables_commits_nothing_more(
     move = shop()
     move.run_all(until="schema_sync")
     do(move.source, "UPDATE shop.parent SET name = 'later'", "UPDATE shop.child SET note = 'later'")
-    newer: list[Lease] = []
-
-    def take_over(number: int) -> None:
-        if not newer:
-            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
-            newer.append(Lease(move.target, move.name, "replay", [lost]).__enter__())
-            newer[0].take()
-
-    before_each(monkeypatch, windows, "flush", take_over)
-    move.refused("replay", Fenced, tables=["shop.parent", "shop.child"])
-    later = "SELECT (SELECT count(*) FROM shop.parent WHERE name = 'later') + (SELECT count(*) FROM shop.child)"
-    assert one(move.target, later) == 60
-    assert one(move.target, "SELECT count(*) FROM shop.child WHERE note = 'later'") == 0
-    with psycopg.connect(move.target, autocommit=True) as conn:
-        lease.check(conn, newer[0].fence)
-    newer[0].close()
+    with taken_over(monkeypatch, move, [lost], "flush") as newer:
+        move.refused("replay", Fenced, tables=["shop.parent", "shop.child"])
+        later = "SELECT (SELECT count(*) FROM shop.parent WHERE name = 'later') + (SELECT count(*) FROM shop.child)"
+        assert one(move.target, later) == 60
+        assert one(move.target, "SELECT count(*) FROM shop.child WHERE note = 'later'") == 0
+        with psycopg.connect(move.target, autocommit=True) as conn:
+            lease.check(conn, newer[0].fence)
     move.run_all(after="schema_sync", until="swap")
     assert differences(move.source, move.target) == []
 
@@ -179,18 +193,9 @@ def test_a_run_in_place_that_was_taken_over_commits_nothing_more(
     move = rewrite()
     move.run_all(until="replay")
     do(move.source, "UPDATE items SET code = 'later' || id")
-    newer: list[Lease] = []
-
-    def take_over(number: int) -> None:
-        if not newer:
-            assert one(move.target, END_SESSIONS, f"pgddl:{move.name}:%:lease") == 1
-            newer.append(Lease(move.target, move.name, "replay", None).__enter__())
-            newer[0].take()
-
-    before_each(monkeypatch, windows, "note_window", take_over)
-    move.refused("replay", Fenced)
-    assert one(move.target, "SELECT count(*) FROM pgddl_copy_public.items WHERE code LIKE 'later%'") == 0
-    newer[0].close()
+    with taken_over(monkeypatch, move, None, "note_window"):
+        move.refused("replay", Fenced)
+        assert one(move.target, "SELECT count(*) FROM pgddl_copy_public.items WHERE code LIKE 'later%'") == 0
     move.run_all(after="replay", until="swap")
     assert one(move.target, "SELECT count(*) FROM items WHERE code LIKE 'later%'") == 60
 
