@@ -45,6 +45,13 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         """What is started to submit."""
         return str(self._connection["spark_binary"])
 
+    def on_kill(self) -> None:
+        """Also where this machine has no `yarn`: a driver that runs elsewhere has been told to stop by then."""
+        try:
+            super().on_kill()
+        except FileNotFoundError as missing:
+            self.log.warning("no %s is found here, so the cluster itself is not told to stop", missing.filename)
+
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         super()._process_spark_submit_log(self._watched(itr))
 

@@ -306,10 +306,13 @@ INSERT INTO shop.visits VALUES (7, '2026-02-03'), (8, '2026-02-03')
 """
 
 
-@pytest.mark.parametrize(
+BY_CAPTURE = pytest.mark.parametrize(
     "kind",
     [pytest.param(KINDS[n], id=by, marks=pytest.mark.combination(by)) for n, by in enumerate(("change_log", "wal"))],
 )
+
+
+@BY_CAPTURE
 def test_part_of_the_rows_and_a_replay_that_stays_need_no_more(make: Make, kind: Kind) -> None:
     moved = make(16, 18)
     move = moved.move
@@ -331,3 +334,23 @@ def test_part_of_the_rows_and_a_replay_that_stays_need_no_more(make: Make, kind:
             wanted = source.execute(f"{query.replace('name', made or 'name')}{part} ORDER BY 1, 2".encode()).fetchall()
             assert wanted and target.execute(f"{query} ORDER BY 1, 2".encode()).fetchall() == wanted
     assert not move.run("cleanup").blocked
+
+
+@BY_CAPTURE
+def test_an_archive_needs_no_more(make: Make, kind: Kind) -> None:
+    moved = make(16, 18)
+    move = moved.move
+    move.content = {**move.content, "tables": {"include": ["shop.orders"], "operations": ["insert", "update"]}}
+    for side in moved.admins:
+        for statement in kind.statements(side):
+            moved.administer(side, statement)
+    moved.run_script()
+    move.run_all(until="replay")
+    execute(moved.admins["source"], "DELETE FROM shop.orders WHERE id <= 3; UPDATE shop.orders SET customer = 1")
+    for stage in ("replay", "verify", "swap", "cleanup"):
+        assert not move.run(stage).blocked
+    with psycopg.connect(moved.admins["source"]) as source, psycopg.connect(moved.admins["target"]) as target:
+        orders = b"SELECT id, customer FROM shop.orders WHERE id > 3 ORDER BY id"
+        wanted = source.execute(orders).fetchall()
+        assert wanted and target.execute(orders).fetchall() == wanted
+        assert target.execute(b"SELECT count(*) FROM shop.orders WHERE id <= 3").fetchone() == (3,)

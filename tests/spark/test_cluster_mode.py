@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
+from airflow.sdk.exceptions import AirflowException
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.launch.far_driver import VANISHED
+from airflow_provider_pgddl.operators.stages import PgddlVerifyOperator
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.spark.elsewhere import FOLDER, Elsewhere
 from tests.spark.password_file import line, write
@@ -133,11 +137,30 @@ def test_a_lifecycle_whose_drivers_are_elsewhere(
     wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE, 60, every=0.1)
     elsewhere.image({})
 
-    # The same by operators, through YARN, whose drivers begin Spark at once.
+    # The same by operators, through YARN, whose drivers begin Spark at once: one that is killed, and one whose driver a
+    # retry finds.
     monkeypatch.setenv("AIRFLOW_CONN_ELSEWHERE", '{"conn_type": "spark", "host": "yarn"}')
-    told = by_operator(move.content, tmp_path)
-    assert (told["stage"], told["state"]) == ("verify", "done")
-    by_shell, by_task = ((container / "log").read_text() for container in elsewhere.containers[-2:])
+    held = elsewhere.strikes("killed_task", "stage.before_result_commit=wait") / "stage.before_result_commit"
+    with ThreadPoolExecutor() as pool:
+        killed = operator(move.content)
+        running = pool.submit(execute_task, killed, tmp_path)
+        wait_until(held.exists, 120, every=0.1)
+        killed.on_kill()
+        with pytest.raises(AirflowException):
+            running.result(60)
+        held = elsewhere.strikes("found_by_a_task", "stage.before_result_commit=wait") / "stage.before_result_commit"
+        first = pool.submit(execute_task, operator(move.content), tmp_path)
+        wait_until(held.exists, 120, every=0.1)
+        begun = len(elsewhere.containers)
+        retried = pool.submit(execute_task, operator(move.content), tmp_path)
+        with psycopg.connect(target_dsn, autocommit=True) as conn:
+            wait_until(lambda: conn.execute(FOLLOWERS).fetchone() == (2,), 60, every=0.1)
+        held.with_name(f"{held.name}.go").touch()
+        for told in (first.result(120), retried.result(120)):
+            assert (told["stage"], told["state"]) == ("verify", "done")
+        assert len(elsewhere.containers) == begun
+    elsewhere.image({})
+    by_shell, _, by_task = ((container / "log").read_text() for container in elsewhere.containers[-3:])
     assert "log4j" in by_task and "log4j" not in by_shell  # which a JVM that begins speaks of
 
     said.append(run("swap,cleanup"))
@@ -152,10 +175,17 @@ def test_a_lifecycle_whose_drivers_are_elsewhere(
     assert argv[-1] == "job.json" and argv[argv.index("--deploy-mode") + 1] == "cluster"
 
 
-def by_operator(pipeline: dict[str, Any], folder: Path) -> dict[str, Any]:
-    from airflow_provider_pgddl.operators.stages import PgddlVerifyOperator
+FOLLOWERS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'pgddl:%:follow' AND query LIKE '%starts_with%'
+"""
 
-    task = PgddlVerifyOperator(task_id="verify", pipeline=pipeline, conn_id="elsewhere")
+
+def operator(pipeline: dict[str, Any]) -> PgddlVerifyOperator:
+    return PgddlVerifyOperator(task_id="verify", pipeline=pipeline, conn_id="elsewhere")
+
+
+def execute_task(task: PgddlVerifyOperator, folder: Path) -> dict[str, Any]:
     ti = SimpleNamespace(dag_id="d", task_id="verify", try_number=1, max_tries=3, xcom_push=lambda *_: None)
     result: dict[str, Any] = task.execute({"dag": SimpleNamespace(folder=str(folder)), "ti": ti})
     return result

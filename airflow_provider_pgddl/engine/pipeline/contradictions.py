@@ -26,11 +26,11 @@ def _operations(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     path, tables = ("tables", "operations"), pipeline.tables
     given = set(tables.operations)
     if len(given) != len(tables.operations):
-        yield path, "names one of them twice"
+        yield path, "names one of them twice: once is enough"
     if "insert" not in given:
-        yield path, "needs insert: rows are copied first"
+        yield path, "needs insert, as rows are copied first: add it"
     elif given == {"insert", "delete"}:
-        yield path, "delete needs update: a row that is deleted and inserted again is seen as changed"
+        yield path, "delete needs update, as a row that is deleted and inserted again is seen as changed: add update"
     if not pipeline.archives:
         return
     if pipeline.in_place:
@@ -39,11 +39,11 @@ def _operations(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     if pipeline.ddl.ddl_only:
         yield path, "is about rows that are moved: leave ddl.ddl_only out"
     if tables.existing != "refuse":
-        yield path, f"without delete has no place beside tables.existing: {tables.existing}"
+        yield path, f"without delete has no place beside tables.existing: {tables.existing}: leave one of them out"
     if tables.keyless != "refuse":
         yield path, "without delete needs a key of every table: leave tables.keyless out"
     if pipeline.swap.way_back:
-        yield path, "without delete has no way back: the source has not got the rows that are kept"
+        yield path, "without delete has no way back, as the source has not got what is kept: leave swap.way_back out"
 
 
 def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
