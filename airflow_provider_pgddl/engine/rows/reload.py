@@ -160,11 +160,11 @@ def _make_pending(
         drop_pending(replica.target, table)  # its columns may be another key's
         create_pending(replica.target, table)
         keys = copy_keys(replica, table.plan, table.plan.source, pending_table(table.id))
-        if table.plan.operations:  # a key of those that waited may be of a row that is gone
+        # A key of those that waited may be of a row that is gone; and the source may just have come to have rows that
+        # only the target had: the log that said so has been forgotten.
+        if table.plan.operations:
             archive.all_wait(replica.target, table.plan, pending_table(table.id))
-        elif (
-            table.plan.extra
-        ):  # of which the source may have come to have rows just now, and the log has been forgotten
+        elif table.plan.extra:
             delete_from_copy(replica.target, table, pending_table(table.id), behind=coded)
         return keys
     staging = staging_table(replica.target, "ingest", table.plan, table.id)
