@@ -61,6 +61,18 @@ def test_an_outcome_is_taken_from_its_driver_alone(target_dsn: str, job: Job, fo
     wait_until(lambda: at_work(target_dsn, job) is None, 60, every=0.05)
 
 
+def test_a_driver_that_dies_between_two_looks_was_there(target_dsn: str, job: Job) -> None:
+    followed = Followed(target_dsn, job)  # listens, and does not look yet
+    announced = Announced(job)
+    announced._over.set()  # else it ends this process
+    announced._thread.join()
+    announced._conn.close()
+    wait_until(lambda: at_work(target_dsn, job) is None, 60, every=0.05)
+    with followed:
+        assert followed.settle() is None
+        assert followed.seen
+
+
 def test_the_journal_stands_in_for_what_nobody_heard(target_dsn: str, job: Job, follower: Followed) -> None:
     assert follower.settle() is None, "no driver has come, and there is no journal"
     execute(

@@ -40,6 +40,7 @@ LOOK_EVERY = 1.0  # seconds
 HEARD_WITHIN = 30.0  # seconds for which a driver says its outcome again and again, until somebody has heard it
 SAY_AGAIN = 2.0
 OUT_OF_SIGHT = 120.0  # seconds without an answer of the database after which nobody waits on
+BEGUN = "begun"
 PIECE = 7_000  # bytes; a notification holds less than 8,000
 
 NEVER_SEEN = (
@@ -116,6 +117,7 @@ class Announced:
         self._conn = connect(job.conninfo("target"), purpose="driver", pipeline=job.pipeline.pipeline)
         _listen(self._conn, self._heard)
         self._conn.execute(_Q["announce"], [_name(job)])
+        self._conn.execute(_Q["say"], [self._outcome, BEGUN])  # or one that dies at once would seem never to have been
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="pgddl-driver", daemon=True)
         self._thread.start()
@@ -220,6 +222,7 @@ class Followed:
         self._looks, self._looked_at = self._looks + 1, time.monotonic()
 
     def _take(self, told: Notify) -> None:
+        self.seen = True
         number, _, _ = told.payload.partition("/")
         if number.isdigit():
             self._pieces.setdefault(told.pid, {})[int(number)] = told.payload
