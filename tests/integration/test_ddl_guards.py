@@ -690,6 +690,18 @@ def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, tab
     equal(pipeline)
 
 
+@pytest.mark.parametrize("then", ["ALTER TABLE public.staging ADD PRIMARY KEY (id)", "DROP TABLE public.staging"])
+def test_a_table_is_looked_at_between_its_creation_and_its_key(make: Make, at: At, then: str) -> None:
+    """Nobody hears of a table that is in the making."""
+    pipeline = make()
+    pipeline.run_all(until="replay")
+    execute(pipeline.source, "CREATE TABLE public.staging AS SELECT 1 AS id")
+    with at("ddl.before_event", once(lambda: execute(pipeline.source, then))) as looks:
+        assert pipeline.run("setup").blocked == [], "a stage that looks once"
+    assert looks.times
+    all_through(pipeline, after="schema_sync")
+
+
 def test_an_index_goes_between_the_snapshot_and_the_look_at_it(make: Make, at: At) -> None:
     """The server prints a constraint by its index as that is now, whatever snapshot asks."""
     pipeline = make(SHOP + "CREATE TABLE public.staging (id int PRIMARY KEY, n int CONSTRAINT once UNIQUE);")

@@ -53,7 +53,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     refuse_attached_parts(known.values(), parts)
     copies = {(t.plan.copy_schema, t.plan.copy_name): t.oid for t in known.values()}
     stuck = context.journal.blocked_tables.by_ddl()
-    keyless: set[Name] = set()
+    keyless: dict[int, Name] = {}
     in_part: dict[Name, list[str]] = {}
     for name in matches(context.pipeline, names, strict=False).rows:
         oid = names[name]
@@ -72,7 +72,7 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
                 _leave_for_the_swap(context, late or note_keyless(context, then), then)
             continue
         if then.key is None:
-            keyless.add(name)
+            keyless[oid] = name
             continue
         if change_log.root_of(context.source, context.name, oid) not in (None, oid):
             continue  # detached, but its root waits for something: a partition until that has been settled
@@ -96,9 +96,16 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
             context.say(f"{late.qualified}: came after the snapshot, is captured and read from here on")
         failpoint("late.before_taken_in")
         _take_in(context, late, then, within)
-    stopped = {name: [KEYLESS] for name in keyless} | in_part | _left_behind(context, names)
+    stopped = {name: [KEYLESS] for name in _stay_keyless(context, keyless)} | in_part | _left_behind(context, names)
     with context.fenced("late.before_statuses_commit"):
         context.journal.blocked_tables.set_statuses_of_others(context.journal.run, stopped)
+
+
+def _stay_keyless(context: Context, keyless: Mapping[int, Name]) -> set[Name]:
+    """Without those that are gone or have got their key since: their own statements bring the next look at them."""
+    told = set(keyless.values()) & context.journal.schema.mismatches().keys()
+    fresh = {oid for oid, name in keyless.items() if name not in told}
+    return told | {keyless[oid] for oid in catalog.still_without_key(context.source, fresh)}
 
 
 def _made_by_ddl(context: Context, late: TableRow) -> bool:

@@ -130,7 +130,8 @@ def keys(facts: Facts) -> Iterator[Finding]:
                 what = f"key column {written(column)} is under {collation}, by which different texts are equal"
                 fix = f'ALTER TABLE {quoted} ALTER COLUMN {side.name(column)} TYPE text COLLATE pg_catalog."C";'
                 yield Finding("error", "key", "source", facts.written(oid), what, fix)
-    yield from _without_key(facts, keyless)
+    stay = catalog.still_without_key(side.conn, [table.oid for table, _ in keyless])
+    yield from _without_key(facts, [(table, fix) for table, fix in keyless if table.oid in stay])
 
 
 def _without_key(facts: Facts, keyless: Sequence[tuple[tables.Table, str]]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.model.tables import Column, Key, Leaf, Server, Table
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
+
+IN_THE_MAKING = 2.0  # seconds that a new table may take from its CREATE to its key before anybody hears of it
 
 _Q = queries("catalog")
 
@@ -86,6 +89,17 @@ def describe(conn: Session, oids: Iterable[int], triggers: Sequence[str] = ()) -
     """
     with plans_kept(conn):
         return _describe(conn, {"oids": list(oids), "triggers": list(triggers)})
+
+
+def still_without_key(conn: Session, oids: Iterable[int]) -> set[int]:
+    """Those of the tables that are there without a key, and are so for a moment longer: a table made by one statement
+    and given its key by the next is in the making, and nobody has to do anything about it."""
+    left, end = set(oids), time.monotonic() + IN_THE_MAKING
+    while left := {oid for oid, table in describe(conn, left).items() if table.key is None}:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    return left
 
 
 def leaves_now(conn: Session, table: Table, triggers: Sequence[str]) -> Table:

@@ -199,7 +199,8 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
         if keyless is not None:
             if captures_ddl(context) and journal.stage_runs.done(run, "snapshot"):
                 continue  # stopped alone by what follows DDL, until it has one
-            raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
+            if oid in catalog.still_without_key(context.source, [oid]):
+                raise PreflightRefused(KEYLESS, table=f"{schema}.{name}", todo="then run stage setup again")
         if started == 0:
             _refuse_lost_names(context)
         context.check_fence()
