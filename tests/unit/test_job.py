@@ -20,6 +20,8 @@ from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched
 from airflow_provider_pgddl.engine.launch import driver
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
+from airflow_provider_pgddl.engine.server import credentials
 
 SHOP = {
     "pipeline": "shop",
@@ -145,6 +147,22 @@ def test_an_application_refuses_the_job_of_another_stage(
 def test_no_password_of_the_job_is_printed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGDDL_SOURCE_CONNINFO", SECRET)
     assert driver.redact('invalid dsn: "hush-hush@127"', job) == 'invalid dsn: "***@127"'
+
+
+@pytest.mark.parametrize("keyword", SECRET_KEYWORDS)
+def test_no_other_secret_of_the_job_is_printed(job: Job, monkeypatch: pytest.MonkeyPatch, keyword: str) -> None:
+    monkeypatch.setenv("PGDDL_SOURCE_CONNINFO", f"host=db.example {keyword}=hush")
+    assert driver.redact("certificate says hush of db.example", job) == "certificate says *** of db.example"
+
+
+def test_no_password_that_was_handed_out_is_printed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = credentials.Broker({"source": lambda: "host=db.example password=hush"})
+    try:
+        monkeypatch.setenv("PGDDL_SOURCE_CONNINFO", broker.reference("source"))
+        credentials.opened(broker.reference("source"), lambda dsn: dsn)
+    finally:
+        broker.close()
+    assert driver.redact("hush was refused", job) == "*** was refused"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 Row triggers on every leaf (a statement on a leaf does not fire its parent's), ENABLE ALWAYS so that sessions in
 replica role are seen too, and one for TRUNCATE. A log row holds the key before and after; a window deletes exactly
-the log rows that its snapshot shows, so there is no position to keep and no order to rely on."""
+the log rows that its snapshot shows, so there is no position to keep and no order to rely on.
+
+Which keys a changed row leaves is said by `pgddl.make_capture`, in the newest number of `sql/core` that defines it."""
 
 from __future__ import annotations
 

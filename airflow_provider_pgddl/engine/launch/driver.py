@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol, TextIO
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.engine.errors import (
     EXIT_BLOCKED,
@@ -34,6 +33,8 @@ from airflow_provider_pgddl.engine.job.file import Job, Outcome, Watched, read, 
 from airflow_provider_pgddl.engine.job.stage_names import CHANGES_LIVE_TABLES
 from airflow_provider_pgddl.engine.launch.far_driver import Announced, begin_at_once
 from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.secrets_in_text import without_secrets
+from airflow_provider_pgddl.engine.server import credentials
 
 # Once nobody waits for the result, this long for cancelling queries in an orderly way; then the process ends.
 LAST_WORDS = 3.0
@@ -218,15 +219,9 @@ def number(value: float | str) -> str:
 
 
 def redact(text: str, job: Job) -> str:
-    """`text` without the passwords of this job; the last guard, nothing above should print one."""
-    for name in job.secrets.values():
-        try:
-            password = conninfo_to_dict(os.environ.get(name, "")).get("password")
-        except psycopg.Error:
-            password = os.environ.get(name)
-        if password:
-            text = text.replace(str(password), "***")
-    return text
+    """`text` without the secrets of this job; the last guard, nothing above should print one."""
+    dsns = [os.environ.get(name, "") for name in job.secrets.values()]
+    return without_secrets(text, *dsns, *filter(None, map(credentials.last_used, dsns)))
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from airflow_provider_pgddl.engine.job.context import for_executors
 from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.journal.stage_runs import stage_result
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
-from airflow_provider_pgddl.engine.pipeline.endpoint import SECRET_KEYWORDS
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
 

@@ -13,12 +13,12 @@ from pydantic import AfterValidator, Field
 
 from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.pipeline.fields import Section, Text
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 COMMAND_TIMEOUT = 60  # seconds
 _RENDERED = "${TEMPLATE}"
-SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 class LiteralSecret(ValueError):

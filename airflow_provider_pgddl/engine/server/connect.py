@@ -14,6 +14,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.secrets_in_text import without_secrets
 from airflow_provider_pgddl.engine.server import credentials
 from airflow_provider_pgddl.engine.server.password_file import why_without_password
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
@@ -258,21 +259,12 @@ def describe_dsn(dsn: str) -> str:
     return f"{parts.get('host') or 'local socket'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
 
-def _redact(text: str, dsn: str) -> str:
-    """An error's text without the password: libpq quotes parts of what it could not read."""
-    try:
-        password = conninfo.conninfo_to_dict(dsn).get("password")
-    except psycopg.ProgrammingError:
-        return "(the text would show parts of it)"
-    return text.replace(str(password), "***") if password else text
-
-
 def _not_opened(error: psycopg.Error, dsn: str) -> PgddlError:
     """libpq gives no SQLSTATE for a refused connection, so its words have to tell a wrong password from a dead
     server."""
     if isinstance(error, psycopg.ProgrammingError):
-        return PgddlError(f"the connection string cannot be read: {_redact(str(error), dsn)}")
-    text = " ".join(_redact(str(error), dsn).split())
+        return PgddlError("the connection string cannot be read (libpq's words are not shown: they repeat parts of it)")
+    text = " ".join(without_secrets(str(error), dsn).split())
     where = describe_dsn(dsn)
     if "no password supplied" in text and (found := why_without_password(dsn)):
         return PreflightRefused(f"{where} demands a password, and {found[0]}", todo=found[1])

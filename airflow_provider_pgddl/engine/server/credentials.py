@@ -98,6 +98,7 @@ class Broker:
 
 
 _here: dict[Hashable, str] = {}
+_last_used: dict[str, str] = {}
 _dsns: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -139,7 +140,7 @@ def opened(dsn: str, connect: Callable[[str], T]) -> tuple[T, str]:
     tries = TRIES if is_reference(dsn) else 1
     refused = None
     while True:
-        now = real(dsn, refused)
+        now = _last_used[dsn] = real(dsn, refused)
         try:
             return connect(now), now
         except (psycopg.Error, PgddlError) as error:
@@ -149,6 +150,11 @@ def opened(dsn: str, connect: Callable[[str], T]) -> tuple[T, str]:
                 raise
             refused = now
             time.sleep(PAUSE)
+
+
+def last_used(dsn: str) -> str | None:
+    """What this process has opened a session with the last time that it was asked to by this connection string."""
+    return _last_used.get(dsn)
 
 
 def remember(session: Any, dsn: str) -> None:

@@ -26,14 +26,12 @@ from airflow_provider_pgddl.engine.errors import (
     from_postgres,
 )
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS, without_secrets
 from airflow_provider_pgddl.engine.server import credentials
 from airflow_provider_pgddl.engine.server.connect import connect, describe_dsn
 from airflow_provider_pgddl.engine.sql import queries
 
 CHOSEN_BY = "PGDDL_PG_DUMP"  # the environment variable that names one pg_dump and no other
-
-# What libpq takes from a connection string only, and what must not show in the list of processes.
-_SECRETS = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
 
 # pg_dump's words for what may pass by itself; everything else is final.
 _PASSING = (
@@ -164,7 +162,8 @@ def _dump(
     environment = {**os.environ, "LC_ALL": "C"}
     if password := parts.pop("password", None):
         environment["PGPASSWORD"] = password
-    if unusable := [key for key in _SECRETS if key in parts]:
+    # Any other than the password libpq takes from the connection string alone, which the list of processes shows.
+    if unusable := [key for key in SECRET_KEYWORDS if key in parts]:
         raise StageFailed(f"{unusable[0]} cannot be handed to pg_dump without showing it", todo="use a password file")
     parts.setdefault("connect_timeout", "10")
     arguments = [
@@ -189,7 +188,7 @@ def _dump(
         arguments.append("--strict-names")
     if snapshot:
         arguments.append(f"--snapshot={snapshot}")
-    return _run(program, arguments, environment, conninfo, [password] if password else [])
+    return _run(program, arguments, environment, conninfo)
 
 
 def pattern(name: Name) -> str:
@@ -197,7 +196,7 @@ def pattern(name: Name) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in name)
 
 
-def _run(program: Path, arguments: list[str], environment: Mapping[str, str], dsn: str, secrets: list[str]) -> str:
+def _run(program: Path, arguments: list[str], environment: Mapping[str, str], dsn: str) -> str:
     process = subprocess.Popen(
         [program, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -207,9 +206,7 @@ def _run(program: Path, arguments: list[str], environment: Mapping[str, str], ds
         if process.poll() is None:
             process.kill()
             process.wait()
-    said = errors.decode("utf-8", "replace")
-    for secret in secrets:
-        said = said.replace(secret, "***")
+    said = without_secrets(errors.decode("utf-8", "replace"), dsn)
     if process.returncode != 0:
         raise _failed(said, describe_dsn(dsn))
     try:
