@@ -47,7 +47,7 @@ class Source:
             other = other or stack.enter_context(self.session())
             with session.transaction():
                 session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                return ddl_log.read(session, other, self.pipeline, self.transport, self.position)
+                return ddl_log.read(session, lambda: other, self.pipeline, self.transport, self.position)
 
     def events(self) -> list[CapturedEvent]:
         """What is new."""

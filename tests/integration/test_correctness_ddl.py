@@ -112,7 +112,7 @@ def test_c09_a_change_of_the_parent_says_what_became_of_its_descendants(
     with connect(source_dsn, purpose="test") as source, connect(source_dsn, purpose="test") as other:
         with source.transaction():
             source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            (event,) = ddl_log.read(source, other, pipeline.name, "queue", None).events
+            (event,) = ddl_log.read(source, lambda: other, pipeline.name, "queue", None).events
     described = {t["name"]: [c["name"] for c in t["columns"]] for t in event["tables"].values()}
     assert described == {name: ["id", "added"] for name in ("parent", "child", "grandchild")}
 

@@ -123,7 +123,7 @@ class Pair:
         with connect(self.source, purpose="test") as conn, connect(self.source, purpose="test") as other:
             with conn.transaction():
                 conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                found = ddl_log.read(conn, other, "p", "queue", self._position)
+                found = ddl_log.read(conn, lambda: other, "p", "queue", self._position)
         assert found.lost == []
         self._position = found.position
         return found.events

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
 from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, copy_chunks
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import connect, keeping_plans, plans_kept
+from airflow_provider_pgddl.engine.server.connect import BY_HAND, connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.stages import backfill, schema_sync
 from tests.integration.lifecycle import Lifecycle, execute
@@ -99,7 +99,7 @@ def test_kept_plans_end_with_the_outermost_block(source_dsn: str) -> None:
         assert other is not None
         assert [t.name for t in catalog.describe(conn, [other]).values()] == ["other"]
         assert conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == first
-        assert conn.prepare_threshold is None
+        assert conn.prepare_threshold == BY_HAND
         for failing in ("SELECT 1 / 0", None):
             with pytest.raises((psycopg.Error, Retry)), conn.transaction(), plans_kept(conn):
                 if failing is not None:
@@ -113,7 +113,7 @@ def test_kept_plans_end_with_the_outermost_block(source_dsn: str) -> None:
             for _ in range(2):
                 with plans_kept(conn):
                     assert catalog.describe(conn, [oid]).keys() == {oid}
-                assert (conn.execute(mode).fetchone(), conn.prepare_threshold) == (("force_generic_plan",), None)
+                assert (conn.execute(mode).fetchone(), conn.prepare_threshold) == (("force_generic_plan",), BY_HAND)
             raise Retry("changed just now")
         assert conn.execute(mode).fetchone() == ("auto",)
 
@@ -202,7 +202,7 @@ def test_a_cancellation_at_the_end_leaves_no_plans_kept(source_dsn: str, monkeyp
         with pytest.raises(psycopg.errors.QueryCanceled), plans_kept(conn):
             conn.execute("SELECT 1")
         assert met
-        assert conn.prepare_threshold is None
+        assert conn.prepare_threshold == BY_HAND
         assert execute("SHOW plan_cache_mode").fetchone() == ("auto",)
 
 

@@ -67,6 +67,7 @@ NO_BORDER = {
     "rows.throttle": READS,
     "server.giving_way": READS,
     "server.pg_dump": READS,
+    "server.schema_reading": READS,
     "swapping.across._certainly_not_cut_over": READS,
     "swapping.follow_ups.follow_up.attempt": WITHIN,
     "swapping.in_place._exchange": READS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -230,16 +230,18 @@ def _speak_english(source: Session) -> None:
         failpoint("setup.before_language_commit", source)
 
 
-def read(source: Session, other: Session, pipeline: str, transport: Transport, position: str | None) -> Read:
+def read(
+    source: Session, other: Callable[[], Session], pipeline: str, transport: Transport, position: str | None
+) -> Read:
     """The events that the caller's REPEATABLE READ transaction on `source` shows and `position` does not; None shows
-    nothing. `other` is an autocommit session on the same source."""
+    nothing. `other` gives an autocommit session on the same source, where one is needed."""
     _refuse_gaps(source)
     snapshot, lsn = _row(source, "now")
     confirm_lsn = None
     if transport == "queue":
         events = [event for (event,) in source.execute(_Q["queued"], {"position": position})]
     else:
-        events, confirm_lsn = _decode(other, ddl_slot_name(pipeline), snapshot, position)
+        events, confirm_lsn = _decode(other(), ddl_slot_name(pipeline), snapshot, position)
     shown = {} if transport == "queue" else _types(source)
     return Read(_completed(events), snapshot, lsn, confirm_lsn, _lost(source, position), shown)
 

@@ -226,7 +226,7 @@ def _being_altered(pipeline: Pipeline, source_dsn: str, journal: Journal) -> set
         source.transaction(),
     ):
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        events = ddl_log.read(source, other, pipeline.pipeline, transport, ddl.position()).events
+        events = ddl_log.read(source, lambda: other, pipeline.pipeline, transport, ddl.position()).events
     known = ddl.known([event["id"] for event in events])
     altered = {
         one["table"] or one["objid"]

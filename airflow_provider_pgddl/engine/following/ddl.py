@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
+import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
@@ -129,7 +131,7 @@ def _settle_as_it_is(context: Context) -> None:
 
 
 def _look_now(context: Context) -> _Seen:
-    source = context.session_once("source", "ddl")
+    source = context.looking
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
@@ -155,20 +157,21 @@ def _patient_look(look: Callable[[], T]) -> T:
 
 @contextmanager
 def ddl_lock(context: Context) -> Iterator[None]:
-    """Runs over different tables share the pipeline; its DDL is consumed by one at a time."""
-    session, name = context.session_once("target", "ddl lock"), [f"pgddl ddl {context.name}"]
+    """Runs over different tables share the pipeline; its DDL is consumed by one at a time. In the lease's session, in
+    which nobody's code runs that could let go of it; where that session is lost, so is the lock."""
+    session, name = context.lease.conn, [f"pgddl ddl {context.name}"]
     session.execute(queries("lease")["lock_ddl"], name)
     try:
         yield
     finally:
-        if not session.closed:
+        with suppress(psycopg.OperationalError):
             session.execute(queries("lease")["unlock_ddl"], name)
 
 
 def _read(context: Context, *, look: bool) -> _Seen | None:
     """New events into the journal, and what the same snapshot shows of the tables; None where there is nothing new."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
-    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    source, other = context.looking, partial(context.session_once, "source", "ddl marker")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if transport(context) == "queue" and ddl_log.is_confirmed_beyond(source, context.name, ddl.position()):
@@ -189,7 +192,7 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
         record(context, ddl, read)
     context.types = read.types
     if news or read.confirm_lsn is not None:  # also of nothing: the slot lets go of its WAL
-        ddl_log.confirm(other, context.name, read)
+        ddl_log.confirm(other(), context.name, read)
     return seen if news or look else None
 
 
@@ -207,7 +210,7 @@ class ShownDdl:
 def read_shown(context: Context, source: Session) -> ShownDdl:
     """Inside the dump's own transaction, so at its very snapshot. Retry where a table is altered just now."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
-    other = context.session_once("source", "ddl marker")
+    other = partial(context.session_once, "source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
     seen = _look(context, source, {t.oid for t in context.journal.tables.of(context.journal.run)}, {})
     versions = ddl_log.describe_relations(source, catalog.all_relations(source))
@@ -224,7 +227,7 @@ def ddl_held(context: Context, *, everything: bool = False) -> Iterator[None]:
 def came_since(context: Context, position: str | None, there: Collection[int]) -> bool:
     """Whether DDL has committed since that a dump may show, of a snapshot that shows these (C24); what else came is
     told by its event."""
-    source = context.session_once("source", "ddl")
+    source = context.looking
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return any(changes_a_dump(event, there) for event in _more(context, source, position))
@@ -239,7 +242,7 @@ def is_followed(context: Context, source: Session, there: Collection[int]) -> bo
 
 
 def _more(context: Context, source: Session, position: str | None) -> list[CapturedEvent]:
-    other = context.session_once("source", "ddl marker")
+    other = partial(context.session_once, "source", "ddl marker")
     read = ddl_log.read(source, other, context.name, transport(context), position)
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     known = ddl.known([event["id"] for event in read.events])
@@ -270,12 +273,12 @@ def note_late(context: Context) -> None:
         return
     with ddl_lock(context):
         ddl = DdlJournal(context.target, context.name, context.journal.run)
-        source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+        source, other = context.looking, partial(context.session_once, "source", "ddl marker")
         with source.transaction():
             source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             read = ddl_log.read(source, other, context.name, transport(context), ddl.position())
         record(context, ddl, read, late=True)
-        ddl_log.confirm(other, context.name, read)
+        ddl_log.confirm(other(), context.name, read)
 
 
 def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False, late: bool = False) -> None:
@@ -403,11 +406,11 @@ def _apply(context: Context) -> int:
 
 
 def _is_trusted(context: Context, role: str) -> bool:
-    return is_trusted(context.session_once("source", "ddl"), role, context.pipeline.trusted_roles)
+    return is_trusted(context.looking, role, context.pipeline.trusted_roles)
 
 
 def _powers(context: Context, role: str) -> set[str]:
-    return powers(context.session_once("source", "ddl"), [role]).get(role, set())
+    return powers(context.looking, [role]).get(role, set())
 
 
 def _to_be_tried(context: Context, waiting: Sequence[DdlRow]) -> list[DdlRow]:
@@ -430,7 +433,7 @@ def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> Non
     tables = [t for t in context.tables() if (t.schema, t.name) in names]
     known = [t for t in tables if t.state in ("created", "backfilled", "indexed") and not t.keyless]
     if known and not context.in_place:
-        there = catalog.describe(context.session_once("source", "ddl"), [t.oid for t in known])
+        there = catalog.describe(context.looking, [t.oid for t in known])
         gone = [t for t in known if t.oid not in there]
         dropped = {each["objid"] for row in rows if gone for each in ddl.captured(row.id)["dropped"]}
         patiently(context, lambda: clear_whole(context.replica, [t for t in gone if t.oid in dropped]))

@@ -3,6 +3,8 @@ everything that tells, until a verification has compared, or read again, what bo
 
 from __future__ import annotations
 
+from functools import partial
+
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_lock, transport
@@ -96,7 +98,7 @@ def _ddl_that_never_was(context: Context, switch: str | None) -> tuple[str | Non
         return None
     if switch is not None and lsn is not None and parse_lsn(lsn) <= parse_lsn(switch):
         return None
-    source, other = context.session_once("source", "ddl"), context.session_once("source", "ddl marker")
+    source, other = context.looking, partial(context.session_once, "source", "ddl marker")
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         confirmed = ddl_log.confirmed(source, context.name)

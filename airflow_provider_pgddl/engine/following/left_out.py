@@ -52,12 +52,12 @@ def left_out_before(context: Context, ddl: DdlJournal) -> LeftOut:
     by now then."""
     recorded = ddl.left_out()
     if recorded is None:
-        return left_out_now(context, context.session_once("source", "ddl"))
+        return left_out_now(context, context.looking)
     return _with(context, recorded)
 
 
 def _with(context: Context, recorded: LeftOutJson) -> LeftOut:
-    extensions = context.session_once("source", "ddl").execute(queries("catalog")["extension_tables"]).fetchall()
+    extensions = context.looking.execute(queries("catalog")["extension_tables"]).fetchall()
     return LeftOut.from_json(recorded, frozenset(extensions), lambda *what: _is_on_target(context, *what))
 
 

@@ -126,6 +126,12 @@ class Context:
         return self._once[side, purpose]
 
     @cached_property
+    def looking(self) -> Session:
+        """Whose transactions look at the source's schema at one snapshot. In place it is one of its own: `source` also
+        writes the journal."""
+        return self.session("source", "ddl") if self.in_place else self.source
+
+    @cached_property
     def finishes(self) -> bool:
         """Whether the target has, or gets without a swap, what acts on writers and readers beside the rows: where the
         file says so, and where the run was born complete."""

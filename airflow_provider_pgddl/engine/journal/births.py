@@ -40,7 +40,7 @@ class Births:
 
     def find(self) -> Run | None:
         """None where the journal does not know the pipeline."""
-        row = self.conn.execute(_Q["known"], [self.pipeline]).fetchone() if exists(self.conn) else None
+        row = self.conn.execute(_Q["known"], [self.pipeline], prepare=True).fetchone() if exists(self.conn) else None
         return Run(row[0], row[1] is not None, row[2], row[3], row[4]) if row else None
 
     def make_unborn(self, config: Mapping[str, Any], source: Server, of: str) -> int:

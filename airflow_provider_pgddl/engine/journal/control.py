@@ -64,7 +64,7 @@ class Control:
         self.conn, self.pipeline = conn, pipeline
 
     def row(self) -> ControlRow:
-        row = self.conn.execute(_Q["row"], [self.pipeline]).fetchone()
+        row = self.conn.execute(_Q["row"], [self.pipeline], prepare=True).fetchone()
         return ControlRow(*row) if row else ControlRow()
 
     def pause(self, why: str | None) -> None:

@@ -60,7 +60,7 @@ class DdlJournal:
 
     def _read(self, query: str, args: Any) -> list[DdlRow]:
         with self.conn.cursor(row_factory=kwargs_row(as_row)) as cursor:
-            return cursor.execute(_Q[query], args).fetchall()
+            return cursor.execute(_Q[query], args, prepare=True).fetchall()
 
     # --- recording ----------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class DdlJournal:
         return self._position()[1]
 
     def _position(self) -> tuple[str | None, str | None]:
-        row = self.conn.execute(_Q["position"], [self.pipeline]).fetchone()
+        row = self.conn.execute(_Q["position"], [self.pipeline], prepare=True).fetchone()
         return (row[0], row[1]) if row else (None, None)
 
     def behind(self, position: str | None) -> Sequence[tuple[int, str, str]]:

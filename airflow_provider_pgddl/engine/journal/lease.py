@@ -37,7 +37,7 @@ class Fence:
 
 def check(conn: Session, fence: Fence) -> None:
     """The last statement of a transaction on the journal's database. Fenced if a newer run has taken over."""
-    tokens = conn.execute(_Q["check"], [fence.pipeline, list(fence.scopes)]).fetchall()
+    tokens = conn.execute(_Q["check"], [fence.pipeline, list(fence.scopes)], prepare=True).fetchall()
     if len(tokens) != len(fence.scopes) or any(token != fence.token for (token,) in tokens):
         raise Fenced(
             f"pipeline {fence.pipeline!r}: a newer run took over (token {fence.token} is no longer valid)",

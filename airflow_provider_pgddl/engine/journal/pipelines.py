@@ -49,7 +49,7 @@ class PipelineRow:
 
 
 def exists(conn: Session) -> bool:
-    row = conn.execute("SELECT pg_catalog.to_regclass('pgddl.pipelines') IS NOT NULL").fetchone()
+    row = conn.execute("SELECT pg_catalog.to_regclass('pgddl.pipelines') IS NOT NULL", prepare=True).fetchone()
     return bool(row and row[0])
 
 

@@ -63,7 +63,7 @@ class SchemaJournal:
 
     def _statuses(self, query: str, args: Any) -> dict[Name, StatusRow]:
         with self.conn.cursor(row_factory=kwargs_row(_status)) as cursor:
-            return dict(cursor.execute(_Q[query], args).fetchall())
+            return dict(cursor.execute(_Q[query], args, prepare=True).fetchall())
 
     # --- verdicts -----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class JournalSection:
         self.conn, self.pipeline = conn, pipeline
 
     def _write(self, query: str, args: Any) -> None:
-        self.conn.execute(self._Q[query], args)
+        self.conn.execute(self._Q[query], args, prepare=True)
 
     def _write_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
         with self.conn.cursor() as cursor:
@@ -31,18 +31,18 @@ class JournalSection:
     def _rows(self, of: type[T], query: str, args: Any) -> list[T]:
         """Of a dataclass whose fields bear the names of the columns."""
         with self.conn.cursor(row_factory=class_row(of)) as cursor:
-            return cursor.execute(self._Q[query], args).fetchall()
+            return cursor.execute(self._Q[query], args, prepare=True).fetchall()
 
     def _row(self, of: type[T], query: str, args: Any) -> T | None:
         with self.conn.cursor(row_factory=class_row(of)) as cursor:
-            return cursor.execute(self._Q[query], args).fetchone()
+            return cursor.execute(self._Q[query], args, prepare=True).fetchone()
 
     def _values(self, query: str, args: Any) -> list[Any]:
         """Of a query with one column."""
         with self.conn.cursor(row_factory=scalar_row) as cursor:
-            return cursor.execute(self._Q[query], args).fetchall()
+            return cursor.execute(self._Q[query], args, prepare=True).fetchall()
 
     def _value(self, query: str, args: Any) -> Any:
         """The same of its first row; None where there is none."""
         with self.conn.cursor(row_factory=scalar_row) as cursor:
-            return cursor.execute(self._Q[query], args).fetchone()
+            return cursor.execute(self._Q[query], args, prepare=True).fetchone()

@@ -76,7 +76,7 @@ class TableJournal(JournalSection):
         """In the order of their names."""
         with self.conn.cursor() as cursor:
             cursor.adapters.register_loader("jsonb", TextLoader)  # to be compared
-            cursor.execute(self._Q["tables"], [self.pipeline, run])
+            cursor.execute(self._Q["tables"], [self.pipeline, run], prepare=True)
             names = [column.name for column in cursor.description or ()]
             return self.with_keepers([self._row_of(names, values) for values in cursor.fetchall()])
 

@@ -22,6 +22,8 @@ from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 CONNECT_TIMEOUT = 10  # seconds
 OLDEST_MAJOR = 14
 GRANTS_PARAMETERS = 150_000
+# How often a statement is run before the client has its plan kept: never by itself, only where a caller asks for it.
+BY_HAND = 1 << 30
 
 # What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
 # noticed.
@@ -222,7 +224,7 @@ def _options(name: str) -> dict[str, Any]:
         "fallback_application_name": None,
         "connect_timeout": CONNECT_TIMEOUT,
         "tcp_user_timeout": 30_000,
-        "prepare_threshold": None,
+        "prepare_threshold": BY_HAND,
     }
 
 

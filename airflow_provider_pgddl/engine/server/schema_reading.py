@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
 from airflow_provider_pgddl.engine.errors import Retry, gone_meanwhile
@@ -73,15 +75,26 @@ def read(conn: Session, names: Collection[Name]) -> Schemas:
     while they are read, or somebody keeps them locked."""
     for _ in range(TRIES):
         try:
-            with conn.transaction(force_rollback=True):  # with it goes the lock_timeout
-                conn.execute(_SET)
-                with plans_kept(conn):
-                    oids = _oids(conn.execute(_RELATIONS, _args(names)).fetchall())
-                    row = conn.execute(_WHOLE, {**_args(names), "oids": oids}).fetchone()
+            with _waiting_briefly(conn), plans_kept(conn):
+                oids = _oids(conn.execute(_RELATIONS, _args(names)).fetchall())
+                row = conn.execute(_WHOLE, {**_args(names), "oids": oids}).fetchone()
             return _assemble(row, oids, conn.info.server_version // 10_000)
         except (_Altered, psycopg.Error) as error:
             _refuse_others(error)
     raise _altered()
+
+
+@contextmanager
+def _waiting_briefly(conn: Session) -> Iterator[None]:
+    """A transaction, or a part of the caller's, which goes on with the lock_timeout that it had. Nothing is rolled back
+    for that: the client would forget every plan that it has kept."""
+    within = conn.info.transaction_status != TransactionStatus.IDLE
+    with conn.transaction():
+        before = conn.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone() if within else None
+        conn.execute(_SET)
+        yield
+        if within:
+            conn.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", before)
 
 
 def read_temporary(conn: Session, name: str) -> TableModel:
