@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 from psycopg import errors as pg
@@ -125,12 +125,16 @@ def apply_in_groups(
     trusted: Sequence[str],
     *,
     copies_only: bool = False,
+    tell: Callable[[int, EventRow], None] | None = None,
 ) -> int:
     """`apply_events` for many quick statements about what nobody uses yet: as many as GROUP in one transaction, which
-    costs more than they do. Where one of them does not succeed, each of its group has a transaction of its own."""
+    costs more than they do. Where one of them does not succeed, each of its group has a transaction of its own. `tell`
+    is told how many are done, and which is next."""
     journal = Journal(conn, pipeline)
     for first in range(0, len(events), GROUP):
         group = events[first : first + GROUP]
+        if tell:
+            tell(first, group[0])
         try:
             with lease.fenced(conn, fence, "apply.before_group_commit"):
                 left = journal.dump_events.lock([event.id for event in group])

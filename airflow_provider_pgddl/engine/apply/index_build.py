@@ -12,6 +12,8 @@ from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.server.connect import connect
 
+BUILD = "build"  # the purpose of a worker's session
+
 
 @dataclass(frozen=True, slots=True)
 class Build:
@@ -40,7 +42,7 @@ def is_shared(event: EventRow) -> bool:
 def build(part: Build) -> int:
     """Without CONCURRENTLY: nothing but us uses the copies."""
     apply = apply_in_groups if part.quick else apply_events
-    with connect(part.dsn, purpose="build", pipeline=part.pipeline, token=part.fence.token) as conn:
+    with connect(part.dsn, purpose=BUILD, pipeline=part.pipeline, token=part.fence.token) as conn:
         applied = apply(conn, part.pipeline, part.fence, part.events, part.trusted, copies_only=part.copies_only)
         failpoint("schema_sync.before_analyze", conn)
         if part.copies:

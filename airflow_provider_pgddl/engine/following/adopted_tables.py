@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight import too_old
 from airflow_provider_pgddl.engine.preflight.findings import Finding
+from airflow_provider_pgddl.engine.progress import Steps
 from airflow_provider_pgddl.engine.rights import as_owner
 from airflow_provider_pgddl.engine.rows import adopted_rows
 from airflow_provider_pgddl.engine.rows.mend import take_out
@@ -225,6 +226,7 @@ def _in_windows(
 ) -> None:
     """Has something done with each range that was compared and differs, inside of windows that bring no rows."""
     replica, job, border = context.replica, context.job.id, context.border()
+    steps = Steps(context.say, "rows that differ", "ranges")
     while True:
         border.wait()
         follow_ddl(context)
@@ -232,6 +234,7 @@ def _in_windows(
         todo = [r for r in context.journal.verification.differing([*tables], job) if r.id not in acted]
         if not todo:
             return
+        steps.at(len(acted), len(acted) + len(todo), tables[todo[0].table_id].qualified)
         over = _beside(context)
 
         def inside(

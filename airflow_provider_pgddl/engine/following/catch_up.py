@@ -13,11 +13,13 @@ from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
 from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
+from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.following.workers_at_snapshot import FillWorkers
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.progress import TELL_EVERY
 from airflow_provider_pgddl.engine.rows.fill import FillElsewhere
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
 from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
@@ -66,7 +68,7 @@ def catch_up(
     """Windows until the lag is small; `until_quiet`: until one finds nothing at all (behind a fence).
 
     `border` is passed before each; a swap has none: nothing may hold it up behind its fence. `tell`: a line for each
-    that found something."""
+    that found something; else only where they go on for long."""
     with one_stream(context):
         return _windows(context, until_quiet, border, tell)
 
@@ -76,8 +78,8 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
     settings = context.pipeline.replay
     waiting = sum(count_pending(context.target, followed_tables(context)).values())
     workers = FillWorkers(context)
-    windows: list[Window] = []
-    looked = time.monotonic()
+    windows, left = list[Window](), WindowsLeft(context.table_names)
+    looked = said = time.monotonic()
     while True:
         if border is not None:
             border.wait()
@@ -95,9 +97,16 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
         windows.append(done)
         workers.took(done)
         waiting = done.pending
-        if tell and (done.keys or done.rows or done.pending or len(windows) == 1):
-            lag = behind(context.source, done.lsn, done.taken_at)
-            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}")
+        rest = left.after(done)
+        if tell:
+            to_say = bool(done.keys or done.rows or done.pending or len(windows) == 1)
+        else:
+            to_say = done.pending > 0 and time.monotonic() - said >= TELL_EVERY
+        if to_say:
+            said, lag = time.monotonic(), behind(context.source, done.lsn, done.taken_at)
+            context.say(
+                f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending, {lag}{rest}"
+            )
         if done.stopped and any(t.id in done.stopped for t in followed_tables(context)):
             continue  # it was left out of this window, and goes on
         if until_quiet:

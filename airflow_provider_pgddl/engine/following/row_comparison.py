@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.progress import amount
+from airflow_provider_pgddl.engine.progress import Steps, amount, pace
 from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.mend import take_out
 from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides
@@ -125,7 +125,7 @@ def compare_all(
     at_once = set[int]()  # tables of which all ranges are tried as one
     uncut = set[int]()  # ranges that took too long and cannot be cut
     border = context.border()
-    seen, fill = 0, True
+    seen, fill, started = 0, True, time.monotonic()
     while True:
         border.wait()
         follow_ddl(context)
@@ -189,7 +189,9 @@ def compare_all(
             elsewhere.took(len(compared), time.monotonic() - began)
         behind = {range_id for range_id, _, _ in compared}
         at = next((f"; at {t.qualified}" for r in left if r.id not in behind for t in tables if t.id == r.table_id), "")
-        context.say(f"{seen}/{max(total, seen)} ranges, {amount(sum(r for _, r, _ in compared))} rows compared{at}")
+        rest = pace(seen, max(total, seen) - seen, time.monotonic() - started, "ranges")
+        rows = amount(sum(r for _, r, _ in compared))
+        context.say(f"{seen}/{max(total, seen)} ranges, {rows} rows compared{rest}{at}")
 
 
 def _is_worth_cutting(rows: int, differ: Sequence[str] | None) -> bool:
@@ -200,6 +202,7 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
     """The rows of every range that differs, all of them before the first comes back; returns how many will be read
     again. These ranges are to be compared once more."""
     replica, job, border, taken = context.replica, context.job.id, context.border(), 0
+    steps, behind = Steps(context.say, "rows that differ", "ranges"), 0
     while True:
         border.wait()
         follow_ddl(context)
@@ -207,6 +210,7 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
         todo = context.journal.verification.differing([*tables], job)
         if not todo:
             return taken
+        steps.at(behind, behind + len(todo), tables[todo[0].table_id].qualified)
         over = [*tables.values()] if context.in_place else followed_tables(context)
         rows: dict[int, int] = {}
 
@@ -228,7 +232,7 @@ def _take_out(context: Context, chosen: Callable[[], list[TableRow]]) -> int:
                     return
 
         one_window(context, replica, over, inside=inside, fill=False)
-        taken += sum(rows.values())
+        taken, behind = taken + sum(rows.values()), behind + len(rows)
 
 
 def _cut_up(context: Context, too_long: Collection[int], tables: Sequence[TableRow]) -> set[int]:

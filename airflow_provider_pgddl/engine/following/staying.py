@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.control import Border
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.progress import TELL_EVERY, amount
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.server.connect import plans_kept
 from airflow_provider_pgddl.engine.server.lag import behind
@@ -21,7 +22,6 @@ from airflow_provider_pgddl.engine.sql import queries
 BREATH = 0.1  # seconds between two windows that found something, so that each has a few rows to bring
 PAUSE = 1.0  # between two looks where there is nothing
 AT_LEAST_EVERY = 30.0  # a window, so that the lag which others are told is no older
-TELL_EVERY = 10.0
 
 
 def stay(context: Context, border: Border, until: float, took: Callable[[Sequence[Window]], None]) -> None:
@@ -41,7 +41,10 @@ def stay(context: Context, border: Border, until: float, took: Callable[[Sequenc
         windows, keys = windows + len(done), keys + sum(w.keys for w in done)
         if found and now - told >= TELL_EVERY:
             lag, left = behind(context.source, done[-1].lsn, done[-1].taken_at), max(0.0, until - time.monotonic())
-            context.say(f"{windows} windows, {keys} keys since the last line, {lag}; stays for {left:.0f} s more")
+            rate = amount(keys / (now - told))
+            context.say(
+                f"{windows} windows, {keys} keys since the last line, {rate} keys/s, {lag}; stays for {left:.0f} s more"
+            )
             told, windows, keys = now, 0, 0
 
 

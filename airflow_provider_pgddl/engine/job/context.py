@@ -234,6 +234,10 @@ class Context:
             raise UsageError(f"{schema}.{name} is not a table of pipeline {self.name!r}", todo="see `pgddl status`")
         return [t for t in tables if (t.schema, t.name) in wanted]
 
+    def table_names(self) -> dict[int, str]:
+        """How a person calls the tables that this job is about, by their ids."""
+        return {t.id: t.qualified for t in self.tables()}
+
     def adopted(self) -> list[TableRow]:
         """Those of all of this run's tables that the target had before."""
         return [t for t in self.journal.tables.of(self.journal.run) if t.plan.adopted]

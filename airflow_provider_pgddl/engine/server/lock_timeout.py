@@ -64,7 +64,12 @@ def _in_front(found: Sequence[tuple[int, str | None]]) -> str:
 
 
 def process_shown(pid: int, query: str | None) -> str:
-    """How a person finds it; of its statement only what has no values of rows in it."""
-    words = " ".join(_VALUES.split(query or "", maxsplit=1)[0].split())
-    words = re.sub(r"\b\d+\b", "?", words)[:_SHOWN]
+    """How a person finds it."""
+    words = statement_shown(query or "")
     return f"process {pid} ({words})" if words else f"process {pid}"
+
+
+def statement_shown(query: str) -> str:
+    """Of a statement only what has no values of rows in it."""
+    words = " ".join(_VALUES.split(query, maxsplit=1)[0].split())
+    return re.sub(r"\b\d+\b", "?", words)[:_SHOWN]

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.commands.status import status
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, shown_already
+from airflow_provider_pgddl.engine.job import at_work
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, require_same_config
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.job.idle import finished, first_idle, idle
@@ -69,6 +70,7 @@ def run(job: Job) -> StageResult:
         context = stage.prepare(job, held, stack) if job.stage == "setup" else _context(job, held, stack)
         journal = context.journal
         number = journal.run
+        stack.enter_context(at_work.told(context))
         if job.dry_run:
             rehearsed: StageResult = stage.run(context)
             if rehearsed.state == "rehearsed":

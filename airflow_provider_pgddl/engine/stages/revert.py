@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
 from airflow_provider_pgddl.engine.following.table_capture import refuse_late_changes
+from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -190,7 +191,12 @@ def _made_ready(context: Context, backs: Sequence[Back]) -> list[Back]:
 def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
     """Windows from the new tables into the old ones, until little is left for the locks."""
     rows, fill = [way.row for _, way in backs], context.pipeline.replay.window_rows
-    windows, border, take = list[Window](), context.border(), context.log_rows
+    windows, left, border, take = (
+        list[Window](),
+        WindowsLeft(lambda: {way.row.id: table.qualified for table, way in backs}),
+        context.border(),
+        context.log_rows,
+    )
 
     def attempt(effort: Effort) -> Window:
         return window(context.replica, rows, fill=effort.of(fill), take=effort.of(take), effort=effort)
@@ -199,8 +205,9 @@ def _catch_up(context: Context, backs: Sequence[Back]) -> list[Window]:
         border.wait()
         done = insistently(context, attempt)
         windows.append(done)
+        rest = left.after(done)
         if done.keys or done.rows or done.pending or len(windows) == 1:
-            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending")
+            context.say(f"window {done.number}: {done.keys} keys, {done.rows} rows, {done.pending} pending{rest}")
         for table, way in backs:
             if way.row.id in done.stopped:
                 raise refusal_of_rows(context, table, way, "; ".join(done.stopped[way.row.id]))

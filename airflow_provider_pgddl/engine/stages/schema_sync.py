@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.apply.dump_events import GROUP, apply_events
-from airflow_provider_pgddl.engine.apply.index_build import Build, build, is_shared
+from airflow_provider_pgddl.engine.apply.index_build import BUILD, Build, build, is_shared
 from airflow_provider_pgddl.engine.following.adopted_tables import attach
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
@@ -22,15 +22,18 @@ from airflow_provider_pgddl.engine.following.reconcile import reconcile_built
 from airflow_provider_pgddl.engine.following.source_dump import settled_dump
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
+from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import Threads
-from airflow_provider_pgddl.engine.progress import reporting
+from airflow_provider_pgddl.engine.progress import pace, reporting
 from airflow_provider_pgddl.engine.rows.windows import Window, window
+from airflow_provider_pgddl.engine.server.connect import application_name
 from airflow_provider_pgddl.engine.server.giving_way import SAY_EVERY, Effort
+from airflow_provider_pgddl.engine.sql import queries
 
 # Bytes of a table below which its indexes take less time than a session of their own.
 SMALL = 1024 * 1024
@@ -77,7 +80,7 @@ def _ingest(context: Context) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
     note_lost_windows(context)
     replica, border = context.replica, context.border()
-    keys, said = 0, time.monotonic()
+    keys, said, rest = 0, time.monotonic(), WindowsLeft(context.table_names)
 
     def attempt(effort: Effort) -> Window:
         return window(replica, tables, fill=0, take=context.part_of_log(effort), effort=effort)
@@ -88,7 +91,7 @@ def _ingest(context: Context) -> int:
         tables = _to_ingest(context)
         done = insistently(context, attempt)
         stop(context, done.stopped)
-        keys += done.keys
+        keys, more = keys + done.keys, rest.after(done)
         if done.stopped and any(t.id in done.stopped for t in _to_ingest(context)):
             continue  # it was left out of this window, and is going to be built
         if not done.left:
@@ -96,7 +99,7 @@ def _ingest(context: Context) -> int:
             return keys
         if time.monotonic() - said >= SAY_EVERY:
             said = time.monotonic()
-            context.say(f"{keys} keys of the change log taken, at least {done.left} rows of it are left")
+            context.say(f"{keys} keys of the change log taken, at least {done.left} rows of it are left{more}")
 
 
 def _to_ingest(context: Context) -> list[TableRow]:
@@ -143,13 +146,24 @@ def _build_parts(context: Context, parts: Sequence[Build], tables: int, sizes: M
         waiting.put(part)
     began = time.monotonic()
 
-    def line(_: float) -> str:
-        finished = sum(len(part.copies) for part in done)
-        return f"{sum(len(part.events) for part in done)} statements done, {finished}/{tables} tables indexed"
-
     def work_of(some: Sequence[Build]) -> float:
         """Bytes gone through: of each statement its table's."""
         return sum(1 + sizes.get(event.table_id or 0, 0) for part in some for event in part.events)
+
+    look, ours = context.session_once("target", "progress"), application_name(context.name, context.lease.token, BUILD)
+    copies = {(t.plan.copy_schema, t.plan.copy_name): t for t in context.tables()}
+    count, all_work = sum(len(part.events) for part in parts), work_of(parts)
+
+    def line(seconds: float) -> str:
+        building = look.execute(queries("at_work")["index_builds"], {"ours": ours}).fetchall()
+        found = [(copies.get((schema, name)), f"{schema}.{name}", part) for schema, name, part in building]
+        work = work_of(done) + sum(part * sizes.get(table.id, 0) for table, _, part in found if table)
+        at = ", ".join(f"{table.qualified if table else name} ({part:.0%})" for table, name, part in found)
+        finished = sum(len(part.copies) for part in done)
+        return (
+            f"{sum(len(part.events) for part in done)}/{count} statements, {finished}/{tables} tables indexed"
+            f"{pace(work, all_work - work, seconds, 'bytes')}{f'; at {at}' if at else ''}"
+        )
 
     def seconds_left() -> float:
         not_begun = waiting.qsize()

@@ -43,7 +43,7 @@ from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.preflight.executors import executors
 from airflow_provider_pgddl.engine.preflight.findings import refuse
-from airflow_provider_pgddl.engine.progress import say
+from airflow_provider_pgddl.engine.progress import Steps, say
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.swapping import way_back_across
@@ -186,7 +186,9 @@ def _capture_new(context: Context) -> tuple[int, TableChanged | None]:
     started, changed = 0, None
     fresh = set(catalog.oids_of(context.source, selection.rows).values()) - known
     keyed = {oid for oid, table in catalog.describe(context.source, fresh).items() if table.key is not None}
-    for schema, name in selection.rows:
+    steps = Steps(context.say, "capturing", "tables")
+    for number, (schema, name) in enumerate(selection.rows):
+        steps.at(number, len(selection.rows), f"{schema}.{name}")
         with plans_kept(context.source):
             oid = catalog.oid_of(context.source, schema, name)
         if oid is None or oid in known:

@@ -25,7 +25,9 @@ from airflow_provider_pgddl.engine.following.source_dump import (
     steps_across,
 )
 from airflow_provider_pgddl.engine.job.context import Context, StageResult
+from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.progress import Steps
 from airflow_provider_pgddl.engine.sql import queries
 
 
@@ -115,5 +117,12 @@ def _apply(context: Context) -> int:
     blocked = {t.id for t in context.tables()} - {t.id for t in context.healthy(context.tables())}
     phases = ["create"] if context.moves_rows else ["create", "index", "foreign_key", "finish"]
     events = [e for e in context.journal.dump_events.to_apply(run_no, phases) if e.table_id not in blocked]
-    trusted = context.pipeline.trusted_roles
-    return apply_in_groups(context.target, context.name, context.fence(), events, trusted, copies_only=context.in_place)
+    trusted, names = context.pipeline.trusted_roles, context.table_names()
+    steps = Steps(context.say, "making what is not there", "statements")
+
+    def tell(done: int, event: EventRow) -> None:
+        steps.at(done, len(events), names.get(event.table_id or 0))
+
+    return apply_in_groups(
+        context.target, context.name, context.fence(), events, trusted, copies_only=context.in_place, tell=tell
+    )
