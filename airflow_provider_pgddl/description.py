@@ -31,8 +31,9 @@ class Described:
 
 
 def describe(task: Any) -> dict[str, Any] | None:
-    """`source` and `target` are ids of Airflow connections, None where the file gives a dsn. None for a pipeline that
-    cannot be told while the DAG is parsed: a run says what is wrong with it."""
+    """`file` is its path as the DAG has it, None where it is written in the DAG. `source` and `target` are ids of
+    Airflow connections, None where the file gives a dsn. None for a pipeline that cannot be told while the DAG is
+    parsed: a run says what is wrong with it."""
     given: str | os.PathLike[str] | Mapping[str, Any] = task.pipeline
     try:
         pipeline = load_pipeline(given, base=Path(task.dag.folder) if task.has_dag() else None)
@@ -40,6 +41,7 @@ def describe(task: Any) -> dict[str, Any] | None:
         return None
     return {
         "pipeline": pipeline.pipeline,
+        "file": None if isinstance(given, Mapping) else os.fspath(given),
         "source": pipeline.source.conn_id,
         "target": (pipeline.target or pipeline.source).conn_id,
         "in_place": pipeline.target is None,

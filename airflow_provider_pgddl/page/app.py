@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
+from airflow_provider_pgddl.engine.schema.report import allowing, in_file, whole_command
 from airflow_provider_pgddl.page import telling
 from airflow_provider_pgddl.page.actions import ACTIONS, Sent, audit, do, is_forged
 from airflow_provider_pgddl.page.looks import Looked, Lookout
@@ -41,7 +42,7 @@ templates = Environment(
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
 templates.filters |= {name: getattr(telling, name) for name in ("ago", "duration", "size", "count")}
-templates.globals["line"] = telling.line
+templates.globals |= {"line": telling.line, "whole_command": whole_command, "allowing": allowing, "in_file": in_file}
 
 
 @app.get("/_static/{name}")

@@ -15,7 +15,8 @@ from airflow_provider_pgddl.description import FIELD
 @dataclass(frozen=True, slots=True)
 class FoundPipeline:
     """A pipeline of a DAG. `source` and `target`: ids of Airflow connections, None where the file gives a dsn: this
-    process resolves none. In place both are the same. `tasks`: the ids of those of the DAG that are about it."""
+    process resolves none. In place both are the same. `tasks`: the ids of those of the DAG that are about it. `file`:
+    the path of the pipeline's file as the DAG has it, None where it is written in the DAG."""
 
     dag_id: str
     pipeline: str
@@ -23,6 +24,7 @@ class FoundPipeline:
     target: str | None
     in_place: bool
     tasks: frozenset[str] = frozenset()
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def test_each_run_brings_the_shop_up_to_date(
     asset = f"postgres://{to['host']}:{to['port']}/{to['dbname']}/shop/vouchers"
     (dags / "consumer.py").write_text(CONSUMER.format(asset=asset))
     with standalone(airflow, tmp_path, dags, metadata=metadata, **connections) as scheduled:
+        scheduled.wait_for(scheduled.answers)
         with Writers([source], rate=30) as writers:
             scheduled.wait_for(lambda: scheduled.done() >= 1)
             with psycopg.connect(source) as conn:

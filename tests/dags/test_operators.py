@@ -336,7 +336,7 @@ def test_a_task_describes_its_pipeline_and_links_to_its_page(make: Any, monkeypa
         )
         make(task_id="later", pipeline="{{ params.pipeline }}")
     kept = {task["__var"]["task_id"]: task["__var"] for task in DagSerialization.to_dict(dag)["dag"]["tasks"]}
-    told = {"pipeline": "shop", "source": None, "target": "new", "in_place": False}
+    told = {"pipeline": "shop", "file": None, "source": None, "target": "new", "in_place": False}
     assert json.loads(kept["stage"]["pgddl"]) == told
     assert "pgddl" not in kept["later"]
     link = dag.get_task("stage").operator_extra_links[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import view as looks_at
@@ -15,7 +16,9 @@ from airflow_provider_pgddl.engine.commands.view import view
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.page.looks import Looked
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute
+from tests.integration.sessions import Underway, in_transaction, wait_for, waits_for_anything
 
 pytestmark = pytest.mark.airflow
 
@@ -24,6 +27,10 @@ Lifecycles = Callable[..., Lifecycle]
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL);
 INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 50) n;
+"""
+# A figure of setup, as a busy source would have had it.
+FOR_LONG = """
+UPDATE pgddl.stage_runs SET result = jsonb_set(result, '{figures,longest_wait_ms}', '170') WHERE stage = 'setup'
 """
 
 
@@ -65,6 +72,7 @@ def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, sou
     shop.dry_run("swap")
     said = told(shop)
     assert "The swap, rehearsed" in said and "writers would have waited for" in said, said
+    assert re.search(r"Every statement, with the locks that it takes .*; -- \w+Lock on ", said), said
     stages.pause(load_pipeline(shop.content), shop.target, "the report", "ann")
     assert "ann: pause , “the report”" in told(shop)
     assert re.search(r"paused \d+ s ago: the report", told(shop)) and "Resume…" in told(shop)
@@ -78,6 +86,34 @@ def test_a_migration_from_its_first_stage_to_its_last(lifecycle: Lifecycles, sou
     assert "Run 1: cut over" in told(shop)
     shop.run("cleanup")
     assert "Run 1: finished" in told(shop) and "Pause…" not in told(shop)
+
+
+def test_how_far_a_copy_is_and_who_waits_for_whom(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At
+) -> None:
+    execute(source_dsn, SHOP.replace("50", "3000"))
+    shop = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill={"chunk_bytes": "16kB", "workers": 1}
+    )
+    shop.run_all(until="snapshot")
+    half = at("backfill.before_chunk_commit")
+    half.act = once(half.lose, at=5)
+    shop.refused("backfill")
+    said = told(shop)
+    assert re.search(r"[\d.]+ kB of [\d.]+ kB 1,\d{3} of about [23],\d{3} [\d.]+ \w+/s \d+ (s|min)", said), said
+
+    execute(target_dsn, FOR_LONG)
+    ours, waits = f"pgddl:{shop.name}:1:window", "LOCK TABLE customers IN ACCESS SHARE MODE"
+    with (
+        in_transaction(source_dsn, "LOCK TABLE customers IN ACCESS EXCLUSIVE MODE") as other,
+        Underway(lambda: execute(make_conninfo(source_dsn, application_name=ours), waits)) as waiting,
+    ):
+        wait_for(lambda: waits_for_anything(source_dsn), waiting)
+        said = told(shop)
+        other.rollback()
+    pid = other.info.backend_pid
+    assert re.search(rf"{ours} \(pid \d+\) AccessShareLock on public\.customers \d+ s [^<]*\b{pid}\b", said), said
+    assert "A writer may have waited for a lock of a stage, at most: 170 ms in setup" in said, said
 
 
 def test_rows_that_an_archive_keeps_are_counted(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
@@ -98,7 +134,9 @@ def test_what_stops_a_table_and_who_is_at_work(lifecycle: Lifecycles, source_dsn
     said = told(shop)
     assert "What is blocked, why, and what to do" in said
     assert "ALTER TABLE public.customers ADD COLUMN name text" in said, said
-    assert re.search(r"Or .*: --[a-z-]+", said), "the other ways out are shown"
+    assert re.search(r"Or .*: pgddl run replay -p FILE --[a-z-]+.*, or in the pipeline file: ", said), (
+        "the other ways out"
+    )
     button = "Have the next stage run this SQL…"
     assert button in said and button not in told(shop, acts=False)
 
@@ -109,7 +147,7 @@ def test_what_stops_a_table_and_who_is_at_work(lifecycle: Lifecycles, source_dsn
     with psycopg.connect(target_dsn, application_name=f"pgddl:{shop.name}:77:stage"):
         said = told(shop)
     assert "verify is at work since" in said and "Cancel…" in said, said
-    assert "commits were lost" in said and "pgddl run verify --mend" in said
+    assert "commits were lost" in said and "pgddl run verify --mend -p FILE" in said
 
 
 def test_the_lines_of_the_last_hour(lifecycle: Lifecycles, source_dsn: str) -> None:

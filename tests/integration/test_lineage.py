@@ -12,7 +12,7 @@ from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute
 
 
-def test_columns_are_followed_through_casts_and_expressions(
+def test_columns_are_followed_through_casts_expressions_and_renames(
     pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
 ) -> None:
     dsn = database(pg18)
@@ -41,6 +41,13 @@ def test_columns_are_followed_through_casts_and_expressions(
     assert columns["id"][:2] == ("bigint", ("id",)) and "bigint" in columns["id"][2]
     assert columns["Total"][:2] == ("text", ("Total", "id")) and "' of '" in columns["Total"][2]
     assert "gone" not in columns and ("gone", "text") in edge.source_columns
+
+    execute(dsn, "ALTER TABLE orders RENAME at TO placed")
+    assert not move.run("replay").blocked
+    renamed = told("replay")
+    assert renamed is not None
+    columns = {column.name: (column.type, column.made_of, column.how) for column in renamed.edges[0].columns}
+    assert columns["placed"] == ("timestamp with time zone", ("placed",), "") and "at" not in columns
     swap, verify, setup = told("swap"), told("verify"), told("setup")
     assert swap is not None and (swap.edges[0].source, swap.edges[0].target) == (edge.target, edge.source)
     assert verify is not None and verify.role == "compares"

@@ -66,7 +66,8 @@ class BlockedTables(JournalSection):
                 if passes_over(event.config, event.status, event.object_kind):
                     continue
                 first = first or event.id
-                why = event.note or "see pgddl ddl show"
+                asked_for = event.status == "awaiting_approval"
+                why = "ddl.approval: required" if asked_for else event.note or "see pgddl ddl show"
                 what = f"DDL event {event.id} ({event.tag}) is {event.status.replace('_', ' ')}: {why}"
                 commands = tuple(f"ddl {command}" for command in _COMMANDS[event.status])
             elif first is not None:

@@ -101,7 +101,7 @@ def _told(table: str, finding: SchemaFinding, pipeline_file: str | None) -> Iter
     if finding.commands:
         yield ""
         yield "  Commands:"
-        yield from (f"    {_pgddl(command, pipeline_file)}" for command in finding.commands)
+        yield from (f"    {whole_command(command, pipeline_file)}" for command in finding.commands)
 
 
 def _ways(finding: SchemaFinding, said: FindingWords, pipeline_file: str | None) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _ways(finding: SchemaFinding, said: FindingWords, pipeline_file: str | None)
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
         return
     ways = [(said.fix, list(finding.fix))] if finding.fix else []
-    ways += [(c.label, [_command(c.flag, pipeline_file), f"({_in_file(c.flag)})"]) for c in finding.choices]
+    ways += [(c.label, [allowing(c.flag, pipeline_file), f"({in_file(c.flag)})"]) for c in finding.choices]
     for number, (label, does) in enumerate(ways, 1):
         yield f"    {number}. {label}:"
         yield from (f"       {line}" for statement in does for line in statement.split("\n"))
@@ -149,8 +149,8 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
             frame.text(f"Alternative{cost.upper()}:", "bold")
             frame.text(f"{label}:", indent=2)
             frame.blank()
-            frame.command(_command(choice.flag, pipeline_file), indent=2)
-            frame.text(f"({_in_file(choice.flag)})", indent=2)
+            frame.command(allowing(choice.flag, pipeline_file), indent=2)
+            frame.text(f"({in_file(choice.flag)})", indent=2)
         if finding.statement:
             frame.blank()
             frame.text("Statement:", "bold")
@@ -159,13 +159,13 @@ def box(report: TableReport, *, pipeline_file: str | None = None, colour: bool =
             frame.blank()
             frame.text("Commands:", "bold")
             for command in finding.commands:
-                frame.command(_pgddl(command, pipeline_file), indent=2)
+                frame.command(whole_command(command, pipeline_file), indent=2)
     if len(shown) > 1:
         frame.rule()
     else:
         frame.blank()
     frame.text("More info:", "bold")
-    frame.command(_pgddl("schema diff", pipeline_file, "--table", report.table), indent=2)
+    frame.command(whole_command("schema diff", pipeline_file, "--table", report.table), indent=2)
     return frame.drawn()
 
 
@@ -203,11 +203,12 @@ def _impact(frame: Frame, finding: SchemaFinding, held_back: int | None) -> None
         frame.text(f"Rows inserted/updated since schema change: ~{held_back:,}", indent=2)
 
 
-def _command(flag: str, pipeline_file: str | None) -> str:
-    return f"{_pgddl('run replay', pipeline_file)} {flag}"
+def allowing(flag: str, pipeline_file: str | None) -> str:
+    """The command by which a run goes on with what this flag allows."""
+    return f"{whole_command('run replay', pipeline_file)} {flag}"
 
 
-def _in_file(flag: str) -> str:
+def in_file(flag: str) -> str:
     """The same as a key of the pipeline file."""
     (option, _, value), *more = [word.partition("=") for word in shlex.split(flag)]
     key = option.removeprefix("--").replace("-", "_")
@@ -221,7 +222,8 @@ def _in_file(flag: str) -> str:
     return f"in the pipeline file: {section}.{written}{force}"
 
 
-def _pgddl(command: str, pipeline_file: str | None, *args: str) -> str:
+def whole_command(command: str, pipeline_file: str | None, *args: str) -> str:
+    """As a shell takes it; FILE where the file has no name."""
     return f"pgddl {command} -p {shlex.join([pipeline_file or 'FILE', *args])}"
 
 
@@ -402,7 +404,7 @@ def migration(
         shown.update(own)
         told += [f"-- left out: {line}" for why in (left_out or {}).get(table, ()) for line in why.split("\n")]
     if any(statements.values()):
-        told += ["", "-- Apply with:", _pgddl("schema sync", pipeline_file, "--apply")]
+        told += ["", "-- Apply with:", whole_command("schema sync", pipeline_file, "--apply")]
     return "\n".join(map(one_line, told))
 
 
