@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
-from tests.integration.lifecycle import Lifecycle, left_behind
+from tests.integration.lifecycle import Lifecycle, execute, left_behind
 
 SHOP = """
 CREATE TABLE public.orders (id int PRIMARY KEY, note text);
@@ -21,3 +21,18 @@ def equal(pipeline: Lifecycle) -> None:
     assert differences(pipeline.source, pipeline.target) == []
     assert compare_catalogs(pipeline.source, pipeline.target, ["public"]) == []
     assert left_behind(pipeline.source) == []
+
+
+def each(dsn: str, statements: str) -> None:
+    """One statement a line, each in a transaction of its own."""
+    for statement in statements.strip().splitlines():
+        execute(dsn, statement)
+
+
+def all_through(pipeline: Lifecycle, after: str) -> None:
+    pipeline.run_all(after=after)
+    equal(pipeline)
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt

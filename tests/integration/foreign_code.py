@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import KINDS, Attempt, Kind, Mallory, admitted, differing, rewritten
+from tests.integration.mallory import Attempt, Mallory, admitted, differing, rewritten
+from tests.integration.mallory_kinds import KINDS, Kind
 
 Make = Callable[..., Lifecycle]
 

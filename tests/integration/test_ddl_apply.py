@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -17,119 +15,28 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.apply.as_client import run_as
-from airflow_provider_pgddl.engine.apply.blockers import Blockers
 from airflow_provider_pgddl.engine.apply.captured_events import EventOutcome, apply_captured
 from airflow_provider_pgddl.engine.apply.dump_events import apply_events, apply_in_groups, apply_together
 from airflow_provider_pgddl.engine.apply.index_build import Build, build
-from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import Fenced, Retry
-from airflow_provider_pgddl.engine.journal import lease, migrations
-from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
-from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
+from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rights.trust import powers
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.integration.applied_ddl import OWNER, WEAK, Target, opened
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
-
-OWNER, WEAK = "pgddl_apply_owner", "pgddl_apply_weak"
-
-
-@dataclass
-class Target:
-    """A target with a journal, and one run that holds the pipeline's lease."""
-
-    dsn: str
-    make: Callable[..., Pipeline]
-    stack: ExitStack
-    number: int = 0
-    pipeline: Pipeline = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pipeline = self.make()
-        with connect(self.dsn, purpose="test") as conn:
-            migrations.apply(conn, "journal")
-        self.start_run()
-
-    def start_run(self) -> None:
-        """A run takes over; the session of the last one is left as it is."""
-        self.lease = self.stack.enter_context(Lease(self.dsn, "shop", "replay", None))
-        self.lease.take()
-        self.conn = self.stack.enter_context(self.session("stage"))
-        self.journal = DdlJournal(self.conn, "shop", 1)
-
-    def session(self, purpose: str = "watch") -> Session:
-        return connect(self.dsn, purpose=purpose, pipeline="shop", token=self.lease.token)
-
-    def die(self) -> None:
-        """As kill -9 does it to a run: its sessions end where they are."""
-        self.lease.close()
-        self.conn.close()
-
-    def record(self, *statements: str, tag: str = "ALTER TABLE", verdict: str = "apply", concurrently: bool = False,
-               kind: str = "table", approval: str = "auto", lsn: str | None = None, **event: Any) -> int:  # fmt: skip
-        self.number += 1
-        captured = {
-            "id": f"{self.number}.1", "xid": str(self.number), "seq": 1, "lsn": lsn or f"0/{self.number:X}00", "at": "",
-            "batch": "", "tag": tag, "statement": ";".join(statements), "nested": False, "inner": None,
-            "role": "postgres", "session_role": "postgres", "path": ["pg_catalog", "public"], "settings": {},
-            "names": {}, "functions": {}, "objects": [], "dropped": [], "rewritten": [], "tables": {},
-            "disabled_for": [], **event,
-        }  # fmt: skip
-        masks = {int(oid): [c["attnum"] for c in meta["columns"]] for oid, meta in captured["tables"].items()}
-        touches = (("public", "t"),)
-        decided = Decision(captured, verdict, statements, "in scope", (), touches, False, concurrently, kind)
-        event_id = self.journal.record(decided, approval=approval, masks=masks)
-        assert event_id is not None
-        return event_id
-
-    def apply(self, event_id: int, *, trusted: bool = True, copies_only: bool = False, **ddl: Any) -> EventOutcome:
-        """`trusted`: whether the source says so of the client, where the target lacks its role."""
-        pipeline = self.make(**ddl) if ddl else self.pipeline
-        row = self.journal.row(event_id)
-        return apply_captured(
-            self.conn, self.session, pipeline, self.journal, self.lease.fence, row,
-            trusted_on_source=lambda _: trusted,
-            powers_on_source=lambda role: powers(self.conn, [role]).get(role, set()), copies_only=copies_only,
-        )  # fmt: skip
-
-    def status(self, event_id: int) -> str:
-        return one(self.dsn, "SELECT status FROM pgddl.ddl_events WHERE id = %s", event_id)
-
-    def attempts(self, event_id: int) -> list[str | None]:
-        with psycopg.connect(self.dsn) as conn:
-            query = "SELECT outcome FROM pgddl.ddl_attempts WHERE event_id = %s ORDER BY number"
-            return [row[0] for row in conn.execute(query, [event_id])]
-
-    def columns(self, table: str = "public.t") -> list[str]:
-        live = "attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
-        return one(self.dsn, f"SELECT array_agg(attname ORDER BY attnum) FROM pg_attribute WHERE {live}", table)
 
 
 @pytest.fixture(params=matrix("pg16", "pg18"))
 def target(request: pytest.FixtureRequest, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
-    dsn = database(request.getfixturevalue(request.param))
-    monkeypatch.setenv("PGDDL_TEST_DSN", dsn)
-
-    def make(**ddl: Any) -> Pipeline:
-        ends = {"source": {"conn_id": "elsewhere"}, "target": {"dsn": "${PGDDL_TEST_DSN}"}}
-        content = {"pipeline": "shop", "tables": {"include": ["public.*"]}, "ddl": {"retry_for": "5s", **ddl}}
-        return load_pipeline({**content, **ends})
-
-    do(dsn, "CREATE TABLE public.t (id int PRIMARY KEY)")
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        for role in (OWNER, WEAK):
-            if not conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
-                conn.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
-    with ExitStack() as stack:
-        yield Target(dsn, make, stack)
+    with opened(database(request.getfixturevalue(request.param)), monkeypatch) as target:
+        yield target
 
 
 SETTINGS = ("role", "search_path", "TimeZone", "DateStyle", "lock_timeout", "default_tablespace")
@@ -451,140 +358,6 @@ def test_an_index_of_an_untrusted_client_is_built_behind_the_wall_in_one_transac
     assert target.apply(event).status == "applied"
     assert one(target.dsn, VALID) is True
     assert any("run without CONCURRENTLY" in note for note in target.journal.row(event).notes)
-
-
-# --- locks --------------------------------------------------------------------------------------------------------
-
-
-def test_a_lock_is_waited_for_briefly_and_nobody_queues_behind_us_for_long(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with in_transaction(target.dsn, "LOCK public.t IN ACCESS SHARE MODE") as blocker:
-        with Underway(lambda: target.apply(event, lock_timeout="300ms", retry_for="60s")) as applying:
-            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
-            # It comes after us, and is through while the blocker is still there.
-            do(target.dsn, "SET lock_timeout = '20s'", "SELECT * FROM public.t")
-            assert target.status(event) == "applying"
-            blocker.commit()
-            assert applying.finish().status == "applied"
-    assert target.attempts(event) == ["applied"]
-
-
-def test_an_attempt_has_an_end_and_says_who_was_in_the_way(target: Target) -> None:
-    event = target.record("DROP TABLE public.t", tag="DROP TABLE")
-    with in_transaction(target.dsn, "SET application_name = 'nightly report'", "SELECT * FROM public.t") as blocker:
-        with pytest.raises(Retry, match="could not be applied within 1 s") as caught:
-            target.apply(event, lock_timeout="500ms", retry_for="1s")
-        assert f"session {blocker.info.backend_pid} (postgres, nightly report, idle in transaction" in str(caught.value)
-    assert (target.status(event), target.attempts(event)) == ("pending", ["put off"])
-    assert target.journal.killed() == []
-    assert target.apply(event).status == "applied"
-    assert target.attempts(event) == ["put off", "applied"]
-
-
-def test_a_prepared_transaction_is_named(target: Target) -> None:
-    if one(target.dsn, "SHOW max_prepared_transactions") == "0":
-        pytest.skip("the cluster has no prepared transactions")
-    do(target.dsn, "BEGIN; LOCK public.t; PREPARE TRANSACTION 'half done'")
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with pytest.raises(Retry, match="prepared transaction 'half done', which no signal ends"):
-        target.apply(event, lock_timeout="500ms", retry_for="1s", signal_blockers="terminate")
-    do(target.dsn, "ROLLBACK PREPARED 'half done'")
-    assert target.apply(event).status == "applied"
-
-
-SIGNALS = {"lock_timeout": "300ms", "retry_for": "20s"}
-
-
-def signalled(target: Target) -> list[tuple[int, str, bool | None]]:
-    return [(k["pid"], k["signal"], k["succeeded"]) for k in target.journal.killed()]
-
-
-def test_a_running_statement_is_cancelled(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with in_transaction(target.dsn, "SET application_name = 'report'", "LOCK public.t") as blocker:
-        with Underway(lambda: blocker.execute("SELECT pg_sleep(120)")) as sleeping:
-            outcome = target.apply(event, signal_blockers="cancel", **SIGNALS)
-            sleeping.fails(psycopg.errors.QueryCanceled)
-        assert outcome.status == "applied"
-        assert signalled(target) == [(blocker.info.backend_pid, "cancel", True)]
-    (killed,) = target.journal.show(event).killed
-    assert (killed["usename"], killed["application_name"], killed["state"]) == ("postgres", "report", "active")
-    assert killed["query"] == "SELECT pg_sleep(120)" and killed["xact_start"] and killed["client_addr"] == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    ("mode", "sent"),
-    [("terminate", ["terminate"]), ("cancel_then_terminate", ["cancel", "terminate"])],
-)
-def test_an_idle_transaction_is_terminated(target: Target, mode: str, sent: list[str]) -> None:
-    event = target.record("DROP TABLE public.t", tag="DROP TABLE")
-    with psycopg.connect(target.dsn) as blocker:
-        blocker.execute("SELECT * FROM public.t")
-        assert target.apply(event, signal_blockers=mode, **SIGNALS).status == "applied"
-        assert signalled(target) == [(blocker.info.backend_pid, each, True) for each in sent]
-        with pytest.raises(psycopg.OperationalError):
-            blocker.execute("SELECT 1")
-    assert target.journal.mark_reported() == len(sent)
-    assert target.journal.killed(unreported=True) == []
-    assert all(k["reported"] and k["reported_at"] for k in target.journal.killed())
-
-
-def test_cancelling_an_idle_transaction_does_not_help_and_is_done_once(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
-        with pytest.raises(Retry):
-            target.apply(event, signal_blockers="cancel", lock_timeout="200ms", retry_for="4s")
-        assert signalled(target) == [(blocker.info.backend_pid, "cancel", True)]
-
-
-@pytest.mark.parametrize("statement", ["ALTER TABLE public.parts ADD COLUMN a int", "DROP TABLE public.parts"])
-def test_whoever_holds_a_partition_is_in_the_way_too(target: Target, statement: str) -> None:
-    do(target.dsn, "CREATE TABLE public.parts (id int) PARTITION BY RANGE (id)",
-       "CREATE TABLE public.part PARTITION OF public.parts FOR VALUES FROM (0) TO (9)")  # fmt: skip
-    event = target.record(statement)
-    with psycopg.connect(target.dsn) as blocker:
-        blocker.execute("SELECT * FROM public.part")
-        assert target.apply(event, signal_blockers="terminate", **SIGNALS).status == "applied"
-        assert signalled(target) == [(blocker.info.backend_pid, "terminate", True)]
-        blocker.close()
-
-
-def test_our_own_sessions_are_waited_for(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with target.session("worker") as worker, worker.transaction():
-        worker.execute("SELECT * FROM public.t")
-        with pytest.raises(Retry, match="pgddl:shop"):
-            target.apply(event, signal_blockers="terminate", lock_timeout="300ms", retry_for="1s")
-    assert signalled(target) == []
-
-
-def test_without_the_right_to_signal_that_is_recorded(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    do(target.dsn, f"ALTER ROLE {WEAK} LOGIN PASSWORD 'weak'", f"ALTER TABLE public.t OWNER TO {WEAK}",
-       f"GRANT USAGE ON SCHEMA pgddl TO {WEAK}", f"GRANT ALL ON ALL TABLES IN SCHEMA pgddl TO {WEAK}")  # fmt: skip
-    weak = psycopg.conninfo.make_conninfo(target.dsn, user=WEAK, password="weak")
-    blockers = Blockers(lambda: connect(weak, purpose="watch"), "shop", event, "terminate", 0.1)
-    with connect(weak, purpose="test") as waiter, in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
-        waiter.execute("SET lock_timeout = '2s'")
-        with pytest.raises(psycopg.errors.LockNotAvailable), blockers.watch(waiter):
-            waiter.execute("ALTER TABLE public.t ADD COLUMN a int")
-        assert signalled(target) == [(blocker.info.backend_pid, "terminate", False)]
-        assert "permission denied" in target.journal.killed()[0]["message"]
-        blocker.execute("SELECT 1")
-
-
-def test_not_lock_safe_is_one_long_wait(target: Target) -> None:
-    event = target.record("ALTER TABLE public.t ADD COLUMN a int")
-    with in_transaction(target.dsn, "SELECT * FROM public.t") as blocker:
-        with Underway(lambda: target.apply(event, lock_safe=False, lock_timeout="1ms", retry_for="60s")) as applying:
-            wait_for(lambda: waits(target.dsn, "AccessExclusiveLock", "public.t"), applying)
-            since = "SELECT waitstart FROM pg_locks WHERE NOT granted AND relation = 'public.t'::regclass"
-            wait_for(lambda: one(target.dsn, since) is not None, applying)
-            first = one(target.dsn, since)
-            wait_for(lambda: one(target.dsn, "SELECT clock_timestamp() - %s > interval '1 s'", first), applying)
-            assert one(target.dsn, since) == first
-            blocker.commit()
-            assert applying.finish().status == "applied"
 
 
 # --- whatever ends us in the middle -------------------------------------------------------------------------------

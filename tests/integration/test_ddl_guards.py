@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
 from tests.failpoints import At, Passes, once
-from tests.integration.ddl_shop import SHOP, equal
+from tests.integration.ddl_shop import SHOP, all_through, each, equal, killed
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.sessions import one
 
@@ -31,17 +31,6 @@ def make(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, 
         return lifecycle(source_dsn, target_dsn, **{**content, **pipeline})
 
     return made
-
-
-def each(dsn: str, statements: str) -> None:
-    """One statement a line, each in a transaction of its own."""
-    for statement in statements.strip().splitlines():
-        execute(dsn, statement)
-
-
-def all_through(pipeline: Lifecycle, after: str) -> None:
-    pipeline.run_all(after=after)
-    equal(pipeline)
 
 
 # --- objects that share a name or a place ----------------------------------------------------------------------------
@@ -130,105 +119,6 @@ def test_a_run_over_some_tables_leaves_the_others_to_theirs(make: Make) -> None:
     assert not pipeline.run("replay", tables=["public.orders"]).blocked
     assert one(pipeline.target, "SELECT count(*) FROM public.orders WHERE x = 5") == 71
     all_through(pipeline, after="schema_sync")
-
-
-# --- partitions ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "gone", ["DROP TABLE public.events_1", "ALTER TABLE public.events DETACH PARTITION public.events_1"]
-)
-def test_a_partition_emptied_and_then_gone(make: Make, gone: str) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    each(pipeline.source, f"""
-        UPDATE public.events SET what = 'u'
-        TRUNCATE public.events_1
-        {gone}""")  # fmt: skip
-    all_through(pipeline, after="schema_sync")
-
-
-def test_a_table_that_was_taken_in_becomes_a_partition(make: Make) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    each(pipeline.source, """
-        CREATE TABLE public.events_3 (id int PRIMARY KEY, what text)
-        INSERT INTO public.events_3 SELECT i, 'l' FROM generate_series(200, 250) i""")  # fmt: skip
-    pipeline.run("replay")
-    each(pipeline.source, """
-        UPDATE public.events_3 SET what = 'before' WHERE id % 4 = 0
-        ALTER TABLE public.events ATTACH PARTITION public.events_3 FOR VALUES FROM (200) TO (300)
-        UPDATE public.events SET what = 'after' WHERE id % 5 = 0
-        INSERT INTO public.events VALUES (299, 'new')""")  # fmt: skip
-    all_through(pipeline, after="schema_sync")
-
-
-def test_a_partition_comes_back_after_windows_without_it(make: Make) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    execute(pipeline.source, "ALTER TABLE public.events DETACH PARTITION public.events_1")
-    pipeline.run("replay")
-    execute(pipeline.source, "UPDATE public.events_1 SET what = 'away' WHERE id % 3 = 0")
-    pipeline.run("replay")
-    each(pipeline.source, """
-        ALTER TABLE public.events ATTACH PARTITION public.events_1 FOR VALUES FROM (0) TO (100)
-        UPDATE public.events SET what = 'back' WHERE id % 5 = 0""")  # fmt: skip
-    all_through(pipeline, after="schema_sync")
-
-
-def test_a_table_is_emptied_before_it_becomes_a_partition(make: Make) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    each(pipeline.source, """
-        CREATE TABLE public.events_3 (id int PRIMARY KEY, what text)
-        INSERT INTO public.events_3 SELECT i, 'l' FROM generate_series(200, 250) i""")  # fmt: skip
-    pipeline.run("replay")
-    each(pipeline.source, """
-        DELETE FROM public.events_3
-        ALTER TABLE public.events ATTACH PARTITION public.events_3 FOR VALUES FROM (200) TO (300)""")  # fmt: skip
-    all_through(pipeline, after="schema_sync")
-
-
-def test_a_partition_comes_back_empty(make: Make) -> None:
-    pipeline = make(tables={"include": ["public.events"]})
-    pipeline.run_all(until="replay")
-    execute(pipeline.source, "ALTER TABLE public.events DETACH PARTITION public.events_1")
-    pipeline.run("replay")
-    each(pipeline.source, """
-        DELETE FROM public.events_1
-        ALTER TABLE public.events ATTACH PARTITION public.events_1 FOR VALUES FROM (0) TO (100)
-        INSERT INTO public.events VALUES (7, 'new')""")  # fmt: skip
-    pipeline.run("replay")
-    rows = "SELECT id, what FROM public.events ORDER BY id"
-    assert pipeline.on_source(rows) == pipeline.journal(rows)
-
-
-def test_a_detached_partition_that_nobody_takes_is_not_left_stale_without_a_word(make: Make) -> None:
-    pipeline = make(tables={"include": ["public.events"]})
-    pipeline.run_all(until="replay")
-    each(pipeline.source, """
-        UPDATE public.events SET what = 'seen before' WHERE id % 2 = 0
-        ALTER TABLE public.events DETACH PARTITION public.events_1""")  # fmt: skip
-    pipeline.run("replay")
-    pipeline.run("verify")
-    assert "public.events_1: is blocked: was detached" in str(pipeline.refused("swap"))
-    execute(pipeline.target, "DROP TABLE public.events_1")
-    pipeline.run_all(after="verify")
-    rows = "SELECT id, what FROM public.events ORDER BY id"
-    assert pipeline.on_source(rows) == pipeline.journal(rows)
-
-
-def test_a_partition_leaves_while_earlier_ddl_waits(make: Make) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    execute(pipeline.target, "ALTER TABLE public.events ADD COLUMN more int")  # in the way of the same below
-    each(pipeline.source, """
-        ALTER TABLE public.events ADD COLUMN more int
-        ALTER TABLE public.events DETACH PARTITION public.events_1
-        UPDATE public.orders SET note = 'goes on'""")  # fmt: skip
-    result = pipeline.run("replay")
-    assert "public.events" in {b["table"] for b in result.blocked}
-    assert one(pipeline.target, "SELECT count(*) FROM public.orders WHERE note = 'goes on'") == 500
 
 
 # --- between two looks ---------------------------------------------------------------------------------------------
@@ -543,113 +433,6 @@ def test_a_column_filled_and_required_in_the_transaction_that_drops_its_table(ma
         DROP TABLE public.lines""")  # fmt: skip
     assert pipeline.run("replay").blocked == []
     all_through(pipeline, after="replay")
-
-
-# --- a table that is partitioned under the applications ----------------------------------------------------------
-
-PARTITIONED = {
-    "renamed first": """
-        ALTER TABLE public.lines RENAME TO lines_p0;
-        CREATE TABLE public.lines (LIKE public.lines_p0 INCLUDING ALL) PARTITION BY RANGE (id);
-        ALTER TABLE public.lines ATTACH PARTITION public.lines_p0 FOR VALUES FROM (MINVALUE) TO (1000);""",
-    "renamed last": """
-        CREATE TABLE public.fresh (LIKE public.lines INCLUDING ALL) PARTITION BY RANGE (id);
-        ALTER TABLE public.fresh ATTACH PARTITION public.lines FOR VALUES FROM (MINVALUE) TO (1000);
-        ALTER TABLE public.lines RENAME TO lines_p0;
-        ALTER TABLE public.fresh RENAME TO lines;""",
-}
-MORE = "CREATE TABLE public.lines_p1 PARTITION OF public.lines FOR VALUES FROM (1000) TO (MAXVALUE);"
-
-
-def partitioned(make: Make, how: str, rows: str) -> Lifecycle:
-    """With rows written before, within and after."""
-    pipeline = make(capture={"rows": rows})
-    pipeline.run_all(until="replay")
-    execute(
-        pipeline.source, "UPDATE public.lines SET text = 'b' WHERE id < 5; INSERT INTO public.lines VALUES (500, 'b')"
-    )
-    execute(pipeline.source, f"{PARTITIONED[how]} {MORE} UPDATE public.lines SET text = 'w' WHERE id IN (4, 7)")
-    execute(
-        pipeline.source,
-        "INSERT INTO public.lines VALUES (999, 'a'), (1001, 'a'); DELETE FROM public.lines WHERE id = 9",
-    )
-    return pipeline
-
-
-@pytest.mark.parametrize("how", PARTITIONED)
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_a_followed_table_becomes_a_partition_of_one_that_takes_its_name(make: Make, how: str, rows: str) -> None:
-    pipeline = partitioned(make, how, rows)
-    assert pipeline.run("replay").blocked == []
-    assert differences(pipeline.source, pipeline.target) == []
-    execute(pipeline.source, "UPDATE public.lines SET text = 'later' WHERE id IN (1, 999, 1001)")
-    all_through(pipeline, after="schema_sync")
-
-
-@pytest.mark.parametrize("where", ["late.before_capture", "late.before_taken_in"])
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_killed_before_such_a_table_is_read(make: Make, at: At, rows: str, where: str) -> None:
-    pipeline = partitioned(make, "renamed first", rows)
-    with at(where, killed), pytest.raises(KeyboardInterrupt):
-        pipeline.run("replay")
-    execute(pipeline.source, "UPDATE public.lines SET text = 'meanwhile' WHERE id IN (2, 3, 1001)")
-    assert pipeline.run("replay").blocked == []
-    assert differences(pipeline.source, pipeline.target) == []
-
-
-def killed(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_rows_of_others_beside_an_attached_table_are_not_lost(make: Make) -> None:
-    pipeline = make()
-    pipeline.run_all(until="replay")
-    beside = "CREATE TABLE IF NOT EXISTS public.lines_p1 (LIKE public.{} INCLUDING ALL)"
-    execute(pipeline.target, f"{beside.format('lines')}; INSERT INTO public.lines_p1 VALUES (5000, 'theirs')")
-    attach = "ALTER TABLE public.lines ATTACH PARTITION public.lines_p1 FOR VALUES FROM (1000) TO (MAXVALUE)"
-    execute(pipeline.source, f"{PARTITIONED['renamed first']} {beside.format('lines_p0')}; {attach}")
-    blocked = {b["table"]: b["reason"] for b in pipeline.run("replay").blocked}
-    assert "rows of its own" in blocked["public.lines"]
-    assert one(pipeline.target, "SELECT text FROM public.lines_p1") == "theirs"
-    execute(pipeline.target, "DELETE FROM public.lines_p1")
-    assert pipeline.run("replay").blocked == []
-    assert differences(pipeline.source, pipeline.target) == []
-
-
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_a_partitioned_table_becomes_a_partition_of_one_that_takes_its_name(make: Make, rows: str) -> None:
-    pipeline = make(capture={"rows": rows})
-    pipeline.run_all(until="replay")
-    execute(pipeline.source, """
-        UPDATE public.events SET what = 'b' WHERE id < 5;
-        ALTER TABLE public.events RENAME TO events_p0;
-        CREATE TABLE public.events (LIKE public.events_p0 INCLUDING ALL) PARTITION BY RANGE (id);
-        ALTER TABLE public.events ATTACH PARTITION public.events_p0 FOR VALUES FROM (MINVALUE) TO (1000);
-        UPDATE public.events SET what = 'w' WHERE id IN (4, 150)""")  # fmt: skip
-    execute(pipeline.source, "UPDATE public.events SET what = 'a' WHERE id IN (6, 199)")
-    assert pipeline.run("replay").blocked == []
-    assert differences(pipeline.source, pipeline.target) == []
-    all_through(pipeline, after="schema_sync")
-
-
-@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
-def test_a_partitioned_table_becomes_a_partition_of_one_that_is_followed(make: Make, rows: str) -> None:
-    more = """
-        CREATE TABLE public.more (id int PRIMARY KEY, what text) PARTITION BY RANGE (id);
-        CREATE TABLE public.more_1 PARTITION OF public.more FOR VALUES FROM (200) TO (300);
-        INSERT INTO public.more SELECT i, 'm' FROM generate_series(200, 299) i;"""
-    pipeline = make(SHOP + more, capture={"rows": rows})
-    pipeline.run_all(until="replay")
-    execute(pipeline.source, """
-        UPDATE public.more SET what = 'b' WHERE id < 205;
-        ALTER TABLE public.events ATTACH PARTITION public.more FOR VALUES FROM (200) TO (300);
-        UPDATE public.events SET what = 'w' WHERE id IN (204, 150)""")  # fmt: skip
-    execute(
-        pipeline.source,
-        "UPDATE public.events SET what = 'a' WHERE id IN (6, 299); DELETE FROM public.more_1 WHERE id = 207",
-    )
-    assert pipeline.run("replay").blocked == []
-    assert differences(pipeline.source, pipeline.target) == []
 
 
 # --- DDL that comes faster than pg_dump takes -------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.integration.foreign_code import ACROSS, arrived, begun, migration
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, HERS_ALONE, Attempt, Mallory, differing, gained_where_trusted
+from tests.integration.mallory import Attempt, Mallory, differing, gained_where_trusted
+from tests.integration.mallory_kinds import BY_NAME, HERS_ALONE
 
 Make = Callable[..., Lifecycle]
 

@@ -11,7 +11,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from tests.combinations import matrix
 from tests.integration.foreign_code import arrived, begun
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, Mallory
+from tests.integration.mallory import Mallory
+from tests.integration.mallory_kinds import BY_NAME
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -19,7 +19,8 @@ from tests.combinations import matrix
 from tests.failpoints import At, once
 from tests.integration.foreign_code import begun, migration
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, PLAIN, Attempt, Kind, Mallory, rewritten
+from tests.integration.mallory import Attempt, Mallory, rewritten
+from tests.integration.mallory_kinds import BY_NAME, PLAIN, Kind
 from tests.integration.sessions import do
 
 Make = Callable[..., Lifecycle]

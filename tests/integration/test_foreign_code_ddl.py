@@ -20,7 +20,8 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.integration.foreign_code import migration, rewrite
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, KINDS, PLAIN, Attempt, Kind, Mallory
+from tests.integration.mallory import Attempt, Mallory
+from tests.integration.mallory_kinds import BY_NAME, KINDS, PLAIN, Kind
 
 Make = Callable[..., Lifecycle]
 

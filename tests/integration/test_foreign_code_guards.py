@@ -23,7 +23,8 @@ from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, w
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.swapping import follow_ups
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, Attempt, Mallory, rewritten
+from tests.integration.mallory import Attempt, Mallory, rewritten
+from tests.integration.mallory_kinds import BY_NAME
 
 Make = Callable[..., Lifecycle]
 Out = Callable[[pytest.MonkeyPatch], None]

@@ -19,18 +19,8 @@ from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.foreign_code import rewrite
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import (
-    BY_NAME,
-    HERS_ALONE,
-    KINDS,
-    LEAVINGS,
-    Attempt,
-    Kind,
-    Mallory,
-    admitted,
-    differing,
-    gained_where_trusted,
-)
+from tests.integration.mallory import LEAVINGS, Attempt, Mallory, admitted, differing, gained_where_trusted
+from tests.integration.mallory_kinds import BY_NAME, HERS_ALONE, KINDS, Kind
 from tests.integration.sessions import do
 
 Make = Callable[..., Lifecycle]

@@ -13,7 +13,8 @@ from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.combinations import matrix
 from tests.integration.foreign_code import ACROSS, arrived, begun
 from tests.integration.lifecycle import Lifecycle
-from tests.integration.mallory import BY_NAME, Attempt, Mallory
+from tests.integration.mallory import Attempt, Mallory
+from tests.integration.mallory_kinds import BY_NAME
 
 Make = Callable[..., Lifecycle]
 

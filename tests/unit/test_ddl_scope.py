@@ -2,75 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.decide import decide
-from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.grants import map_roles
 from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import KNOWN
-from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.pipeline.tags import COMMON_ALTER_TABLE_SUBCOMMANDS, CREATE_TAGS, DROP_TAGS
+from airflow_provider_pgddl.engine.pipeline.tags import COMMON_ALTER_TABLE_SUBCOMMANDS
 from tests.unit.hand_made import column, event, foreign_key, gone, of_table, table, thing
-
-T = table(1, "app", "t", ["id", "a"])
-U = table(2, "app", "u", ["id"])
-O = table(3, "other", "o", ["id"])  # noqa: E741
-V = table(4, "app", "v", ["id"], kind="v", definition="SELECT id FROM app.t")
-KNOWN_TABLES = (T, U, O, V)
-
-EVERY_CREATE = [
-    *CREATE_TAGS,
-    "CREATE INDEX",
-    "CREATE POLICY",
-    "GRANT",
-    "REVOKE",
-    "ALTER SCHEMA",
-    "CREATE STATISTICS",
-    "ALTER DEFAULT PRIVILEGES",
-    "CREATE DOMAIN",
-    "ALTER DOMAIN",
-    "CREATE MATERIALIZED VIEW",
-    "ALTER INDEX",
-    "CREATE CAST",
-    "REINDEX",
-]
-EVERY_DROP = [*DROP_TAGS, "DROP INDEX", "DROP POLICY", "DROP TRIGGER", "DROP OWNED", "DROP AGGREGATE", "DROP DOMAIN"]
-
-
-def rules(
-    tables: Sequence[tuple[str, str]] = (), *, include: Sequence[str] = ("*.*",), in_place: bool = False, **ddl: Any
-) -> Rules:
-    file: dict[str, Any] = {"pipeline": "shop", "source": {"conn_id": "a"}, "ddl": ddl}
-    if in_place:
-        file["rewrite"] = {"app.t": {}}
-    else:
-        file |= {"target": {"conn_id": "b"}, "tables": {"include": list(include)}}
-    return Rules.of(load_pipeline(file), tables)
-
-
-def app(**more: Any) -> Rules:
-    """Schema app only, every tag."""
-    return rules(**({"schemas": "^app$", "create_tags": EVERY_CREATE, "drop_tags": EVERY_DROP} | more))
-
-
-def judged(
-    events: Sequence[CapturedEvent], by: Rules | None = None, known: Sequence[TableMeta] = KNOWN_TABLES
-) -> list[Decision]:
-    return decide(events, by or app(), {meta["oid"]: meta for meta in known})
-
-
-def on(meta: TableMeta, tag: str, statement: str, **more: Any) -> CapturedEvent:
-    """A command on one relation, `meta` as it is behind it."""
-    kind = {"v": "view", "m": "materialized view"}.get(meta["kind"], "table")
-    names = {meta["name"]: meta["schema"]} | more.pop("names", {})
-    return event(tag, statement, [of_table(meta, tag, kind)], tables=[meta], names=names, **more)
+from tests.unit.judged import KNOWN_TABLES, NEW, OUT, O, T, U, V, app, judged, on, rules
 
 
 @dataclass(frozen=True)
@@ -90,8 +36,6 @@ def applies(what: CapturedEvent, *statements: str, **more: Any) -> Case:
     return Case(what, "apply", statements, **more)
 
 
-NEW = table(9, "app", "x", ["id", "b"])
-OUT = table(9, "other", "x", ["id", "b"])
 LONG = table(9, "app", "l" * 63, ["id"])
 # fmt: off
 CASES: dict[str, Case] = {
@@ -612,162 +556,6 @@ def test_one_command(case: Case) -> None:
         assert case.notes in note
     assert decision.rebuilt == ("rebuilt" in "".join(decision.notes))
     assert decision.concurrently == ("CONCURRENTLY" in "".join(decision.statements))
-
-
-def string(text: str, *commands: CapturedEvent) -> list[CapturedEvent]:
-    """Commands of one string."""
-    return [{**each, "statement": text, "seq": n, "id": f"800.{n}"} for n, each in enumerate(commands, 1)]  # type: ignore[typeddict-item]
-
-
-CREATED = on(table(9, "app", "x", ["id"]), "CREATE TABLE", "")
-DROPPED = event("DROP TABLE", "", dropped=[gone("table", "app", "x", oid=9)])
-WIDER = on(NEW, "ALTER TABLE", "")
-
-
-def applied(decisions: Sequence[Decision]) -> list[str]:
-    return [statement for decision in decisions for statement in decision.statements]
-
-
-# fmt: off
-STRINGS: dict[str, tuple[list[CapturedEvent], list[str]]] = {
-    "DML and transaction control fall away": (
-        string(
-            "begin; create table x (id int); insert into x values (1); alter table x add b int; commit", CREATED, WIDER
-        ),
-        ["CREATE TABLE app.x (id int)", "ALTER TABLE app.x ADD COLUMN b int"],
-    ),
-    "the same text three times": (
-        string("create table x (id int); drop table x; create table x (id int); drop table x; create table x (id int)",
-               CREATED, DROPPED, CREATED, DROPPED, CREATED),
-        ["CREATE TABLE app.x (id int)", "DROP TABLE app.x"] * 2 + ["CREATE TABLE app.x (id int)"],
-    ),
-    "create, drop, create another": (
-        string("create table x (id int); drop table x; create table x (id int, b int)",
-               CREATED, DROPPED, on(NEW, "CREATE TABLE", "")),
-        ["CREATE TABLE app.x (id int)", "DROP TABLE app.x", "CREATE TABLE app.x (id int, b int)"],
-    ),
-    "IF NOT EXISTS that did nothing": (
-        string("create table if not exists t (z int); create table x (id int); create table if not exists u (z int)",
-               CREATED),
-        ["CREATE TABLE app.x (id int)"],
-    ),
-    "a no-op that cannot be told from its twin is rebuilt": (
-        string("create table if not exists x (id int); create table if not exists x (z int)", CREATED),
-        ["CREATE TABLE app.x (id int)"],
-    ),
-    "a temporary table of the same name": (
-        string("create temp table x (z int); create table app.x (id int); alter table app.x add b int", CREATED, WIDER),
-        ["CREATE TABLE app.x (id int)", "ALTER TABLE app.x ADD COLUMN b int"],
-    ),
-    "taken back by a savepoint": (
-        string("create table x (id int); savepoint s; alter table x add z int; rollback to s; alter table x add b int",
-               CREATED, WIDER),
-        ["CREATE TABLE app.x (id int)", "ALTER TABLE app.x ADD COLUMN b int"],
-    ),
-    "a statement in scope, one out of it": (
-        string("create table x (id int); create table other.x (id int)", CREATED,
-               on(table(8, "other", "x", ["id"]), "CREATE TABLE", "")),
-        ["CREATE TABLE app.x (id int)"],
-    ),
-    "the same name in two schemas": (
-        string("create table other.x (id int, z int); create table app.x (id int)",
-               on(table(8, "other", "x", ["id", "z"]), "CREATE TABLE", ""), CREATED),
-        ["CREATE TABLE app.x (id int)"],
-    ),
-    "a statement that cannot be read between others": (
-        string("create table x (id int); alter tabel x add z int; alter table x add b int", CREATED, WIDER),
-        ["CREATE TABLE app.x (id int)", "ALTER TABLE app.x ADD COLUMN b int"],
-    ),
-    "renamed, and the name taken again": (
-        string(
-            "alter table t rename to t2; create table t (id int); alter table t add b int",
-            on(table(1, "app", "t2", ["id", "a"]), "ALTER TABLE", "", names={"t": "app"}),
-            on(table(9, "app", "t", ["id"]), "CREATE TABLE", ""),
-            on(table(9, "app", "t", ["id", "b"]), "ALTER TABLE", ""),
-        ),
-        ["ALTER TABLE app.t RENAME TO t2", "CREATE TABLE app.t (id int)", "ALTER TABLE app.t ADD COLUMN b int"],
-    ),
-}
-# fmt: on
-
-
-@pytest.mark.parametrize(("events", "statements"), STRINGS.values(), ids=STRINGS.keys())
-def test_a_string_of_many_statements(events: list[CapturedEvent], statements: list[str]) -> None:
-    decisions = judged(events)
-    assert [decision.event for decision in decisions] == events
-    assert applied(decisions) == statements
-    assert not [decision for decision in decisions if decision.verdict == "unhandled"]
-
-
-@pytest.mark.parametrize(
-    ("rule", "text", "verdicts"),
-    [
-        ("single_only", "create table x (id int)", ["apply"]),
-        ("single_only", "begin; create table x (id int); commit", ["apply"]),
-        ("single_only", "create table x (id int); alter table x add b int", ["unhandled", "unhandled"]),
-        ("safe_only", "create table x (id int); alter table x add b int", ["apply", "apply"]),
-        ("safe_only", "create table x (id int); insert into x values (1); alter table x add b int", ["unhandled"] * 2),
-        ("safe_only", "create table x (id int); do 'begin end'; alter table x add b int", ["unhandled"] * 2),
-        ("safe_only", "create table x (id int); create extension e; alter table x add b int", ["unhandled"] * 2),
-        ("split", "create table x (id int); insert into x values (1); alter table x add b int", ["apply"] * 2),
-    ],
-)
-def test_multi_statements(rule: str, text: str, verdicts: list[str]) -> None:
-    events = string(text, *[CREATED, WIDER][: len(verdicts)])
-    assert [decision.verdict for decision in judged(events, app(multi_statements=rule))] == verdicts
-
-
-def test_single_only_takes_nothing_from_within_functions() -> None:
-    nested = on(NEW, "CREATE TABLE", "select f()", nested=True, inner="create table x (id int, b int)")
-    (decision,) = judged([nested], app(multi_statements="single_only"))
-    assert decision.verdict == "unhandled"
-    assert "single_only" in decision.rule
-
-
-def test_what_is_out_of_scope_stays_so_in_a_string_that_is_refused() -> None:
-    events = string("create table other.x (id int); insert into other.x values (1)", on(OUT, "CREATE TABLE", ""))
-    (decision,) = judged(events, app(multi_statements="safe_only"))
-    assert decision.verdict == "skip"
-
-
-def test_versions_follow_the_events() -> None:
-    versions = {meta["oid"]: meta for meta in KNOWN_TABLES}
-    events = [
-        on(table(1, "app", "t2", ["id"]), "ALTER TABLE", "alter table t rename to t2"),
-        event("DROP TABLE", "drop table u", dropped=[gone("table", "app", "u", oid=2)]),
-        event("ALTER SCHEMA", "alter schema other rename to o2", [thing("ALTER SCHEMA", "schema", 30, None, "o2")]),
-    ]
-    decide(events, app(), versions)
-    assert {oid: (meta["schema"], meta["name"]) for oid, meta in versions.items()} == {
-        1: ("app", "t2"),
-        3: ("o2", "o"),
-        4: ("app", "v"),
-    }
-
-
-def test_a_renamed_table_stays_the_pipelines() -> None:
-    events = [
-        on(table(1, "app", "t2", ["id"]), "ALTER TABLE", "alter table t rename to t2"),
-        on(table(1, "app", "t2", ["id", "b"]), "ALTER TABLE", "alter table t2 add b int", batch="801.1"),
-    ]
-    by = app(include=["app.t"])
-    assert [decision.verdict for decision in judged(events, by)] == ["apply", "apply"]
-
-
-def test_a_decision_tells_what_it_touches() -> None:
-    (decision,) = judged([on(table(1, "app", "t2", ["id"]), "ALTER TABLE", "alter table t rename to t2")])
-    assert set(decision.touches) == {("app", "t"), ("app", "t2")}
-    assert decision.kind == "table"
-    typed = table(5, "app", "typed", [column(1, "m", "app.mood"), column(2, "ms", "app.mood[]")])
-    enum = event(
-        "ALTER TYPE",
-        "alter type mood add value 'x'",
-        [thing("ALTER TYPE", "type", 40, "app", "mood", identity="app.mood")],
-    )
-    (decision,) = judged([enum], known=[T, typed])
-    assert decision.statements == ("ALTER TYPE app.mood ADD VALUE 'x'",)
-    assert set(decision.touches) == {("app", "mood"), ("app", "typed")}
-    assert decision.kind == "type"
 
 
 def test_foreign_keys_between_dropped_tables_go_first() -> None:
