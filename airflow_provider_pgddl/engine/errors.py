@@ -79,6 +79,25 @@ class LeftBehindTheWall(StageFailed):
     """Code of a role that is not trusted has left in our session what could have run with our rights."""
 
 
+class SlotLost(StageFailed):
+    """A slot or its publication was dropped, or the server has thrown away WAL that it needs: which rows changed is not
+    known."""
+
+
+class ReadBeyond(SlotLost):
+    """A slot has let go of changes that no log has: the target was failed over to a state from before it had them, or
+    somebody else has read the slot, or made it anew. `begins` is where it goes on."""
+
+    def __init__(self, what: str, begins: str, todo: str) -> None:
+        super().__init__(what, todo=todo)
+        self.begins = begins
+
+
+class CannotRebuild(PgddlError):
+    """The metadata of captured DDL does not tell how to do it again; `what` says why. It becomes what is said of the
+    event."""
+
+
 class Cancelled(PgddlError):
     """A person has ended the run with `pgddl cancel`: nobody starts it again but a person."""
 
@@ -91,6 +110,14 @@ class Retry(PgddlError):
 
 class TableChanged(Retry):
     """A table was dropped, renamed or altered between a look at it and the lock on it; a new look shows it as it is."""
+
+
+class OwnerChanged(Retry):
+    """A table is another role's than when the stage began."""
+
+
+class Stopped(Retry):
+    """The run was told to stop; what it had committed stays, the next run goes on from there."""
 
 
 class LockHeld(Retry):
@@ -109,8 +136,60 @@ class GaveWay(Retry):
     """We let go of a table because somebody waited for it, or could not lock it in time."""
 
 
+class TookTooLong(GaveWay):
+    """Work had not ended by its limit, and was cancelled."""
+
+
 class Busy(GaveWay):
     """Others had what we asked for, a lock or a core: with less to do we would not have got it either."""
+
+
+# --- what more than one place finds -----------------------------------------------------------------------------------
+
+
+def about_whole_pipeline(stage: str) -> UsageError:
+    return UsageError(f"{stage} is about the whole pipeline", todo="run it without --tables")
+
+
+def not_of_pipeline(table: str) -> UsageError:
+    return UsageError(f"{table} is not a table of this pipeline", todo="see `pgddl status`")
+
+
+def no_such_exception(number: int) -> UsageError:
+    return UsageError(f"there is no unresolved exception {number}", todo="see `pgddl ddl exceptions`")
+
+
+def slot_of_others(name: str, whose: str) -> StageFailed:
+    what = f"replication slot {name!r} is somebody else's{whose}"
+    return StageFailed(what, todo="give this pipeline another name, or drop that slot")
+
+
+def no_logical_slot(error: psycopg.Error, instead: str) -> StageFailed:
+    """`instead`: the setting of the file that takes none."""
+    return StageFailed(
+        f"a logical slot cannot be made: {error.diag.message_primary}",
+        todo=f"set {instead}, or make the source fit for logical decoding and restart it",
+        sql="ALTER SYSTEM SET wal_level = 'logical';",
+    )
+
+
+def slot_in_use(error: psycopg.Error) -> Retry:
+    return Retry(str(error.diag.message_primary), todo="end that process, then run this again")
+
+
+def dropped_meanwhile(oid: int) -> TableChanged:
+    return TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+
+
+def lost_its_key(table: str) -> TableChanged:
+    return TableChanged("has lost its key just now", table=table, todo="run setup again")
+
+
+def copy_gone_meanwhile() -> GaveWay:
+    return GaveWay("a copy was dropped or renamed just now", todo="nothing: this part is tried again")
+
+
+# --- what a server says -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, OwnerChanged, StageFailed
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
@@ -499,5 +499,5 @@ def test_who_is_at_the_table_is_given_way(dsn: str, conn: Session) -> None:
 def test_another_owner_ends_the_stage(dsn: str, conn: Session) -> None:
     known = plan(conn)
     do(dsn, "ALTER TABLE m.t OWNER TO c28_other")
-    with pytest.raises(foreign_code.OwnerChanged), conn.transaction():
+    with pytest.raises(OwnerChanged), conn.transaction():
         foreign_code.code_of_live(conn, {1: known})

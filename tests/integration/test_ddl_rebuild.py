@@ -14,7 +14,8 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_catalogs, differences
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, ObjectMeta, TableMeta
-from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
+from airflow_provider_pgddl.engine.ddl.rebuild import rebuild
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.schema.table_versions import table_diff
 from airflow_provider_pgddl.engine.server.connect import connect

@@ -11,10 +11,9 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import kept_stream, slot_log
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import EXIT_RETRY, PgddlError, StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_RETRY, PgddlError, SlotLost, StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease

@@ -27,9 +27,9 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     decode,
     parse_lsn,
 )
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream, marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, Unreachable
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, SlotLost, StageFailed, Unreachable
 from airflow_provider_pgddl.engine.server.connect import Session, connect, connect_replication
 from tests.combinations import matrix
 from tests.conftest import Database, database_name

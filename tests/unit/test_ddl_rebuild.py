@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.parse import parse
-from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild
+from airflow_provider_pgddl.engine.ddl.rebuild import rebuild
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 from airflow_provider_pgddl.engine.schema.table_versions import rest_of
 from tests.unit.hand_made import column, event, gone, of_table, table, thing
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import TableChanged, UsageError
+from airflow_provider_pgddl.engine.errors import TableChanged, UsageError, dropped_meanwhile, lost_its_key
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.births import Birth
@@ -120,10 +120,10 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # root and leaves of one moment
         described = catalog.describe(source, [oid])
         if oid not in described:
-            raise TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+            raise dropped_meanwhile(oid)
         table, log = described[oid], log_name(pipeline, oid)
         if table.key is None:
-            raise TableChanged("has lost its key just now", table=table.qualified, todo="run setup again")
+            raise lost_its_key(table.qualified)
         _create_log(source, table, log)
         # A leaf may have its columns at other positions than its root.
         parts = [leaf.oid for leaf in table.leaves if leaf.oid != oid]

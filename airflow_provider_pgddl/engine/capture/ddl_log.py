@@ -24,7 +24,15 @@ from airflow_provider_pgddl.engine.capture.pgoutput import format_lsn, logical_m
 from airflow_provider_pgddl.engine.capture.slot_stream import create_slot
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.nested_commands import in_order
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import (
+    Retry,
+    StageFailed,
+    UsageError,
+    no_logical_slot,
+    no_such_exception,
+    slot_in_use,
+    slot_of_others,
+)
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
@@ -151,11 +159,7 @@ def _start_slot(source: Session, pipeline: str, failover: bool) -> None:
         try:
             create_slot(source, name, failover=failover)
         except pg.ObjectNotInPrerequisiteState as error:
-            raise StageFailed(
-                f"a logical slot cannot be made: {error.diag.message_primary}",
-                todo="set capture.ddl: queue, or make the source fit for logical decoding and restart it",
-                sql="ALTER SYSTEM SET wal_level = 'logical';",
-            ) from None
+            raise no_logical_slot(error, "capture.ddl: queue") from None
     _refuse_lost_slot(source, name)
 
 
@@ -168,10 +172,7 @@ def _refuse_lost_slot(source: Session, name: str) -> None:
             todo="compare the schemas, then `pgddl reset` this pipeline; capture.ddl: queue keeps no WAL back",
         )
     if row[0] != "pgoutput" or not row[1]:
-        raise StageFailed(
-            f"replication slot {name!r} is somebody else's (plugin {row[0]}, this database: {row[1]})",
-            todo="give this pipeline another name, or drop that slot",
-        )
+        raise slot_of_others(name, f" (plugin {row[0]}, this database: {row[1]})")
 
 
 def ddl_slot_name(pipeline: str) -> str:
@@ -201,7 +202,7 @@ def _drop_slot(source: Session, name: str) -> None:
     try:
         source.execute(_Q["drop_slot"], [name])
     except pg.ObjectInUse as error:
-        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+        raise slot_in_use(error) from None
     failpoint("forget.before_ddl_publication", source)
     source.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
@@ -372,7 +373,7 @@ def set_enabled(source: Session, pipeline: str, enabled: bool) -> None:
 def resolve_exception(source: Session, number: int, note: str) -> None:
     """A person has seen to what an exception told of."""
     if source.execute(_Q["resolve_exception"], [note, number]).rowcount == 0:
-        raise UsageError(f"there is no unresolved exception {number}", todo="see `pgddl ddl exceptions`")
+        raise no_such_exception(number)
 
 
 def describe_relations(source: Session, relations: list[int]) -> dict[int, TableMeta]:

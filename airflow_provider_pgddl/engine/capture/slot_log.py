@@ -17,9 +17,18 @@ from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
 from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
 from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream, create_slot, marker
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream, create_slot, marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
-from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import (
+    PreflightRefused,
+    ReadBeyond,
+    Retry,
+    SlotLost,
+    StageFailed,
+    no_logical_slot,
+    slot_in_use,
+    slot_of_others,
+)
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Fence
@@ -33,15 +42,6 @@ _Q = queries("slot_log")
 COLUMN_LISTS = 150_000  # the first version whose publications have them
 UNREAD_TIMEOUT = "5s"  # a status is asked for again and again
 LOGS_SNAPSHOTS = 160_000  # from which version on a record of what is in progress can be asked for
-
-
-class ReadBeyond(SlotLost):
-    """The slot has let go of changes that no log has: the target was failed over to a state from before it had them, or
-    somebody else has read the slot, or made it anew. `begins` is where it goes on."""
-
-    def __init__(self, what: str, begins: str, todo: str) -> None:
-        super().__init__(what, todo=todo)
-        self.begins = begins
 
 
 def slot_name(pipeline: str) -> str:
@@ -73,7 +73,7 @@ def _drop_slot(source: Session, name: str) -> None:
     try:
         source.execute(_Q["drop_slot"], [name])
     except pg.ObjectInUse as error:
-        raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again") from None
+        raise slot_in_use(error) from None
 
 
 def _create_slot(source: Session, name: str, failover: bool) -> str:
@@ -81,11 +81,7 @@ def _create_slot(source: Session, name: str, failover: bool) -> str:
     try:
         create_slot(source, name, failover=failover)
     except pg.ObjectNotInPrerequisiteState as error:
-        raise StageFailed(
-            f"a logical slot cannot be made: {error.diag.message_primary}",
-            todo="set capture.rows: change_log, or make the source fit for logical decoding and restart it",
-            sql="ALTER SYSTEM SET wal_level = 'logical';",
-        ) from None
+        raise no_logical_slot(error, "capture.rows: change_log") from None
     except pg.DuplicateObject:
         raise _somebody_elses(name) from None
     row = source.execute(_Q["slot"], [name]).fetchone()
@@ -120,10 +116,7 @@ def lose_track(target: Session, tables: Sequence[TableRow]) -> None:
 
 
 def _somebody_elses(name: str) -> StageFailed:
-    return StageFailed(
-        f"replication slot {name!r} is somebody else's: of another plugin, or of another database",
-        todo="give this pipeline another name, or drop that slot",
-    )
+    return slot_of_others(name, ": of another plugin, or of another database")
 
 
 def backlog(source: Session, target: Session, pipeline: str) -> int:

@@ -23,7 +23,13 @@ from psycopg import pq, sql
 
 from airflow_provider_pgddl.engine.capture import timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import RelationMessage, parse_lsn
-from airflow_provider_pgddl.engine.errors import Retry, StageFailed, Unreachable, from_postgres
+from airflow_provider_pgddl.engine.errors import (
+    SlotLost,
+    Unreachable,
+    from_postgres,
+    slot_in_use,
+    slot_of_others,
+)
 from airflow_provider_pgddl.engine.server.connect import Session, connect_replication
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -52,11 +58,6 @@ def create_slot(source: Session, name: str, *, failover: bool) -> None:
     """`failover`: standbys keep it in step, where the server can have that; where it cannot, preflight has said so."""
     in_step = failover and source.info.server_version >= FAILOVER
     source.execute(queries("slot_log")["create_failover_slot" if in_step else "create_slot"], [name])
-
-
-class SlotLost(StageFailed):
-    """The slot or its publication was dropped, or the server has thrown away WAL that it needs: which rows changed is
-    not known."""
 
 
 def marker(session: Session) -> int:
@@ -189,7 +190,7 @@ class SlotStream:
                 self._look()  # it may have been lost since
                 raise error
             if time.monotonic() > deadline:
-                raise Retry(f"{error.diag.message_primary}", todo="end that process, then run this again")
+                raise slot_in_use(error)
             time.sleep(0.05)
 
     def _look(self) -> None:
@@ -202,10 +203,7 @@ class SlotStream:
             )
         plugin, here, wal_status, confirmed = row
         if plugin != "pgoutput" or not here:
-            raise StageFailed(
-                f"replication slot {self._slot!r} is somebody else's (plugin {plugin}, this database: {here})",
-                todo="give this pipeline another name, or drop that slot",
-            )
+            raise slot_of_others(self._slot, f" (plugin {plugin}, this database: {here})")
         if wal_status == "lost":
             raise SlotLost(
                 f"replication slot {self._slot!r} has lost WAL that it needs: the source keeps no more than"

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.events import is_own_schema
 from airflow_provider_pgddl.engine.ddl.scope import Rules
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import UsageError, no_such_exception
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import require_same_config
 from airflow_provider_pgddl.engine.journal.actions import Actions
@@ -310,7 +310,7 @@ def resolve_exception(
     note = f"{note} ({who})"
     with _source(pipeline, source_dsn) as source:
         if exception_id not in {row["id"] for row in _exceptions(source, pipeline, False)}:
-            raise UsageError(f"there is no unresolved exception {exception_id}", todo="see `pgddl ddl exceptions`")
+            raise no_such_exception(exception_id)
         with _journal(pipeline, target_dsn) as ddl:
             args = [ddl.pipeline, ddl.run, f"{LOST}{exception_id}"]
             for (event_id,) in ddl.conn.execute(_Q["lost_event"], args).fetchall():

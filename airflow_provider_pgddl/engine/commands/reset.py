@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
-from airflow_provider_pgddl.engine.errors import UsageError, from_postgres
+from airflow_provider_pgddl.engine.errors import UsageError, from_postgres, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
@@ -120,7 +120,7 @@ def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[Tab
     wanted = {table_name(n) for n in names}
     unknown = wanted - {(t.schema, t.name) for t in tables}
     if unknown:
-        raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
+        raise not_of_pipeline(".".join(min(unknown)))
     return [t for t in tables if (t.schema, t.name) in wanted]
 
 

@@ -34,7 +34,6 @@ from airflow_provider_pgddl.engine.ddl.create_table import (
     replica_identity,
     type_of,
 )
-from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild
 from airflow_provider_pgddl.engine.ddl.inheritance import (
     column_stays,
     constraint_stays,
@@ -42,6 +41,7 @@ from airflow_provider_pgddl.engine.ddl.inheritance import (
     join_parents,
     leave_parents,
 )
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 from airflow_provider_pgddl.engine.schema.table_versions import ColumnDiff, TableDiff, name_of, table_diff
 
 _KEYWORDS = {"v": sql.SQL("VIEW"), "m": sql.SQL("MATERIALIZED VIEW"), "f": sql.SQL("FOREIGN TABLE")}

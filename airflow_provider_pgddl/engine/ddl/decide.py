@@ -43,10 +43,10 @@ from airflow_provider_pgddl.engine.ddl.out_of_scope_references import likeness_o
 from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, quoted, statement_node
 from airflow_provider_pgddl.engine.ddl.qualify import CannotQualify, qualify
 from airflow_provider_pgddl.engine.ddl.quoting import for_parser
-from airflow_provider_pgddl.engine.ddl.rebuild import CannotRebuild, rebuild, shown_by_metadata
+from airflow_provider_pgddl.engine.ddl.rebuild import rebuild, shown_by_metadata
 from airflow_provider_pgddl.engine.ddl.scope import Coverage, Rules, is_drop
 from airflow_provider_pgddl.engine.ddl.trim import Trim
-from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.errors import CannotRebuild, StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
 

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     texts,
     unwrap,
 )
-from airflow_provider_pgddl.engine.errors import PgddlError, StageFailed
+from airflow_provider_pgddl.engine.errors import CannotRebuild, StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 
 CoversDropped = Callable[[DroppedMeta], bool]
@@ -236,10 +236,6 @@ def _refuses(node: Node) -> bool:
         parts = [unwrap(getattr(unwrap(command), "def")) for command in node.cmds]
         return any(kind_of(part) == "PartitionCmd" and part.concurrent for part in parts)
     return False
-
-
-class CannotRebuild(PgddlError):
-    """The metadata does not tell how to do it again; `what` says why."""
 
 
 # Postgres' own words for a kind of object, where DROP takes its identity as it is printed.

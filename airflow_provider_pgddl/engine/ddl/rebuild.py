@@ -18,11 +18,12 @@ from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, Dro
 from airflow_provider_pgddl.engine.ddl.compose import ident, raw, spell
 from airflow_provider_pgddl.engine.ddl.constraints_and_indexes import index_statement
 from airflow_provider_pgddl.engine.ddl.create_table import World, column, create_table, create_view, replica_identity
-from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild, drops, taken_along
+from airflow_provider_pgddl.engine.ddl.drop_statements import drops, taken_along
 from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap
 from airflow_provider_pgddl.engine.ddl.rebuild_gaps import refuse_changed, refuse_made
 from airflow_provider_pgddl.engine.ddl.serial_and_identity import type_of_identity
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 from airflow_provider_pgddl.engine.schema.definitions import sequence_of
 from airflow_provider_pgddl.engine.schema.table_versions import name_of
 

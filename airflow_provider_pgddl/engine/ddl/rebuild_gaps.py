@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from airflow_provider_pgddl.engine.ddl.captured_events import ColumnMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.create_table import World, column
-from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 from airflow_provider_pgddl.engine.schema.table_versions import name_of, rest_of, table_diff
 
 

@@ -10,7 +10,7 @@ from postgast import ParseResult, pg_query_pb2
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.decision import Stop
 from airflow_provider_pgddl.engine.ddl.deparse import printed
-from airflow_provider_pgddl.engine.ddl.drop_statements import CannotRebuild, cascade_statements
+from airflow_provider_pgddl.engine.ddl.drop_statements import cascade_statements
 from airflow_provider_pgddl.engine.ddl.event_objects import EventObject
 from airflow_provider_pgddl.engine.ddl.node_names import action_name
 from airflow_provider_pgddl.engine.ddl.out_of_scope_references import (
@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, quoted, state
 from airflow_provider_pgddl.engine.ddl.scope import Coverage, Rules
 from airflow_provider_pgddl.engine.ddl.subcommands import cut
 from airflow_provider_pgddl.engine.ddl.volatile_defaults import pin_defaults
+from airflow_provider_pgddl.engine.errors import CannotRebuild
 
 
 @dataclass(frozen=True, slots=True)

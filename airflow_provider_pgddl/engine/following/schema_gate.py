@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import psycopg
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
+from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.missing_partitions import missing_partitions
 from airflow_provider_pgddl.engine.following.schema_comparison import (
@@ -111,7 +111,7 @@ def _named(tables: Sequence[str], known: Collection[Name]) -> set[Name]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if unknown := wanted - set(known):
-        raise UsageError(f"{'.'.join(min(unknown))} is not a table of this pipeline", todo="see `pgddl status`")
+        raise not_of_pipeline(".".join(min(unknown)))
     return wanted
 
 

@@ -10,7 +10,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, TableChanged
+from airflow_provider_pgddl.engine.errors import (
+    PreflightRefused,
+    StageFailed,
+    dropped_meanwhile,
+    lost_its_key,
+)
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.schema_comparison import AT_SWAP
@@ -74,10 +79,10 @@ def refuse_whole_rows(source: Session, table: Table) -> None:
 def _capture_by_slot(context: Context, oid: int) -> tuple[Table, str]:
     swap, described = context.pipeline.swap, catalog.describe(context.source, [oid])
     if oid not in described:
-        raise TableChanged(f"the table with oid {oid} was dropped meanwhile", todo="run setup again")
+        raise dropped_meanwhile(oid)
     prepared = described[oid]
     if prepared.key is None:
-        raise TableChanged("has lost its key just now", table=prepared.qualified, todo="run setup again")
+        raise lost_its_key(prepared.qualified)
     if first_plan(context.pipeline, prepared).transformed:
         refuse_whole_rows(context.source, prepared)
     source, target, fence = context.source, context.target, context.fence()

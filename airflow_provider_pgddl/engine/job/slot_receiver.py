@@ -12,9 +12,8 @@ import psycopg
 
 from airflow_provider_pgddl.engine.capture import slot_log
 from airflow_provider_pgddl.engine.capture.kept_stream import KeptStream
-from airflow_provider_pgddl.engine.capture.slot_log import ReadBeyond
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, from_postgres
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream
+from airflow_provider_pgddl.engine.errors import PgddlError, ReadBeyond, Retry, SlotLost, from_postgres
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.progress import amount, repeating

@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.errors import (
     EXIT_FAILED,
     EXIT_RETRY,
     PgddlError,
-    Retry,
+    Stopped,
     UsageError,
     from_postgres,
 )
@@ -40,10 +40,6 @@ from airflow_provider_pgddl.engine.server import credentials
 LAST_WORDS = 3.0
 # Whoever was told to stop, and still runs after this long, is ended as by kill -9, which every stage stands.
 STOPPED_WITHIN = 20.0
-
-
-class Stopped(Retry):
-    """The run was told to stop; what it had committed stays, the next run goes on from there."""
 
 
 class Result(Protocol):

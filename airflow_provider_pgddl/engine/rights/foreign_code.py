@@ -18,7 +18,13 @@ from typing import Literal
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, Retry, StageFailed
+from airflow_provider_pgddl.engine.errors import (
+    GaveWay,
+    LeftBehindTheWall,
+    OwnerChanged,
+    StageFailed,
+    copy_gone_meanwhile,
+)
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan
 from airflow_provider_pgddl.engine.rights.trust import more
@@ -50,10 +56,6 @@ class Code:
 
     def __str__(self) -> str:
         return f"{self.code} of role {self.author} (in {self.kind} {self.name})"
-
-
-class OwnerChanged(Retry):
-    """A table is another role's than when the stage began."""
 
 
 # --- who keeps what: once a stage, and where a table is new ---------------------------------------------------------
@@ -282,7 +284,7 @@ def hold_code_of_copies(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[i
     try:
         lock(conn, [(plan.copy, plan) for plan in plans.values() if plan.keepers.writer], "writer")
     except pg.UndefinedTable:
-        raise GaveWay("a copy was dropped or renamed just now", todo="nothing: this part is tried again") from None
+        raise copy_gone_meanwhile() from None
     return code_of_copies(conn, plans)
 
 

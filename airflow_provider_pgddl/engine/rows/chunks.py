@@ -19,7 +19,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, StageFailed, TookTooLong
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.control import Border, Control
@@ -45,7 +45,7 @@ from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
-from airflow_provider_pgddl.engine.server.giving_way import Patience, TookTooLong, Watch
+from airflow_provider_pgddl.engine.server.giving_way import Patience, Watch
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("journal")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from psycopg import errors as pg
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.errors import GaveWay
+from airflow_provider_pgddl.engine.errors import copy_gone_meanwhile
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import foreign_code
@@ -37,7 +37,7 @@ def hold_copies(conn: Session, plans: Mapping[int, Plan]) -> set[int]:
         try:
             foreign_code.lock(conn, [(_relation(checked[i]), checked[i]) for i in there], "writer")
         except pg.UndefinedTable:
-            raise GaveWay("a copy was dropped or renamed just now", todo="nothing: this part is tried again") from None
+            raise copy_gone_meanwhile() from None
         there = _digests(conn, checked)
     return {i for i, plan in checked.items() if there.get(i) != plan.copy_attributes}
 

@@ -22,7 +22,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgddl.engine.errors import Busy, GaveWay
+from airflow_provider_pgddl.engine.errors import Busy, GaveWay, TookTooLong
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import process_shown
 from airflow_provider_pgddl.engine.sql import queries
@@ -47,10 +47,6 @@ class Effort:
 
 
 POLITE = Effort()
-
-
-class TookTooLong(GaveWay):
-    """Work under a `Watch` had not ended by its limit, and was cancelled."""
 
 
 class Watch:

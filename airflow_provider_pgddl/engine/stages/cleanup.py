@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_old_table,
@@ -27,7 +27,7 @@ from airflow_provider_pgddl.engine.swapping import way_back_across
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
-        raise UsageError("cleanup is about the whole pipeline", todo="run it without --tables")
+        raise about_whole_pipeline("cleanup")
     row = context.row()
     if row.finished_at is not None:
         forget_capture(context.source, context.name)  # where it was killed just before that

@@ -14,7 +14,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.apply.dependents import Carried
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import no_shorter
 from airflow_provider_pgddl.engine.following.sequences import positions
@@ -68,7 +68,7 @@ Back = tuple[TableRow, Reverse]
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
-        raise UsageError("revert is about the whole pipeline", todo="run it without --tables")
+        raise about_whole_pipeline("revert")
     if not context.in_place:
         raise UsageError(
             "revert takes back a swap in place; a cut-over to another cluster has no way back",

@@ -9,7 +9,7 @@ from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
 from airflow_provider_pgddl.engine.commands import reconfigure
-from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, Retry, TableChanged, UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following import failover
 from airflow_provider_pgddl.engine.following.adopted_tables import different
@@ -53,7 +53,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
     """Lock, preflight, migrations, token, record: nothing is created before preflight has passed."""
     pipeline, name = job.pipeline, job.pipeline.pipeline
     if job.tables is not None:
-        raise UsageError("setup is about the whole pipeline", todo="run it without --tables")
+        raise about_whole_pipeline("setup")
     stack.enter_context(held)
     with (
         connect(job.conninfo("source"), purpose="preflight", pipeline=name) as source,

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.apply.dump_events import apply_in_groups
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.following.adopted_tables import note_adopted
 from airflow_provider_pgddl.engine.following.ddl import (
     follow_ddl,
@@ -33,7 +33,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
-        raise UsageError("snapshot is about the whole pipeline", todo="run it without --tables")
+        raise about_whole_pipeline("snapshot")
     if not context.journal.stage_runs.done(context.journal.run, "setup"):
         raise UsageError("setup has not finished", todo="run stage setup first")
     journal, run_no = context.journal, context.journal.run

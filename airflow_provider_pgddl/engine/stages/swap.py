@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, about_whole_pipeline
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.finish import finish_all
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.swapping.readiness import refuse_unready
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
-        raise UsageError("swap is about the whole pipeline", todo="run it without --tables")
+        raise about_whole_pipeline("swap")
     if not context.moves_rows:
         return context.result("nothing_to_do")
     if context.job.dry_run and context.row().cut_over_at is not None:
