@@ -201,7 +201,7 @@ def test_a_person_sees_what_is_blocked_why_and_what_to_do(
         said = page.until("move_shop/shop", "What is blocked, why, and what to do")
         assert "ALTER TABLE public.customers ALTER COLUMN name TYPE text" in said, said
         assert "pgddl ddl approve 1 -p FILE" in re.sub(r"approve \d+", "approve 1", said), said
-        assert "awaiting approval: ddl.approval: required" in said and "DEFAULT &#39;&lt;b&gt;&amp;&#39;" in said, (
+        assert "awaiting approval (ddl.approval: required)" in said and "DEFAULT &#39;&lt;b&gt;&amp;&#39;" in said, (
             "what is shown is escaped"
         )
         decides(page, shop)

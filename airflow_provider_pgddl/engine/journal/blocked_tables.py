@@ -67,8 +67,8 @@ class BlockedTables(JournalSection):
                     continue
                 first = first or event.id
                 asked_for = event.status == "awaiting_approval"
-                why = "ddl.approval: required" if asked_for else event.note or "see pgddl ddl show"
-                what = f"DDL event {event.id} ({event.tag}) is {event.status.replace('_', ' ')}: {why}"
+                why = " (ddl.approval: required)" if asked_for else f": {event.note or 'see pgddl ddl show'}"
+                what = f"DDL event {event.id} ({event.tag}) is {event.status.replace('_', ' ')}{why}"
                 commands = tuple(f"ddl {command}" for command in _COMMANDS[event.status])
             elif first is not None:
                 what, commands = f"DDL event {event.id} ({event.tag}) waits behind event {first}", ("ddl list",)
