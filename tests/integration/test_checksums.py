@@ -4,21 +4,45 @@ places."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from threading import Barrier
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from psycopg import sql
+from psycopg.errors import QueryCanceled
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.model.plan import Plan, make_plan
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.rows.range_checksums import compare_range
+from airflow_provider_pgddl.engine.rights import as_owner
+from airflow_provider_pgddl.engine.rows import range_checksums
+from airflow_provider_pgddl.engine.rows.range_checksums import (
+    NATIVE,
+    SAMPLES,
+    TEXT,
+    Sides,
+    compare_range,
+    hashes_alike,
+    value_hash,
+)
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
-from tests.conftest import Database
+from tests.conftest import Database, database_name
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import do
 
 WHOLE = Range(0)
+ENCODED = """
+CREATE TYPE public.mood AS ENUM ('grün', 'rot');
+CREATE TABLE public.t (
+    k text PRIMARY KEY, short varchar(9), fixed char(4), doc jsonb, tags text[], feeling public.mood);
+INSERT INTO public.t SELECT 'é' || i, 'ü', 'ö', '{"é": "à"}', '{é,ß}', 'grün' FROM generate_series(1, 30) i;
+"""
 SHAPE = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN label AS text;
@@ -77,8 +101,90 @@ def test_whatever_is_not_the_same_is_found_in_place(source_dsn: str, lifecycle: 
 
 
 def test_and_across_clusters(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]) -> None:
+    """Also where servers hash otherwise, and by text what both have in other encodings."""
     execute(source_dsn, SHAPE)
-    assert unnoticed(lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})) == []
+    job = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    assert unnoticed(job, Sides.across, partial(Sides.across, recoded=True)) == []
+
+
+def test_a_text_is_the_same_in_another_encoding(
+    pg16: Cluster, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    name = sql.Identifier(database_name(source_dsn))
+    again = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'").format(name)
+    with connect(pg16.conninfo(), purpose="test") as admin:
+        admin.execute(sql.SQL("DROP DATABASE {}").format(name))
+        admin.execute(again)
+    with connect(source_dsn, purpose="test") as made:
+        made.execute(ENCODED)
+    job = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    job.run_all(until="verify")
+    with connect(job.source, purpose="test") as source, connect(job.target, purpose="test") as target:
+        (table,) = Journal(target, job.name).tables.of(1)
+        chosen = sides_of(source, target, [table], in_place=False)[table.id]
+        assert chosen.native[1:3] == ("character varying", "bpchar")
+        for change in ("tags = '{é,s}'", "short = 'U'", "fixed = 'o'", "doc = '{}'", "feeling = 'rot'", "k = 'e7'"):
+            with target.transaction(force_rollback=True):
+                target.execute(f"UPDATE public.t SET {change} WHERE k = 'é7'")
+                for sides in (chosen, Sides.across(table.plan, recoded=True)):
+                    differ = compare_range(source, target, sides, WHOLE).differ
+                    assert len(differ) == 1 + change.startswith("k"), (change, differ)
+
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+SECONDS = st.datetimes().map(str)
+LONGS = st.integers(-(2**63), 2**63 - 1)
+# As text; the samples alone of the other types.
+VALUES = {
+    "smallint": st.integers(-(2**15), 2**15 - 1).map(str), "integer": st.integers(-(2**31), 2**31 - 1).map(str),
+    "bigint": (LONGS | st.integers(-9, 9).map(lambda n: n * 2**32)).map(str), "text": WORDS, "character varying": WORDS,
+    "numeric": st.decimals().filter(lambda n: not n.is_nan() and abs(n.adjusted()) < 1000 if n.is_finite() else True)
+    .map(str).filter(lambda n: "sNaN" not in n and "-NaN" not in n), "double precision": st.floats().map(str),
+    "real": st.floats(width=32).map(str), "timestamp without time zone": SECONDS, "time without time zone":
+    st.times().map(str), "timestamp with time zone": SECONDS, "bytea": st.binary().map(lambda b: "\\x" + b.hex()),
+    "interval": st.tuples(*[st.integers(-999, 999)] * 3).map("{0[0]} mon {0[1]} days {0[2]} us".format),
+    "uuid": st.uuids().map(str), "date": st.dates().map(str), "bigint[]": st.lists(LONGS).map(lambda n:
+    "{" + ",".join(map(str, n)) + "}"),
+}  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_servers_hash_a_value_alike_and_no_other_so(source_dsn: str, target_dsn: str, data: st.DataObject) -> None:
+    with connect(source_dsn, purpose="test") as old, connect(target_dsn, purpose="test") as new:
+        assert SAMPLES.keys() == NATIVE.keys() | TEXT.keys() and hashes_alike(old, new)
+        for type_, samples in SAMPLES.items():
+            values = [*samples, *data.draw(st.lists(VALUES.get(type_, st.sampled_from(samples)), max_size=40))]
+            query = sql.SQL("SELECT ROW(v)::text, {} FROM (SELECT s::{} AS v FROM unnest({}::text[]) s) v").format(
+                value_hash(type_, sql.Identifier("v")), sql.SQL(type_), sql.Literal([None, *values])
+            )
+            found = old.execute(query).fetchall()
+            assert found == new.execute(query).fetchall()
+            assert len(set(found)) == len({text for text, _ in found}) == len({hash_ for _, hash_ in found}), type_
+
+
+def test_both_sides_are_read_at_once_and_neither_goes_on_alone(
+    source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dsn in (source_dsn, target_dsn):
+        execute(dsn, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    both, fetch = Barrier(2, timeout=60), as_owner.fetch
+
+    def together(*args: Any) -> list[tuple[Any, ...]]:
+        both.wait()
+        return fetch(*args)
+
+    monkeypatch.setattr(as_owner, "fetch", together)
+    with connect(source_dsn, purpose="test") as source, connect(target_dsn, purpose="test") as copy:
+        (table,) = catalog.describe_all(source).values()
+        sides = Sides.across(make_plan(table, copy_schema="public"))
+        assert compare_range(source, copy, sides, WHOLE).rows == 1
+        monkeypatch.setitem(
+            range_checksums._Q, "sum", "SELECT count(*), pg_catalog.pg_sleep(600)::text FROM {relation}{where}"
+        )
+        source.execute("SET statement_timeout = '300ms'")
+        with pytest.raises(QueryCanceled):
+            compare_range(source, copy, sides, WHOLE)
 
 
 def test_text_that_its_collation_calls_equal_is_told_apart(
@@ -103,18 +209,21 @@ def test_a_value_may_be_given_by_an_expression_of_another_type(
     job.run_all(until="verify")
 
 
-def unnoticed(job: Lifecycle) -> list[str]:
-    """The changes of SUBTLE to the copy that are not found; and without any it is equal."""
+def unnoticed(job: Lifecycle, *others: Callable[[Plan], Sides]) -> list[str]:
+    """The changes of SUBTLE to the copy that are not found, and without any it is equal: as verify compares, and in
+    `others`."""
     job.run_all(until="verify")
     found = []
     with connect(job.source, purpose="test") as source, connect(job.target, purpose="test") as target:
         (table,) = Journal(target, job.name).tables.of(1)
-        sides = sides_of(target, [table], in_place=job.source == job.target)[table.id]
-        assert not compare_range(source, target, sides, WHOLE).differ
-        for change in SUBTLE:
-            with target.transaction(force_rollback=True):
-                rows = target.execute(sql.SQL("UPDATE {} SET {}").format(table.plan.copy, sql.SQL(change))).rowcount
-                differ = compare_range(source, target, sides, WHOLE).differ
-            if len(differ) != rows:
-                found.append(f"{change}: {differ}")
+        chosen = sides_of(source, target, [table], in_place=job.source == job.target)[table.id]
+        assert "numeric" in chosen.native
+        for sides in (chosen, *(of(table.plan) for of in others)):
+            assert not compare_range(source, target, sides, WHOLE).differ
+            for change in SUBTLE:
+                with target.transaction(force_rollback=True):
+                    rows = target.execute(sql.SQL("UPDATE {} SET {}").format(table.plan.copy, sql.SQL(change))).rowcount
+                    differ = compare_range(source, target, sides, WHOLE).differ
+                if len(differ) != rows:
+                    found.append(f"{change}: {differ}")
     return found

@@ -387,7 +387,7 @@ def test_what_cannot_be_cut_has_the_time_that_it_takes(
         ]
         (single,) = ranges.parts(source, target, of.plan, Range(1, ("2",), ("3",)))
         assert not single.limited and Range(1, ("2",), ("3",)).limited
-        (sides,) = row_comparison.sides_of(target, [of], in_place=False).values()
+        (sides,) = row_comparison.sides_of(source, target, [of], in_place=False).values()
         late = 0.000_01  # seconds
         results = list[timed_comparison.RangeResult]()
         timed_comparison.compare_ranges(source, target, [(Range(1, ("2",), ("3",)), sides)], late, results)

@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.progress import Steps, amount, pace
 from airflow_provider_pgddl.engine.rows.adopted_rows import count_extra
 from airflow_provider_pgddl.engine.rows.mend import take_out
-from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides
+from airflow_provider_pgddl.engine.rows.range_checksums import LISTED, Sides, hashes_alike
 from airflow_provider_pgddl.engine.rows.ranges import boundaries, parts, scattered, sizes
 from airflow_provider_pgddl.engine.rows.timed_comparison import RangeResult, compare_ranges
 from airflow_provider_pgddl.engine.rows.windows import Window
@@ -136,7 +136,7 @@ def compare_all(
         if not left:
             return
         if changed := [t for t in tables if planned.get(t.id) != t.plan]:
-            sides.update(sides_of(context.target, changed, in_place=context.in_place))
+            sides.update(sides_of(context.source, context.target, changed, in_place=context.in_place))
             planned.update({t.id: t.plan for t in changed})
             several = {table for table, ranges in Counter(r.table_id for r in left).items() if ranges > 1}
             at_once.update(scattered(context.target, {t.id: t.plan for t in changed if t.id in several}))
@@ -258,11 +258,15 @@ def _worth_spreading(context: Context, tables: Sequence[TableRow], ranges: int) 
     return not context.in_place and worth_spreading(context.pipeline, ranges, size)
 
 
-def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:
+def sides_of(source: Session, target: Session, tables: Sequence[TableRow], *, in_place: bool) -> dict[int, Sides]:
     """By table id, how source and copy are read to be compared; StageFailed where a copy is gone."""
     names = {t.id: (t.plan.copy_schema, t.plan.copy_name) for t in tables}
     oids = catalog.oids_of(target, names.values())
     copies = catalog.describe(target, oids.values())
+    recoded = source.info.parameter_status("server_encoding") != target.info.parameter_status("server_encoding")
+    own = (
+        {} if in_place or not hashes_alike(source, target) else catalog.own_types(source, [t.plan.oid for t in tables])
+    )
     sides = {}
     for table in tables:
         copy = copies.get(oids.get(names[table.id], 0))
@@ -270,7 +274,12 @@ def sides_of(target: Session, tables: Sequence[TableRow], *, in_place: bool) -> 
             todo = "`pgddl reset` the pipeline and start again"
             raise StageFailed("its copy is gone", table=table.qualified, todo=todo)
         types = {c.name: c.type for c in copy.columns}
-        sides[table.id] = Sides.in_place(table.plan, types) if in_place else Sides.across(table.plan)
+        if in_place:
+            sides[table.id] = Sides.in_place(table.plan, types)
+            continue
+        there = own.get(table.plan.oid)
+        alike = there and {c.name: c.base_type for c in copy.columns if there.get(c.name) == c.base_type}
+        sides[table.id] = Sides.across(table.plan, alike, recoded=recoded)
     return sides
 
 

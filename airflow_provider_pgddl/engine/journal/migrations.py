@@ -86,7 +86,8 @@ def apply(conn: Connection[Any], set_name: str) -> list[int]:
             )
         for m in migrations(set_name):
             if m.version in now["pending"]:
-                conn.execute(m.up)
+                # Comments of some have characters that a database in LATIN1 does not know.
+                conn.execute(m.up.encode("ascii", "replace"))
                 conn.execute(q["record"], [m.set_name, m.version, m.name, m.checksum, m.down])
         failpoint("migrations.before_up_commit", conn)
     return list(now["pending"])

@@ -1,11 +1,16 @@
 """Counts and 64-bit checksums of ranges of rows, compared at one snapshot; a difference is narrowed down to its rows.
 
-The checksum is a sum (XOR cancels duplicates) of a hash of each row. Across clusters that is hashtextextended over the
-row's text, which both sides print alike because every session pins what printing depends on; types that cannot be
-hashed (json, xml, point) print all the same. On one server the columns whose equal values are the same value go into it
-as they are, by hash_record_extended, in half the time. That is linear in its columns' hashes, so a plain sum of it
-would not see values that changed places between rows: it is hashed once more. The hash of a bigint or a timestamp folds
-it to 32 bits, for it must be that of an equal integer (-1 and 4294967295 have the same): their bytes are hashed."""
+The checksum is a sum (XOR cancels duplicates) of a hash of each row, by hash_record_extended. Into it go the columns as
+they are whose equal values are the same value, of others the bytes that they are sent as, and the rest as one text,
+which both sides print alike because every session pins what printing depends on; types that cannot be hashed (xml,
+point) print all the same. A text of the whole row takes twice as long.
+
+That hash is linear in its columns' hashes, so a plain sum of it would not see values that changed places between rows:
+it is hashed once more. The hash of a bigint or a timestamp folds it to 32 bits, for it must be that of an equal integer
+(-1 and 4294967295 have the same): their bytes are hashed. That of a numeric knows neither its sign nor its scale.
+
+Across databases only columns that have the same type on both sides are hashed so, and only where both servers are seen
+to hash alike (`hashes_alike`); else the text of a row is hashed."""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -33,8 +39,9 @@ BUCKETS = 4096
 ROWS_AT_ONCE = 20_000  # that are held to be compared one by one
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
-# What is hashed of a value in place of its text: of types of which no two values are equal and not the same the value,
-# of others the bytes that it is sent as. Text is hashed by its bytes, whatever its collation calls equal.
+# What is hashed of a value in place of its row's text: of types of which no two values are equal and not the same the
+# value, of others the bytes that it is sent as. Text is hashed by its bytes, whatever its collation calls equal. These
+# types' own text needs no row around it: no cast to text of theirs leaves anything out.
 NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date", "bytea"), "{}") | {
     "bigint": "pg_catalog.int8send({})",
     "numeric": "pg_catalog.numeric_send({})",
@@ -42,10 +49,35 @@ NATIVE = dict.fromkeys(("smallint", "integer", "oid", "boolean", "uuid", "date",
     "double precision": "pg_catalog.float8send({})",
     "timestamp without time zone": "pg_catalog.timestamp_send({})",
     "timestamp with time zone": "pg_catalog.timestamptz_send({})",
+    "time without time zone": "pg_catalog.time_send({})",
+    "time with time zone": "pg_catalog.timetz_send({})",
     "interval": "pg_catalog.interval_send({})",
-    "text": '({}) COLLATE "C"',
-    "character varying": '({}) COLLATE "C"',
+    "character": "pg_catalog.bpcharsend({})",
+    "bpchar": "pg_catalog.bpcharsend({})",
+    "inet": "pg_catalog.inet_send({})",
 }
+_TEXTS = dict.fromkeys(("text", "character varying"), "{}")
+_PRINTED = dict.fromkeys(("json", "jsonb"), "({})::text")
+_PRINTED |= {f"{t}[]": "({})::text" for t in ("smallint", "integer", "bigint", "numeric", "uuid", "date", "text",
+             "character varying", "boolean", "timestamp with time zone", "timestamp without time zone")}  # fmt: skip
+TEXT = {**_TEXTS, **_PRINTED}
+
+# Of every type above: values whose hashes show whether two servers hash alike.
+SAMPLES = {
+    "smallint": ("-1", "77"), "integer": ("-1", "77777"), "oid": ("4294967295",), "boolean": ("true", "false"),
+    "uuid": ("9c5b94b1-35ad-49bb-b118-8e8fc24abf80",), "date": ("1999-12-31",), "inet": ("10.0.0.1/8", "::1"),
+    "bytea": ("", "\\x00ff10", "\\x" + "5a" * 45), "bigint": ("-1", "77777777777"), "numeric": ("-1.50", "NaN"),
+    "real": ("-0", "NaN"), "double precision": ("-0", "0.1"), "interval": ("-1 mon 3 days 00:00:01",),
+    "timestamp without time zone": ("1999-12-31 23:59:59.999999", "infinity"), "character": ("a ",), "bpchar": ("a ",),
+    "timestamp with time zone": ("1999-12-31 23:59:59.999999+00",), "time without time zone": ("23:59:59.999999",),
+    "time with time zone": ("23:59:59.999999-03",), "text": ("", "twelve bytes and more, for the hash takes 12"),
+    "character varying": ("a",), "json": ('{"n":  1}',), "jsonb": ('{"n": 1.0}',), "smallint[]": ("{1,NULL}",),
+    "integer[]": ("[0:1]={1,2}",), "bigint[]": ("{-1}",), "numeric[]": ("{1.0}",), "date[]": ("{1999-12-31}",),
+    "uuid[]": ("{9c5b94b1-35ad-49bb-b118-8e8fc24abf80}",), "text[]": ('{"a b","",NULL,"NULL"}',),
+    "boolean[]": ("{t,f}",), "character varying[]": ("{a,b}",),
+    "timestamp with time zone[]": ("{1999-12-31 23:59:59.999999+00}",),
+    "timestamp without time zone[]": ("{1999-12-31 23:59:59.999999}",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,62 +92,101 @@ class RangeCompared:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """How both sides are read: what a row consists of, and the key in front of it. `types` are the copy's where both
-    are on one server, else empty: there the source's values are cast to them, as they were when they were inserted
-    (rewrite.alter gives a column another type, or takes a value from an expression of another)."""
+    """How both sides are read: what a row consists of, and the key in front of it.
+
+    `types` are the copy's where both are on one server, else empty: there the source's values are cast to them, as they
+    were when they were inserted (rewrite.alter gives a column another type, or takes a value from an expression of
+    another). `native` are the types by which columns are hashed, "" for those that are printed; none where the text of
+    the row is hashed. `recoded`: the databases have other encodings, so text is hashed as it is sent, in UTF8."""
 
     plan: Plan
     types: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    recoded: bool = False
 
     @classmethod
-    def across(cls, plan: Plan) -> Sides:
-        """The plan's own expressions yield what the copy holds."""
-        return cls(plan)
+    def across(cls, plan: Plan, alike: Mapping[str, str] | None = None, *, recoded: bool = False) -> Sides:
+        """The plan's own expressions yield what the copy holds. `alike`: types of the columns that have the same one on
+        both sides, whose hashes may be compared; None where no hash but that of a text may be."""
+        if alike is None:
+            return cls(plan, recoded=recoded)
+        plain = zip(plan.columns.names, plan.columns.expressions, strict=True)
+        own = (alike.get(c, "") if made == sql.Identifier(c).as_string() else "" for c, made in plain)
+        return cls(plan, native=tuple(t if t in NATIVE or t in TEXT else "" for t in own), recoded=recoded)
 
     @classmethod
     def in_place(cls, plan: Plan, copy_types: Mapping[str, str]) -> Sides:
-        return cls(plan, tuple(copy_types[c] for c in plan.columns.names))
+        types = tuple(copy_types[c] for c in plan.columns.names)
+        bare = (re.sub(r"\([\d,-]+\)", "", t) for t in types)
+        return cls(plan, types, tuple(t if t in NATIVE or t in TEXT else "" for t in bare))
 
     def source_hash(self) -> sql.Composed:
-        values = [sql.SQL(made) for name, made in self._compared()]
-        if not self.types:
-            return self._hash(values)
-        cast = sql.SQL("({})::{}")
-        return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(values, self.types, strict=True)])
+        made = [sql.SQL(e) for e in self.plan.columns.expressions]
+        if self.types:
+            cast = sql.SQL("({})::{}")
+            return self._hash([cast.format(v, sql.SQL(t)) for v, t in zip(made, self.types, strict=True)])
+        return self._hash(made)
 
     def copy_hash(self) -> sql.Composed:
-        return self._hash([sql.Identifier(name) for name, _ in self._compared()])
-
-    def _compared(self) -> list[tuple[str, str]]:
-        """The copy's columns and what they are made of; only the key's where a row stays as it came once."""
-        columns, key = self.plan.columns, self.plan.key.columns
-        made = zip(columns.names, columns.expressions, strict=True)
-        return [(name, how) for name, how in made if self.plan.is_updated or name in key]
+        return self._hash([sql.Identifier(name) for name in self.plan.columns.names])
 
     def key(self) -> sql.Composed:
         return _row(map(sql.Identifier, self.plan.key.columns))
 
+    def key_hash(self) -> sql.Composed:
+        return self._hash_text(self.key())
+
     def _hash(self, values: Sequence[sql.Composable]) -> sql.Composed:
-        """A row's hash, bigint."""
-        if not self.types:
-            return _hash_text(_row(values))
-        native, printed = list[sql.Composable](), list[sql.Composable]()
-        for value, type_ in zip(values, (re.sub(r"\([\d,-]+\)", "", t) for t in self.types), strict=True):
-            if type_ in NATIVE:
-                native.append(sql.SQL(NATIVE[type_]).format(value))
+        """A row's hash, bigint, of these values of the copy's columns; of the key's alone where a row stays as it came
+        once."""
+        columns, key = self.plan.columns.names, self.plan.key.columns
+        some = [n for n, name in enumerate(columns) if self.plan.is_updated or name in key]
+        if not self.native:
+            return self._hash_text(_row(values[n] for n in some))
+        hashed, printed = list[sql.Composable](), list[sql.Composable]()
+        for n in some:
+            if (type_ := self.native[n]) in NATIVE:
+                hashed.append(sql.SQL(NATIVE[type_]).format(values[n]))
+            elif type_:
+                hashed.append(self._text(sql.SQL(TEXT[type_]).format(values[n])))
             else:
-                printed.append(value)
+                printed.append(values[n])
         if printed:
-            native.append(sql.SQL('({})::text COLLATE "C"').format(_row(printed)))
-        return sql.SQL("pg_catalog.hashint4extended(0, pg_catalog.hash_record_extended({}, 0))").format(_row(native))
+            hashed.append(self._text(sql.SQL("({})::text").format(_row(printed))))
+        return _MIXED.format(_row(hashed))
+
+    def _hash_text(self, row: sql.Composable) -> sql.Composed:
+        text = sql.SQL("({})::text").format(row)
+        if self.recoded:
+            return _MIXED.format(_row([self._text(text)]))
+        return sql.SQL('pg_catalog.hashtextextended({} COLLATE "C", 0)').format(text)
+
+    def _text(self, text: sql.Composable) -> sql.Composed:
+        return sql.SQL("pg_catalog.textsend({})" if self.recoded else '({}) COLLATE "C"').format(text)
+
+
+_MIXED = sql.SQL("pg_catalog.hashint4extended(0, pg_catalog.hash_record_extended({}, 0))")
 
 
 def _row(parts: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
 
 
-def _hash_text(value: sql.Composable) -> sql.Composed:
-    return sql.SQL('pg_catalog.hashtextextended(({})::text COLLATE "C", 0)').format(value)
+def value_hash(type_: str, value: sql.Composable) -> sql.Composed:
+    """Of a row of one value of a type of NATIVE or TEXT."""
+    return _MIXED.format(_row([sql.SQL((NATIVE | TEXT)[type_]).format(value)]))
+
+
+def hashes_alike(source: Session, copy: Session) -> bool:
+    """Whether both servers hash the samples of all types alike: they may have another byte order, or a version whose
+    hashes are others."""
+    query = sql.SQL("SELECT ARRAY[{}]").format(
+        sql.SQL(", ").join(
+            value_hash(t, sql.SQL("{}::" + t).format(sql.Literal(v))) for t, values in SAMPLES.items() for v in values
+        )
+    )
+    mine, theirs = (conn.execute(query).fetchall() for conn in (source, copy))
+    return mine == theirs
 
 
 def compare_range(
@@ -208,11 +279,9 @@ class _Reading:
 
     def both(self, query: str, *types: str, **parts: sql.Composable) -> list[list[tuple[Any, ...]]]:
         """What the source says, and what the copy does; `types` are those of the columns."""
-        sides, plan, found = self.sides, self.sides.plan, list[list[tuple[Any, ...]]]()
-        for conn, hash_, relation, role in (
-            (self.source, sides.source_hash(), plan.rows, self.roles[0]),
-            (self.copy, sides.copy_hash(), plan.copy_shown, self.roles[1]),
-        ):
+        sides, plan = self.sides, self.sides.plan
+
+        def ask(conn: Session, hash_: sql.Composed, relation: sql.Composable, role: str) -> list[tuple[Any, ...]]:
             if self.latest is not None:
                 _limit(conn, max(1, math.ceil(1000 * (self.latest - time.monotonic())) + 1))
             composed = sql.SQL(_Q[query]).format(
@@ -220,12 +289,25 @@ class _Reading:
                 relation=relation,
                 where=where(plan, self.within),
                 key=sides.key(),
+                key_hash=sides.key_hash(),
                 mask=sql.Literal(BUCKETS - 1),
                 **parts,
             )
             fetch = partial(as_owner.fetch, conn, role, composed, types)
-            found.append(told_without_values(plan.in_part and conn is self.source, fetch))
-        return found
+            return told_without_values(plan.in_part and conn is self.source, fetch)
+
+        mine = partial(ask, self.source, sides.source_hash(), plan.rows, self.roles[0])
+        theirs = partial(ask, self.copy, sides.copy_hash(), plan.copy_shown, self.roles[1])
+        if self.source is self.copy:
+            return [mine(), theirs()]
+        with ThreadPoolExecutor(1, "pgddl-copy") as beside:
+            asked = beside.submit(theirs)
+            try:
+                return [mine(), asked.result()]
+            except BaseException:
+                if not asked.done():  # somebody waits for the table, until this has ended, too
+                    self.copy.cancel_safe()
+                raise
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash, each column of the key), and how many there are of it."""

@@ -50,6 +50,14 @@ def oids_of(conn: Session, names: Iterable[tuple[str, str]]) -> dict[tuple[str, 
     return {(schema, name): oid for schema, name, oid in conn.execute(_Q["oids_of"], args)}
 
 
+def own_types(conn: Session, oids: Iterable[int]) -> dict[int, dict[str, str]]:
+    """Of relations, by oid: the columns whose type is the server's own, each with its name and no more."""
+    found: dict[int, dict[str, str]] = {}
+    for oid, column, type_ in conn.execute(_Q["own_types"], {"oids": list(oids)}):
+        found.setdefault(oid, {})[column] = type_
+    return found
+
+
 def compared_columns(conn: Session, keys: Iterable[int]) -> dict[int, tuple[tuple[str, str, str], ...]]:
     """Of foreign keys, by oid: (referenced column, operator, referring column) of each pair; the operator as in
     `Key.operators`. One that is gone is left out."""

@@ -193,6 +193,12 @@ FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS v(schema_name, table_name
 JOIN pg_catalog.pg_namespace n ON n.nspname = v.schema_name
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.table_name
 
+-- name: own_types
+-- Of columns whose type is the server's own: its name, which is the same on every server.
+SELECT a.attrelid, a.attname, pg_catalog.format_type(a.atttypid, -1)
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid < 10000
+
 -- name: strong_locks_outside
 -- Relations of users, outside our own schemas, that this transaction holds more on than a reader's or a row locker's lock.
 SELECT n.nspname, c.relname

@@ -2,13 +2,13 @@
 SELECT count(*), coalesce(sum({hash}), 0) FROM {relation} AS t{where}
 
 -- name: buckets
-SELECT pg_catalog.hashtextextended(({key})::text COLLATE "C", 0) & {mask}, count(*),
+SELECT {key_hash} & {mask}, count(*),
        sum({hash})
 FROM {relation} AS t{where} GROUP BY 1
 
 -- name: rows_of_buckets
 SELECT ({key})::text, {hash}, {columns} FROM (SELECT * FROM {relation} AS t{where}) s
-WHERE (pg_catalog.hashtextextended(({key})::text COLLATE "C", 0) & {mask}) = ANY({buckets})
+WHERE ({key_hash} & {mask}) = ANY({buckets})
 
 -- name: rows_of_keys
 -- Each key is a row of texts.

@@ -104,7 +104,7 @@ WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 
 -- name: column_users
--- What DROP COLUMN does not take along: triggers, policies, foreign keys of others, generated columns, views, …
+-- What DROP COLUMN does not take along: triggers, policies, foreign keys of others, generated columns, views and more
 SELECT DISTINCT a.attname::text, pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_depend d ON d.refobjid = a.attrelid AND d.refobjsubid = a.attnum

@@ -144,7 +144,7 @@ def _copy_keyless(context: Context, held: Session, tables: Sequence[TableRow]) -
     _, stopped = stopped_by_drift(held, context.journal, tables)
     if stopped:
         raise NotYet("a table without a key changed just now")
-    sides = sides_of(context.target, tables, in_place=False)
+    sides = sides_of(context.source, context.target, tables, in_place=False)
     copy = copy_over if context.row().born_of is not None else copy_all
     figures = copy(held, context.target, [(t, sides[t.id]) for t in tables])
     lsn = insert_lsn(held)

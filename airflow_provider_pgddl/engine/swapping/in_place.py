@@ -158,7 +158,7 @@ def _exchange(
     lost = [k for k in keys if set(k.columns).intersection(dropped.get(k.table_oid, ()))]
     broken = what_a_swap_breaks(context.pipeline, conn, [(t.schema, t.name) for t in tables])
     without_key = [t for t in tables if t.keyless]
-    sides = sides_of(context.target, without_key, in_place=True)
+    sides = sides_of(conn, context.target, without_key, in_place=True)
     keyless = [(t, sides[t.id]) for t in without_key]
     wanted = sorted({*involved(tables, keys), *carried.tables})
     # Writers hold the table when they come to a copy that they write to themselves.
