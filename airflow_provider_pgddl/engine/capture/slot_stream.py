@@ -81,7 +81,7 @@ class SlotStream:
     def __init__(self, dsn: str, slot: str, publication: str, *, pipeline: str = "", token: int = 0) -> None:
         self._slot, self._publication = slot, publication
         self._where = dsn, pipeline, token
-        self._at: bytes | memoryview = b""
+        self._last = b""  # of what was yielded, with what stands before it
         self._confirmed = 0
         self._sent = 0  # the server has sent whatever committed below
         self._held: bytes | None = None  # a Begin at or behind the last `upto`
@@ -132,9 +132,10 @@ class SlotStream:
         try:
             while self._sent < upto:
                 size, view = read(1)
-                if size > _DATA and view[_DATA] in _ROWS and view[0] == _W:
-                    self._at = view[1:9]
-                    yield bytes(view[_DATA:])  # most of all; whether rows were skipped, their transaction's end asks
+                data = bytes(view)  # of which parts are had for less than of a memoryview
+                if size > _DATA and data[_DATA] in _ROWS and data[0] == _W:
+                    self._last = data
+                    yield data[_DATA:]  # most of all; whether rows were skipped, their transaction's end asks
                     continue
                 if self._skipped:
                     raise self._unpublished()
@@ -142,16 +143,16 @@ class SlotStream:
                     self._receive()
                 elif size < 0:
                     raise self._ended()
-                elif view[0] == _W:
-                    data = bytes(view[_DATA:])
+                elif data[0] == _W:
+                    message = data[_DATA:]
                     # Transactions come in the order of their commits, so nothing below is missing.
-                    if data[0] == _B and _commit_lsn(data) >= upto:
-                        self._held = data
+                    if message[0] == _B and _commit_lsn(message) >= upto:
+                        self._held = message
                         return
-                    self._at = view[1:9]
-                    yield data
-                elif view[0] == _K:
-                    self._keep_alive(view)
+                    self._last = data
+                    yield message
+                elif data[0] == _K:
+                    self._keep_alive(data)
         except pg.UndefinedObject:
             raise self._unpublished() from None
         except psycopg.Error as error:
@@ -160,7 +161,7 @@ class SlotStream:
     @property
     def at(self) -> int:
         """Where the message that was yielded last stands in the WAL."""
-        return int.from_bytes(self._at)
+        return int.from_bytes(self._last[1:9])
 
     def confirm(self, lsn: int) -> None:
         """Lets the source forget transactions whose commit record begins below `lsn`: what the target has committed. A
@@ -238,8 +239,8 @@ class SlotStream:
         poll.register(self._pgconn.socket, event)
         return bool(poll.poll(max(seconds, 0) * 1000))
 
-    def _keep_alive(self, view: memoryview) -> None:
-        _, sent, _, answer = _KEEPALIVE.unpack(view)
+    def _keep_alive(self, data: bytes) -> None:
+        _, sent, _, answer = _KEEPALIVE.unpack(data)
         # It comes between transactions with all before it sent, or with a position from before the one under way.
         self._sent = max(self._sent, sent)
         if answer:
