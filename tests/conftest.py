@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import select
 import shutil
 import sys
 import tempfile
@@ -144,15 +145,43 @@ def all_combinations(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption(combinations.OPTION))
 
 
+# Of each server that tests share, the session that makes and drops their databases: to open one each time took as long.
+_admins: dict[Cluster, psycopg.Connection[Any] | None] = {}
+
+
+@contextlib.contextmanager
+def shared(cluster: Cluster) -> Iterator[Cluster]:
+    with cluster:
+        _admins[cluster] = None
+        yield cluster
+        if admin := _admins.pop(cluster):
+            admin.close()
+
+
+@contextlib.contextmanager
+def admin_of(cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
+    """An autocommit session of a superuser: on a server that tests share the same as before, if it is still there."""
+    if cluster not in _admins:
+        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+            yield admin
+        return
+    kept = _admins[cluster]
+    if kept is None or kept.closed or select.select([kept.fileno()], [], [], 0)[0]:  # the server has said goodbye
+        if kept is not None:
+            kept.close()
+        kept = _admins[cluster] = psycopg.connect(cluster.conninfo(), autocommit=True)
+    yield kept
+
+
 @pytest.fixture(scope="session")
 def pg16() -> Iterator[Cluster]:
-    with Cluster(16, settings=SETTINGS, environment=ENVIRONMENT) as cluster:
+    with shared(Cluster(16, settings=SETTINGS, environment=ENVIRONMENT)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def pg18() -> Iterator[Cluster]:
-    with Cluster(18, settings=SETTINGS, environment=ENVIRONMENT) as cluster:
+    with shared(Cluster(18, settings=SETTINGS, environment=ENVIRONMENT)) as cluster:
         yield cluster
 
 
@@ -161,7 +190,7 @@ def pg15() -> Iterator[Cluster]:
     """Debian's Postgres 15, for its contrib extensions (hstore, citext, btree_gist)."""
     if not (DEBIAN_15 / "postgres").exists():
         pytest.skip(f"no Postgres 15 server in {DEBIAN_15}: apt-get install postgresql-15")
-    with Cluster(15, bin_dir=DEBIAN_15, settings=SETTINGS, environment=ENVIRONMENT) as cluster:
+    with shared(Cluster(15, bin_dir=DEBIAN_15, settings=SETTINGS, environment=ENVIRONMENT)) as cluster:
         yield cluster
 
 
@@ -172,7 +201,7 @@ def database() -> Iterator[Database]:
 
     def make(cluster: Cluster, *, template: str = "template1", name: str | None = None) -> str:
         name = name or f"test_{os.getpid()}_{next(_numbers)}"
-        with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+        with admin_of(cluster) as admin:
             admin.execute(
                 sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
                     sql.Identifier(name), sql.Identifier(template)
@@ -190,7 +219,7 @@ def database() -> Iterator[Database]:
 
 def drop_database(cluster: Cluster, name: str) -> None:
     """Drop a database with what would keep it from going: sessions, slots and prepared transactions."""
-    with psycopg.connect(cluster.conninfo(), autocommit=True) as admin:
+    with admin_of(cluster) as admin:
         prepared = admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [name]).fetchall()
         if prepared:  # only a session of that database may end them
             with psycopg.connect(cluster.conninfo(name), autocommit=True) as inside:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 import psycopg
-from psycopg import AsyncConnection, Connection, conninfo
+from psycopg import AsyncConnection, Connection, conninfo, sql
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
@@ -80,8 +81,7 @@ _REPLICATION: dict[str, Any] = {
 }
 
 # Only in the session that greeted us, where its number is given.
-_PIN = """SELECT pg_catalog.set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) s(name, value)
-    WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())"""
+_PIN = sql.SQL("SELECT {} WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())")
 
 
 def application_name(pipeline: str, token: int, purpose: str) -> str:
@@ -103,9 +103,9 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
     dsn = real
     try:
         _refuse_old(conn.info, dsn)
-        if not conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid)).fetchall():
+        if not conn.execute(*_pins(conn.info, conn.info.backend_pid)).fetchall():
             _refuse_shared(conn, dsn)
-            conn.execute(_PIN, _pins(conn.info))
+            conn.execute(*_pins(conn.info))
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
@@ -130,7 +130,7 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
     dsn = real
     try:
         _refuse_old(conn.info, dsn)
-        conn.execute(_PIN, _pins(conn.info))
+        conn.execute(*_pins(conn.info))
     except psycopg.Error as error:
         conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
@@ -148,10 +148,10 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
         raise _not_opened(error, dsn) from None
     try:
         _refuse_old(conn.info, dsn)
-        if not await (await conn.execute(_PIN, _pins(conn.info, conn.info.backend_pid))).fetchall():
+        if not await (await conn.execute(*_pins(conn.info, conn.info.backend_pid))).fetchall():
             # A pooler; to find out whether it shares sessions takes connections, and blocks.
             await asyncio.to_thread(_open_and_close, dsn, purpose, pipeline, token)
-            await conn.execute(_PIN, _pins(conn.info))
+            await conn.execute(*_pins(conn.info))
     except psycopg.Error as error:
         await conn.close()
         raise from_postgres(error, doing=f"opening a session on {describe_dsn(dsn)}") from None
@@ -163,7 +163,7 @@ async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: in
 
 def pin(conn: Session) -> None:
     """Every setting as it was when the session was opened."""
-    conn.execute(_PIN, _pins(conn.info))
+    conn.execute(*_pins(conn.info))
 
 
 def may_set(conn: Session, parameter: str) -> bool:
@@ -228,9 +228,16 @@ def _options(name: str) -> dict[str, Any]:
     }
 
 
-def _pins(info: psycopg.ConnectionInfo, backend: int | None = None) -> list[Any]:
+def _pins(info: psycopg.ConnectionInfo, backend: int | None = None) -> tuple[bytes, list[int | None]]:
     pins = PINNED | ({"transaction_timeout": "0"} if info.server_version >= 170_000 else {})
-    return [list(pins), list(pins.values()), backend]
+    return _pinning(tuple(pins.items())), [backend]
+
+
+@cache
+def _pinning(pins: tuple[tuple[str, str], ...]) -> bytes:
+    """One by one: a query over all of them takes a new session longer to plan than to run."""
+    each = sql.SQL("pg_catalog.set_config({}, {}, false)")
+    return _PIN.format(sql.SQL(", ").join(each.format(name, value) for name, value in pins)).as_string().encode()
 
 
 def _refuse_old(info: psycopg.ConnectionInfo, dsn: str) -> None:
