@@ -4,7 +4,9 @@
 
 What grows with the number of workers, and what it costs the servers: docs/explanation/scale.md counts on from there.
 Each worker is the function that a Spark task runs, in a process of its own, with chunks of one page, so that all but
-the rows themselves is what is measured.
+the rows themselves is what is measured. Whether it is the machine that holds the rate: cores used by all of it
+together, and the part of its time that a worker, or a proxy, is ready to go on and waits for a core. The last line is
+the most workers once more, of which none asks five times a second who waits behind it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,6 +38,7 @@ from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.chunks import Share, copy_chunks
 from airflow_provider_pgddl.engine.rows.throttle import limits
+from airflow_provider_pgddl.engine.server import giving_way
 from airflow_provider_pgddl.engine.stages import backfill
 
 LATENCY = 0.005  # seconds from a worker to a server and back
@@ -49,6 +53,7 @@ WAITS = """
 SELECT wait_event_type || ': ' || wait_event, count(*)::int FROM pg_stat_activity
 WHERE application_name LIKE 'pgddl:%:copy' AND wait_event_type IN ('Lock', 'LWLock', 'IO') GROUP BY 1
 """
+COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 DONE = "SELECT count(done_at) FROM pgddl.chunks"
 
 
@@ -61,8 +66,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextmanager
-def proxy(port: int) -> Iterator[int]:
-    """A port that leads to another one on loopback, and takes longer. In a process of its own."""
+def proxy(port: int) -> Iterator[tuple[int, int]]:
+    """A port that leads to another one on loopback, and takes longer; and the process that it is of."""
     ready = multiprocessing.get_context("fork").SimpleQueue()
 
     async def serve() -> None:
@@ -77,7 +82,7 @@ def proxy(port: int) -> Iterator[int]:
     process = multiprocessing.get_context("fork").Process(target=lambda: asyncio.run(serve()), daemon=True)
     process.start()
     try:
-        yield ready.get()
+        yield ready.get(), process.pid or 0
     finally:
         process.terminate()
         process.join()
@@ -97,6 +102,16 @@ def cpu(cluster: Cluster) -> float:
     postmaster = psutil.Process(pid)
     times = [postmaster.cpu_times(), *(p.cpu_times() for p in postmaster.children())]
     return sum(t.user + t.system for t in times) + times[0].children_user + times[0].children_system
+
+
+def cores(pids: Sequence[int]) -> float:
+    """Seconds that these processes have used."""
+    return sum(t.user + t.system for t in (psutil.Process(pid).cpu_times() for pid in pids))
+
+
+def kept_waiting(pids: Sequence[int]) -> float:
+    """Seconds that the main threads of these processes were ready to run, and had no core."""
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
 
 
 def count(dsn: str, query: str) -> int:
@@ -138,7 +153,9 @@ def _one(work: Share, stop: Any) -> None:
     copy_chunks(work, stop)
 
 
-def at_once(work: Share, workers: int, seconds: float, clusters: Sequence[Cluster], target: str) -> list[str]:
+def at_once(
+    work: Share, workers: int, seconds: float, clusters: Sequence[Cluster], proxies: Sequence[int], target: str
+) -> list[str]:
     """A line of the table."""
     fork = multiprocessing.get_context("fork")
     stop = fork.Event()
@@ -146,23 +163,29 @@ def at_once(work: Share, workers: int, seconds: float, clusters: Sequence[Cluste
     for process in processes:
         process.start()
     time.sleep(3.0)  # until all have their sessions
-    before, used, began = count(target, DONE), [cpu(c) for c in clusters], time.monotonic()
-    commits = count(target, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-    waits = Counter[str]()
+    pids = [process.pid or 0 for process in processes]
+
+    def counters() -> list[float]:
+        used = [*(cpu(c) for c in clusters), cores(pids), cores(proxies)]
+        waited = [kept_waiting(pids) / workers, kept_waiting(proxies) / len(proxies)]
+        return [time.monotonic(), *used, *waited, count(target, DONE), count(target, COMMITS)]
+
+    before, held = counters(), Counter[str]()
     with psycopg.connect(target, autocommit=True) as conn:
-        while time.monotonic() < began + seconds:
-            waits.update({str(event): n for event, n in conn.execute(WAITS).fetchall()})
+        while (took := time.monotonic() - before[0]) < seconds:
+            held.update({str(event): n for event, n in conn.execute(WAITS).fetchall()})
             time.sleep(0.1)
-    done, took = count(target, DONE) - before, time.monotonic() - began
-    shares = [(cpu(c) - u) / took for c, u in zip(clusters, used, strict=True)]
-    commits = count(target, "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()") - commits
+    took, *used, of_worker, of_proxy, done, commits = [n - was for n, was in zip(counters(), before, strict=True)]
     stop.set()
     for process in processes:
         process.join()
-    source, there = (f"{share:.2f}" for share in shares)
-    each = f"{sum(shares) * took / done * 1000:.1f}" if done else "-"
-    rate, held = done / took, ", ".join(f"{event} {n / (took / 0.1):.1f}" for event, n in waits.most_common(3))
-    return [str(workers), f"{rate:.0f}", f"{rate / workers:.1f}", source, there, each, f"{commits / took:.0f}", held]
+    of_servers = f"{sum(used[:2]) / done * 1000:.1f}" if done else "-"
+    by_whom = [f"{each / took:.2f}" for each in (*used, sum(used))]
+    waiting = ", ".join(f"{event} {n / (took / 0.1):.1f}" for event, n in held.most_common(3))
+    return [
+        str(workers), f"{done / took:.0f}", f"{done / took / workers:.1f}", *by_whom, f"{of_worker / took:.0%}",
+        f"{of_proxy / took:.0%}", of_servers, f"{commits / took:.0f}", waiting,
+    ]  # fmt: skip
 
 
 def statements(work: Share, clusters: Sequence[Cluster], chunks: int = 40) -> Counter[str]:
@@ -201,12 +224,16 @@ def main() -> int:
         print(f"a task of backfill gets of each table so many bytes: {sizes} (columns: 2, 30)")
         print(f"statements a chunk: {dict(statements(work, [source, target]))}")
         ports = [stack.enter_context(proxy(c.port)) for c in (source, target)]
-        slow = replace(work, source_dsn=through(there, ports[0]), target_dsn=through(here, ports[1]))
-        head = ["workers", "chunks/s", "each", "CPU source", "CPU target", "ms CPU a chunk", "commits/s on the target",
+        proxies = [pid for _, pid in ports]
+        slow = replace(work, source_dsn=through(there, ports[0][0]), target_dsn=through(here, ports[1][0]))
+        head = ["workers", "chunks/s", "each", "cores: source", "target", "workers", "proxies", "all",
+                "a worker waits for a core", "a proxy", "ms of the servers a chunk", "commits/s on the target",
                 "sessions of workers on the target that wait, on average"]  # fmt: skip
         print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-        for number in numbers:
-            print(f"| {' | '.join(at_once(slow, number, seconds, [source, target], here))} |", flush=True)
+        for number, look_every in [*((n, giving_way.LOOK_EVERY) for n in numbers), (max(numbers), 3600.0)]:
+            giving_way.LOOK_EVERY = look_every
+            line = at_once(slow, number, seconds, [source, target], proxies, here)
+            print(f"| {' | '.join(line)} |", flush=True)
     return 0
 
 
