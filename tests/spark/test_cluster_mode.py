@@ -23,7 +23,9 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.launch.far_driver import VANISHED
 from airflow_provider_pgddl.operators.stages import PgddlVerifyOperator
+from tests.integration import controls
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.progress import CHUNKS_DONE
 from tests.spark.elsewhere import FOLDER, Elsewhere
 from tests.spark.password_file import line, write
 
@@ -90,7 +92,10 @@ def test_a_lifecycle_whose_drivers_are_elsewhere(
         "secrets": {"file": str(file)},
         "conf": {"spark.submit.deployMode": "cluster", "spark.kubernetes.file.upload.path": "s3a://spark/uploads"},
     }
-    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, spark=spark)
+    throttle = {"query": "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 19"}
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"]}, spark=spark, backfill={"throttle": throttle}
+    )
     run = Shell(move, tmp_path)
     said: list[str] = []
 
@@ -100,8 +105,23 @@ def test_a_lifecycle_whose_drivers_are_elsewhere(
     assert "no pg_dump is found" in said[-1]
     assert move.on_source("SELECT count(*) FROM pg_namespace WHERE nspname = 'pgddl'") == [(0,)]
 
+    # A driver holds for a throttle and for a pause, and ends when cancelled: what is told goes by the journal.
     elsewhere.image({})
-    said.append(run("setup..backfill"))
+    said.append(run("setup..snapshot"))
+    with psycopg.connect(source_dsn) as busy:
+        busy.execute("SELECT pg_advisory_lock(19)")
+        launcher = run.start("backfill")
+        wait_until(lambda: (controls.shown(move)["throttled"] or {}).get("by") == "query", 120, every=0.1)
+        log = elsewhere.containers[-1] / "log"
+        controls.pause(move, "the nightly report")
+        wait_until(lambda: "the nightly report" in log.read_text() and controls.held(move), 60, every=0.1)
+        controls.cancel(move)
+        assert launcher.wait(60) == 1, run.said
+    assert "`pgddl cancel` has ended this run" in run.said
+    assert controls.shown(move)["under_way"] == [] and move.journal(CHUNKS_DONE) == [(0,)]
+    controls.resume(move)
+
+    said.append(run("backfill"))
     assert re.search(r"pgddl: backfill of \w+: done", said[-1])
 
     # A driver that is killed leaves no outcome, and the next one goes on.
