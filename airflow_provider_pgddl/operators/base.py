@@ -37,6 +37,7 @@ from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.launch import driver, far_driver
+from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, class_archive
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -263,6 +264,8 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             spark_settings.refuse_in_cluster(hook.master, around, pipeline.spark.secrets.file)
             refuse_changing(pipeline, lookup_in_task)
             self._deploy_mode = "cluster"  # which the hook reads, wherever it was said
+        else:
+            packing.refuse_other(around, hook._archives)
         if missing := spark.why_no_launch(self._launch_env(hook), hook.binary):
             raise missing
 

@@ -29,6 +29,7 @@ from airflow_provider_pgddl.engine.errors import (
     Unreachable,
     UsageError,
 )
+from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
 from airflow_provider_pgddl.engine.parallel.spark import application
 from airflow_provider_pgddl.engine.pipeline.reading import changed_keys, load_pipeline
@@ -187,6 +188,23 @@ def test_the_spark_connection_is_the_operators_the_pipelines_or_the_configuratio
     assert taken(SHOP) == "big"
     assert taken({**SHOP, "spark": {"conn_id": "theirs"}}) == "theirs"
     assert taken({**SHOP, "spark": {"conn_id": "theirs"}}, conn_id="mine") == "mine"
+
+
+def test_an_archive_for_another_python_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever it is named; the shell's is in tests/unit/test_cluster_command.py."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    monkeypatch.setattr(packing, "NEEDED", ())
+    archive = tmp_path / "env.tar.gz"
+    packing.pack(archive)
+    ways = ({"conf": {"spark.archives": f"{archive}#pgddl_env"}}, {"archives": f"{archive}#pgddl_env"})
+    for given in ways:
+        PgddlBackfillOperator(task_id="b", pipeline=SHOP, **given)._check_spark(load_pipeline(SHOP))
+    monkeypatch.setattr(packing, "here", lambda: {"python": "cpython 3.99", "machine": "Linux x86_64"})
+    for given in ways:
+        with pytest.raises(
+            PreflightRefused, match=r"was made for cpython 3\.\d+ on .*, and the driver is cpython 3.99"
+        ):
+            PgddlBackfillOperator(task_id="b", pipeline=SHOP, **given)._check_spark(load_pipeline(SHOP))
 
 
 def test_a_running_task_links_to_sparks_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.cli_run import Submission
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
 from airflow_provider_pgddl.engine.job import file as jobs
+from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 
@@ -74,6 +75,20 @@ def test_the_command_line_is_spark_s(submission: Submit, tmp_path: Path, master:
         "host": "b", "user": "mover", "passfile": "/etc/pgddl/pgpass",
     }  # fmt: skip
     assert travelled == job and travelled.watch is None and not travelled.secrets
+
+
+def test_an_archive_for_another_python_is_refused_where_the_driver_is_here(
+    submission: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "NEEDED", ())
+    archive = tmp_path / "env.tar.gz"
+    packing.pack(archive)
+    client = {"spark.submit.deployMode": "client", "spark.archives": f"/nowhere.zip,{archive}#pgddl_env"}
+    submission("yarn", **client)
+    monkeypatch.setattr(packing, "here", lambda: {"python": "cpython 3.99", "machine": "Linux x86_64"})
+    with pytest.raises(PreflightRefused, match=r"was made for cpython 3\.\d+ on .*, and the driver is cpython 3.99"):
+        submission("yarn", **client)
+    submission("yarn", **client | {"spark.submit.deployMode": "cluster"})
 
 
 def test_the_same_job_is_known_by_the_same_name(submission: Submit) -> None:

@@ -59,9 +59,10 @@ def _files(name: str) -> Iterator[tuple[Path, str]]:
             yield place, str(file)
 
 
-def refuse_other(conf: Mapping[str, str]) -> None:
-    """PreflightRefused where `spark.archives` names one of ours that was made for another Python or machine."""
-    for place in filter(None, conf.get("spark.archives", "").split(",")):
+def refuse_other(conf: Mapping[str, str], archives: str | None = None) -> None:
+    """PreflightRefused where `spark.archives`, or `archives` beside it, name one of ours that was made for another
+    Python or machine."""
+    for place in filter(None, f"{conf.get('spark.archives', '')},{archives or ''}".split(",")):
         file = Path(place.partition("#")[0].removeprefix("file://"))
         if not file.is_file() or not tarfile.is_tarfile(file):
             continue
