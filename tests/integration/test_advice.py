@@ -225,7 +225,7 @@ BY_A_PERSON = {
     "expression": "the file has another condition or value: test_where, test_transform",
 }
 WARNINGS = {
-    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "part_of_rows",
+    "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "part_of_rows",
     "prepared_transaction", "triggerer",
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ OLDEST = 14
 # About both servers, whatever the tables.
 _SERVERS: list[Callable[[Facts], Iterator[Finding]]] = [
     servers.standby, servers.pooler, servers.event_triggers, servers.slots, servers.replica_identities,
-    servers.pg_dump, servers.our_schemas, servers.publications, servers.connections,
+    servers.pg_dump, servers.our_schemas, servers.publications, servers.connections, servers.locks,
 ]  # fmt: skip
 
 

@@ -13,6 +13,10 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        pg_catalog.has_database_privilege(d.oid, 'CREATE') AS can_create,
        pg_catalog.current_setting('wal_level') AS wal_level,
        r.rolreplication OR r.rolsuper AS replication,
+       pg_catalog.current_setting('max_locks_per_transaction')::int AS locks_a_session,
+       (SELECT sum(setting::int) FROM pg_catalog.pg_settings
+        WHERE name IN ('max_connections', 'max_prepared_transactions', 'max_worker_processes', 'max_wal_senders'))::int
+       AS sessions,
        pg_catalog.current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS free_slots
 FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
 WHERE d.datname = pg_catalog.current_database() AND r.rolname = current_user

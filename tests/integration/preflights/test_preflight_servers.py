@@ -21,7 +21,7 @@ from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.preflight import preflight
+from airflow_provider_pgddl.engine.preflight import preflight, servers
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.server.connections import room, workers_with_room
@@ -274,6 +274,22 @@ def test_too_few_connections_for_the_workers(source_dsn: str, target_dsn: str) -
         (most,) = conn.execute("SELECT current_setting('max_connections')::int").fetchone() or (0,)
     free, needed = (int(number) for number in re.findall(r"\d+", found[0].what)[:2])
     assert f"SET max_connections = {most + needed - free};" in (found[0].fix or "")
+
+
+def test_too_few_locks_for_windows_over_all_tables(
+    source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(source_dsn, ORDERS)
+    monkeypatch.setattr(servers, "LOCKS_A_TABLE", 100_000)
+    found = findings(migrate(), source_dsn, target_dsn)
+    assert [(finding.code, finding.where, finding.severity) for finding in found] == [
+        ("locks", "source", "warning"),
+        ("locks", "target", "warning"),
+    ]
+    raised = int(re.findall(r"max_locks_per_transaction = (\d+);", found[0].fix or "")[0])
+    with psycopg.connect(source_dsn) as conn:
+        (sessions,) = conn.execute("SELECT current_setting('max_connections')::int").fetchone() or (0,)
+    assert sessions < 100_000 * len(re.findall("CREATE TABLE", ORDERS)) / raised < 1.5 * sessions
 
 
 def test_connections_that_role_and_database_are_limited_to(pg16: Cluster, source_dsn: str, target_dsn: str) -> None:
