@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rows.chunks import Share, ShareDone, TableToCopy, copy_chunks, plan_chunks
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.throttle import Limits
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
+from airflow_provider_pgddl.engine.rows.window_locks import Replica
+from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle

@@ -19,6 +19,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
+from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import do, one
 from tests.table_writers import TableWriters
@@ -45,6 +46,10 @@ KEYS = [
     f"ALTER TABLE shop.line ADD CONSTRAINT of FOREIGN KEY (purchase) REFERENCES shop.purchase {ALONG}",
 ]
 THERE = "SELECT count(*) FROM pg_constraint WHERE conname IN ('patron', 'buyer', 'of') AND convalidated"
+LOCKED = """
+SELECT DISTINCT c.relname FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+WHERE l.pid = %s AND c.relkind = 'r' AND c.relnamespace = 'shop'::regnamespace
+"""
 TABLES = [("shop", name) for name in ("customer", "purchase", "line", "alone")]
 
 
@@ -276,4 +281,23 @@ def test_c13_a_trigger_that_fires_in_the_replica_role_stops_its_table(
     do(move.target, "ALTER TABLE shop.alone DISABLE TRIGGER tidy")
     move.run("replay")
     assert move.run("replay").blocked == []
+    assert differences(move.source, move.target, TABLES) == []
+
+
+def test_c13_a_window_locks_all_of_a_group_and_no_other(make: Make, at: At) -> None:
+    """Rows of a table that nobody has changed leave and come back, as those do that they refer to."""
+    move = make()
+    locked: list[set[str]] = []
+
+    def look(_: int) -> None:
+        (session,) = passes.connections
+        query = (
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE pid = %s AND relation::regclass::text ~ %s"
+        )
+        locked.append({n for (n,) in move.on_source(query, [session.info.backend_pid, "^shop[.][a-z]+$"])})
+
+    passes = at("replay.before_source_commit", look)
+    do(move.source, "UPDATE shop.line SET what = 'y' WHERE n = 7")
+    move.run("replay")
+    assert set[str]().union(*locked) == {"customer", "purchase", "line"}
     assert differences(move.source, move.target, TABLES) == []

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.following import ddl as following
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.parallel import spark
-from airflow_provider_pgddl.engine.rows import chunks, windows
+from airflow_provider_pgddl.engine.rows import chunks, window_locks, windows
 from airflow_provider_pgddl.engine.server import connect as connecting
 from airflow_provider_pgddl.engine.server import giving_way
 from airflow_provider_pgddl.engine.server.connect import connect
@@ -141,9 +141,9 @@ def test_c03_a_window_locks_before_it_has_a_snapshot(
     do(source_dsn, *(f"UPDATE {table} SET code = 'changed ' || id WHERE id <= 100" for table in NEW_FILES))
     snapshots: list[str] = []
     waited = set[float]()
-    lock = windows.lock_tables
+    lock = window_locks.lock_tables
 
-    def lock_and_look(replica: windows.Replica, tables: Any, wait: float) -> None:
+    def lock_and_look(replica: window_locks.Replica, tables: Any, wait: float) -> None:
         if len(snapshots) == 2:
             for how in NEW_FILES:
                 do(source_dsn, *replaced(how, how))
@@ -152,7 +152,7 @@ def test_c03_a_window_locks_before_it_has_a_snapshot(
         query = "SELECT coalesce(backend_xmin::text, 'none') FROM pg_stat_activity WHERE pid = %s"
         snapshots.append(one(source_dsn, query, replica.source.info.backend_pid))
 
-    monkeypatch.setattr(windows, "lock_tables", lock_and_look)
+    monkeypatch.setattr(window_locks, "lock_tables", lock_and_look)
     move.run_all(after="schema_sync", until="swap")
     assert len(snapshots) > 5
     assert set(snapshots) == {"none"}
@@ -252,7 +252,7 @@ def test_c04_a_partition_attached_under_our_locks_comes_with_its_rows(
     families: Lifecycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     families.run_all(until="schema_sync")
-    after_each(monkeypatch, windows, "lock_tables", attach_partition(families))
+    after_each(monkeypatch, window_locks, "lock_tables", attach_partition(families))
     for stage in ("replay", "verify"):
         assert not families.run(stage).blocked
     assert differences(families.source, families.target) == []
@@ -265,7 +265,7 @@ def test_c04_uncaptured_a_partition_attached_under_our_locks_stops_its_table_onl
 ) -> None:
     families.content["capture"] = {"ddl": "off"}
     families.run_all(until="schema_sync")
-    after_each(monkeypatch, windows, "lock_tables", attach_partition(families))
+    after_each(monkeypatch, window_locks, "lock_tables", attach_partition(families))
     replayed = families.run("replay")
     (blocked,) = replayed.blocked
     assert blocked["table"] == "public.meters"
@@ -413,7 +413,7 @@ def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, m
 
     monkeypatch.setattr(spark, "spread", spread)
     monkeypatch.setattr(spark, "start", lambda *_, **__: 2)
-    before_each(monkeypatch, windows, "lock_tables", lambda n: paused.go_on.set() if n == 3 else None)
+    before_each(monkeypatch, window_locks, "lock_tables", lambda n: paused.go_on.set() if n == 3 else None)
     blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
     with Underway(lambda: wait_until(lambda: paused.go_on.is_set() or one(items.target, blocked))) as meeting:
         with Underway(lambda: items.run("replay")) as replay:

@@ -312,6 +312,7 @@ def test_c17_ddl_that_was_let_through_is_followed_or_stops_its_table_with_a_clea
 
 def test_c17_we_never_queue_behind_an_application(held: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
     held.run_all(until="schema_sync")
+    do(held.source, "UPDATE items SET filler = 'y' WHERE id = 1")  # else the window has nothing to do with it
     ours = (
         "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted"
         " AND a.application_name LIKE 'pgddl:%%' AND a.datname = current_database()"

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, di
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.rows import window_locks
 from airflow_provider_pgddl.engine.swapping import across as cut_over
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from airflow_provider_pgddl.engine.swapping import readiness
@@ -74,7 +74,7 @@ def test_unique_values_are_handed_from_row_to_row_between_windows(
     do(items.source, HAND_ON.format(0))
     items.run("schema_sync")
     turns = {n: [HAND_ON.format(n)] for n in range(1, 6)}
-    calls = before_each(monkeypatch, windows, "lock_tables", at_calls(items.source, turns))
+    calls = before_each(monkeypatch, window_locks, "lock_tables", at_calls(items.source, turns))
     finish(items, after="schema_sync")
     assert len(calls) > 20
 
@@ -91,7 +91,7 @@ def test_a_changed_key_leaves_no_ghost(items: Lifecycle, monkeypatch: pytest.Mon
         3: ["DELETE FROM items WHERE id = 7", "UPDATE items SET id = 7 WHERE id = 20300"],
         4: ["UPDATE items SET id = id - 20000 WHERE id > 20000"],
     }
-    before_each(monkeypatch, windows, "lock_tables", at_calls(items.source, changes))
+    before_each(monkeypatch, window_locks, "lock_tables", at_calls(items.source, changes))
     with pytest.raises(pg.UniqueViolation):
         do(items.source, "INSERT INTO items SELECT id, 'twice', '' FROM items LIMIT 1")
     finish(items, after="schema_sync")

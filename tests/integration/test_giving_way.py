@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.errors import Busy, GaveWay
 from airflow_provider_pgddl.engine.following import catch_up, row_comparison
 from airflow_provider_pgddl.engine.job import context
 from airflow_provider_pgddl.engine.parallel import spark
-from airflow_provider_pgddl.engine.rows import windows
+from airflow_provider_pgddl.engine.rows import window_locks, windows
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.server import giving_way, strong_locks
 from airflow_provider_pgddl.engine.stages import backfill
@@ -212,7 +212,9 @@ def test_c36_killed_after_the_second_of_three_parts(
     move = make(way)
     move.run_all(until="backfill")
     do(move.source, "UPDATE items SET body = 'changed', code = 'd' || id WHERE id <= 25")
-    where, step, number = (windows, "lock_tables", 3) if border == "between two" else (change_log, "acknowledge", 2)
+    where, step, number = (
+        (window_locks, "lock_tables", 3) if border == "between two" else (change_log, "acknowledge", 2)
+    )
 
     def kill(n: int) -> None:
         if n == number:
@@ -254,7 +256,7 @@ def test_c36_what_comes_into_free_space_of_a_log_is_not_forgotten(
     do(move.source, "UPDATE items SET body = 'changed' WHERE id <= 25")
     with monkeypatch.context() as patch:  # one window, whose part leaves free space
         patch.setattr(catch_up, "no_shorter", lambda _: True)
-        before_each(patch, windows, "lock_tables", lambda n: _raise(Killed) if n == 2 else None)
+        before_each(patch, window_locks, "lock_tables", lambda n: _raise(Killed) if n == 2 else None)
         with pytest.raises(Killed):
             move.run("replay")
     do(side, f"VACUUM {log}")
@@ -390,6 +392,7 @@ def test_c36_a_window_that_gets_nowhere_says_why(
 ) -> None:
     move, lines = make("in place"), list[str]()
     move.run_all(until="backfill" if stage == "schema_sync" else "schema_sync")
+    do(move.source, "UPDATE items SET body = 'changed' WHERE id < 5")
     with in_transaction(move.source, "LOCK TABLE items IN ACCESS EXCLUSIVE MODE -- of 'x'") as application:
         pid = application.info.backend_pid
         line = (

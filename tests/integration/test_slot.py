@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
-from airflow_provider_pgddl.engine.rows.windows import logs_of
+from airflow_provider_pgddl.engine.rows.window_locks import logs_of
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, wait_until

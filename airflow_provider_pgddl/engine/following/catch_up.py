@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.errors import UsageError
@@ -22,7 +22,8 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.progress import TELL_EVERY
 from airflow_provider_pgddl.engine.rows.fill import FillElsewhere
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window, window
+from airflow_provider_pgddl.engine.rows.window_locks import Replica
+from airflow_provider_pgddl.engine.rows.windows import Window, window
 from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 from airflow_provider_pgddl.engine.server.lag import behind
 
@@ -133,6 +134,7 @@ def one_window(
     before_snapshot: Callable[[], None] | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
+    reads: Collection[int] | None = None,
     whole: bool = False,
     fill: bool = True,
 ) -> Window:
@@ -149,7 +151,7 @@ def one_window(
             before_snapshot()
         return window(
             replica, tables, fill=effort.of(rows) if rows else 0, take=context.part_of_log(effort),
-            fill_elsewhere=elsewhere, inside=inside, whole=whole, effort=effort,
+            fill_elsewhere=elsewhere, inside=inside, reads=reads, whole=whole, effort=effort,
         )  # fmt: skip
 
     done = insistently(context, attempt)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -35,6 +35,7 @@ from airflow_provider_pgddl.engine.server.connect import Session
 FEW_ROWS = 1000  # of a range that differs, which are read again as they are
 ROWS_A_DIFFERENCE = 20  # from which on it is cut first
 WINDOW_SECONDS = 10.0  # how long one window's snapshot is used for comparing before the next is taken
+TABLES_A_WINDOW = 1000  # that are compared in one: all of them are locked, and a server has few locks
 SHORTEST_SECONDS = 0.25  # the same where windows have to be short to succeed
 
 
@@ -135,6 +136,7 @@ def compare_all(
         left = journal.verification.left([t.id for t in tables], job)
         if not left:
             return
+        near = {*islice(dict.fromkeys(r.table_id for r in left), TABLES_A_WINDOW)}
         if changed := [t for t in tables if planned.get(t.id) != t.plan]:
             sides.update(sides_of(context.source, context.target, changed, in_place=context.in_place))
             planned.update({t.id: t.plan for t in changed})
@@ -143,8 +145,9 @@ def compare_all(
         compared: list[RangeResult] = []
 
         def inside(
-            done: Window, left: Sequence[RangeRow] = left, compared: list[RangeResult] = compared, fill: bool = fill
-        ) -> None:
+            done: Window, left: Sequence[RangeRow] = left, compared: list[RangeResult] = compared, fill: bool = fill,
+            near: Collection[int] = near,
+        ) -> None:  # fmt: skip
             if context.in_place:
                 compared.clear()  # a window that gave way was taken back; across databases it had committed before
             known = {range_id for range_id, _, _ in compared}
@@ -155,7 +158,7 @@ def compare_all(
                         sides[r.table_id],
                     )
                     for r in left
-                    if r.table_id not in done.stopped and r.id not in known
+                    if r.table_id in near and r.table_id not in done.stopped and r.id not in known
                 ]
                 if not todo:
                     return
@@ -169,7 +172,7 @@ def compare_all(
         failpoint("verify.before_window")
         over = tables if context.in_place else beside(context)
         before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
-        window = one_window(context, replica, over, inside=inside, before_snapshot=before, fill=fill)
+        window = one_window(context, replica, over, inside=inside, reads=near, before_snapshot=before, fill=fill)
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
             fill, context.looked = False, False
             follow_ddl(context, look=True)

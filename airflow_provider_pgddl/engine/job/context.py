@@ -30,7 +30,7 @@ from airflow_provider_pgddl.engine.progress import repeating, say
 from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, logs_now
 from airflow_provider_pgddl.engine.rows.throttle import Limits, Throttling
-from airflow_provider_pgddl.engine.rows.windows import Replica
+from airflow_provider_pgddl.engine.rows.window_locks import Replica
 from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect

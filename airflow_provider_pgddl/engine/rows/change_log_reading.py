@@ -127,9 +127,28 @@ def summaries(logs: Logs, tables: Sequence[TableRow]) -> dict[int, tuple[int, bo
     return found
 
 
+def may_hold_rows(session: Session, names: Iterable[str]) -> dict[str, bool]:
+    """Of these tables in our schema, whether one may hold rows for whatever snapshot; one that is not there is left
+    out. Nothing is locked by it for longer than it takes."""
+    return dict(session.execute(_Q["may_hold_rows"], [list(names)]).fetchall())
+
+
+def logged(logs: Logs, tables: Sequence[TableRow]) -> set[int]:
+    """The ids of the tables whose log shows a row, or is not there: it does not know anything. No lock is left."""
+    there, filled = _there(logs, tables)
+    found = {t.id for t in tables} - {t.id for t in there}
+    for batch in batches(filled):
+        query = sql.SQL(" UNION ALL ").join(
+            sql.SQL(_Q["log_shows"]).format(id=sql.Literal(t.id), log=logs.of(t)) for t in batch
+        )
+        with logs.session.transaction(force_rollback=True):
+            found |= {table_id for (table_id,) in logs.session.execute(query)}
+    return found
+
+
 def _there(logs: Logs, tables: Sequence[TableRow]) -> tuple[list[TableRow], list[TableRow]]:
     """(those whose log is there, those of them whose log may hold rows)"""
-    may_hold = dict(logs.session.execute(_Q["logs_there"], [[t.log_table for t in tables]]).fetchall())
+    may_hold = may_hold_rows(logs.session, [t.log_table for t in tables])
     there = [t for t in tables if t.log_table in may_hold]
     return there, [t for t in there if may_hold[t.log_table]]
 

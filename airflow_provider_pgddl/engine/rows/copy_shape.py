@@ -38,7 +38,13 @@ def hold_copies(conn: Session, plans: Mapping[int, Plan]) -> set[int]:
             foreign_code.lock(conn, [(_relation(checked[i]), checked[i]) for i in there], "writer")
         except pg.UndefinedTable:
             raise copy_gone_meanwhile() from None
-        there = _digests(conn, checked)
+    return altered_copies(conn, plans)
+
+
+def altered_copies(conn: Session, plans: Mapping[int, Plan]) -> set[int]:
+    """As `hold_copies`, and nobody is kept from anything."""
+    checked = {i: plan for i, plan in plans.items() if plan.copy_attributes}
+    there = _digests(conn, checked)
     return {i for i, plan in checked.items() if there.get(i) != plan.copy_attributes}
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
@@ -26,6 +26,7 @@ from airflow_provider_pgddl.engine.server.connect import Session, keeping_plans,
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("foreign_keys_and_triggers")
+CHANGED = "foreign keys or triggers on the target changed just now"
 NOT_TOGETHER = (
     "foreign keys of the target tie it to others, and it has code of its owner, as whom they cannot be written "
     "together: drop one or the other, or name the owner in trusted_roles"
@@ -66,6 +67,10 @@ class Ties:
     def in_replica_role(self) -> Ties:
         """What is left of them for a session that has taken it."""
         return Ties((), self.as_replica, silenced=True)
+
+    def among(self, tables: Collection[int]) -> Ties:
+        """Those that tie one of these tables to another."""
+        return replace(self, keys=tuple(k for k in self.keys if {k.parent, k.child} & {*tables}))
 
     @property
     def inner(self) -> list[CopyForeignKey]:
@@ -128,7 +133,7 @@ def quiet(target: Session, plans: Mapping[int, Plan]) -> Iterator[Ties]:
     if fenced:
         target.execute("SELECT pgddl.return_passes()")
     if read_ties(target, names) != before:
-        raise GaveWay("foreign keys or triggers on the target changed just now", todo="nothing: this is tried again")
+        raise GaveWay(CHANGED, todo="nothing: this is tried again")
 
 
 def _is_fenced(target: Session, names: Mapping[int, Name]) -> bool:

@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers, windows
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers, window_locks
 from airflow_provider_pgddl.engine.rows.adopted_rows import empty_copy, spare_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import summaries
 from airflow_provider_pgddl.engine.rows.copy_shape import hold_copies
@@ -25,15 +25,8 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
     staging_table,
 )
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
-from airflow_provider_pgddl.engine.rows.windows import (
-    Replica,
-    Window,
-    ingest_across,
-    logs_of,
-    note_window,
-    untied,
-    watched,
-)
+from airflow_provider_pgddl.engine.rows.window_locks import Replica, logs_of, watched
+from airflow_provider_pgddl.engine.rows.windows import Window, ingest_across, note_window, untied
 from airflow_provider_pgddl.engine.rows.windows_in_place import LostTrack, drain
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -57,7 +50,7 @@ def clear_changed(
     Returns how many log rows are left, of which no more than `take` a table are taken: there is room once it is 0.
     """
     with watched(replica, effort):
-        windows.lock_tables(replica, tables, effort.wait)
+        window_locks.lock_tables(replica, tables, effort.wait)
         tables = _emptied_where_captured_anew(replica, tables)
         _forget_changed(replica, [t for t in tables if t.state == "created"])
         tables = [t for t in tables if t.state != "created"]

@@ -26,7 +26,8 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.ranges import where
 from airflow_provider_pgddl.engine.rows.reload import copy_keys
-from airflow_provider_pgddl.engine.rows.windows import Replica, Window, moves_in_window, untied
+from airflow_provider_pgddl.engine.rows.window_locks import Replica
+from airflow_provider_pgddl.engine.rows.windows import Window, moves_in_window, untied
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.sql import queries
 

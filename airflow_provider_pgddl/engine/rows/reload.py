@@ -32,7 +32,8 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.windows import Replica, lock_tables, logs_of, moves_in_window, watched
+from airflow_provider_pgddl.engine.rows.window_locks import Replica, lock_tables, logs_of, watched
+from airflow_provider_pgddl.engine.rows.windows import moves_in_window
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log
-from airflow_provider_pgddl.engine.errors import Busy, GaveWay
+from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
-from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rights import foreign_code
-from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, copy_only_columns, foreign_keys_and_triggers, window_locks
 from airflow_provider_pgddl.engine.rows.adopted_rows import compare_anew, spare_extra
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, summaries
-from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
+from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, altered_copies, hold_copies
 from airflow_provider_pgddl.engine.rows.fill import Filled, FillElsewhere, fill_tables, fill_together
 from airflow_provider_pgddl.engine.rows.foreign_keys_and_triggers import Ties
 from airflow_provider_pgddl.engine.rows.pending_keys import (
@@ -46,12 +44,21 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 from airflow_provider_pgddl.engine.rows.row_counters import count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refused_row
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
+from airflow_provider_pgddl.engine.rows.window_locks import (
+    TRIES,
+    NotLocked,
+    Replica,
+    concerned,
+    described,
+    logs_before,
+    logs_of,
+    watched,
+)
 from airflow_provider_pgddl.engine.rows.windows_in_place import LOST_TRACK, LostTrack, drain_into_partitions
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort, Watch
-from airflow_provider_pgddl.engine.server.lock_timeout import holders, note_waits
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
@@ -84,36 +91,6 @@ class Window:
         return self.filled.total()
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One pipeline's sessions for windows: `source` holds the snapshot, `target` writes, `watcher` watches the
-    source."""
-
-    pipeline: str
-    run: int
-    source: Session
-    target: Session
-    watcher: Session
-    fence: Fence
-    in_place: bool
-    receive: Callable[[], None] | None = None
-    """Where a slot fills the change logs: brings them, on the target, to what the source has committed by now."""
-    fenced: bool = False
-    """Whether a session of ours holds all tables against writers, in mode EXCLUSIVE."""
-    types: Callable[[], Mapping[int, str]] = dict[int, str]
-    """Of the source, as far as DDL by a slot has been followed."""
-
-
-def logs_of(replica: Replica) -> Logs:
-    """As the snapshot of the source's transaction shows them."""
-    failpoint("replay.after_snapshot", replica.source)
-    if replica.receive is None:
-        return Logs(replica.source)
-    shown = catalog.current_snapshot(replica.source)
-    replica.receive()  # after the snapshot: every commit that it shows is below what is read now
-    return Logs(replica.target, shown)
-
-
 def window(
     replica: Replica,
     tables: Sequence[TableRow],
@@ -122,6 +99,7 @@ def window(
     take: int | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
+    reads: Collection[int] | None = None,
     whole: bool = False,
     effort: Effort = POLITE,
 ) -> Window:
@@ -132,60 +110,29 @@ def window(
     `whole` says that these are all tables that rows are followed of: lag is counted from such a window's snapshot.
 
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
-    target what the window committed. GaveWay if somebody waits for one of the tables; nothing is lost by that."""
+    target what the window committed. It may read the tables with these ids (`reads`; None: all of them). GaveWay if
+    somebody waits for one of the tables that are locked; nothing is lost by that."""
     started = time.monotonic()
-    with watched(replica, effort):
-        lock_tables(replica, tables, effort.wait)
-        failpoint("replay.after_lock", replica.source)
-        if replica.in_place:
-            done = _in_place(replica, tables, fill, take, whole)
-            if inside:
-                inside(done)
-        else:
-            done = _across(replica, tables, fill, take, fill_elsewhere, inside, whole)
+    everything = {t.id for t in tables}
+    locked = everything
+    if inside is None or reads is not None:
+        locked = concerned(replica, tables, logs_before(replica)).union(reads or ())
+    for tried in count(1):
+        try:
+            with watched(replica, effort):
+                window_locks.lock_tables(replica, [t for t in tables if t.id in locked], effort.wait)
+                failpoint("replay.after_lock", replica.source)
+                if replica.in_place:
+                    done = _in_place(replica, tables, locked, fill, take, whole, effort.wait)
+                    if inside:
+                        inside(done)
+                else:
+                    done = _across(replica, tables, locked, fill, take, fill_elsewhere, inside, whole, effort.wait)
+            break
+        except NotLocked as more:
+            locked = locked | more.tables if tried < TRIES - 1 else everything
     done.seconds = time.monotonic() - started
     return done
-
-
-@contextmanager
-def watched(replica: Replica, effort: Effort) -> Iterator[None]:
-    """A transaction of the source that has one snapshot and is to lock tables: let go of when others have waited for
-    longer than this `effort` lets them, and, in place, committed only while the token is valid."""
-    others = () if replica.in_place else (replica.target,)
-    watch = Watch(replica.source, replica.watcher, *others, tolerance=effort.wait)
-    try:
-        with replica.source.transaction():
-            replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            with watch:
-                yield
-            watch.check()
-            if replica.in_place:
-                lease.check(replica.source, replica.fence)
-            failpoint("replay.before_source_commit", replica.source)
-    finally:
-        note_waits(watch.waited())
-
-
-def lock_tables(replica: Replica, tables: Iterable[TableRow], wait: float = 0.0) -> None:
-    """Before the first query, so before the snapshot (C3): under these locks no rewrite or TRUNCATE can pass between
-    the two. They are waited for as long as `wait` says."""
-    plans = {t.oid: t.plan for t in tables if t.plan}
-    if plans:
-        # Their present names, asked from the other session so that ours has no snapshot yet; a renamed one is stopped
-        # by drift, and of one that has just been dropped drift says so.
-        rows = replica.watcher.execute(queries("catalog")["relations"], {"oids": [*plans]}).fetchall()
-        live = [(replace(plans[oid], schema=schema, name=name).source, plans[oid]) for oid, schema, name, _, _ in rows]
-        failpoint("replay.before_lock", replica.source)
-        try:
-            foreign_code.lock(replica.source, live, "reader", wait, fenced=replica.fenced)
-        except Busy as busy:
-            front = holders(replica.watcher, replica.pipeline, ["AccessExclusiveLock"])
-            raise Busy(f"{busy.what}{front}", todo=busy.todo) from None
-        except (pg.UndefinedTable, pg.InvalidSchemaName):  # between the question and the lock
-            raise GaveWay("a table was dropped or renamed just now", todo="nothing: this is tried again") from None
-        if replica.in_place:  # what is looked for in a guarded copy must not be newer than the snapshot either
-            guarded = [(plan.copy_only, plan) for plan in plans.values() if plan.keepers.writer]
-            foreign_code.lock(replica.source, guarded, "writer")
 
 
 def stopped_by_drift(
@@ -212,11 +159,13 @@ def stopped_by_drift(
 def _across(
     replica: Replica,
     tables: Sequence[TableRow],
+    locked: Collection[int],
     fill: int,
     take: int | None,
     fill_elsewhere: FillElsewhere | None,
     inside: Callable[[Window], None] | None,
     whole: bool,
+    wait: float,
 ) -> Window:
     source, target, _ = to = replica.source, replica.target, replica.pipeline
     journal = Journal(target, replica.pipeline)
@@ -224,17 +173,23 @@ def _across(
     assert row is not None
     snapshot, lsn, taken_at = row
     done = Window(taken_at, lsn, snapshot)
-    logs = logs_of(replica).at_most(tables, take)
+    logs = logs_of(replica)
+    at_work = _at_work(replica, tables, logs, locked)
+    logs = logs.at_most([t for t in tables if t.id in at_work], take)
     with target.transaction():
-        healthy, done.stopped = stopped_by_drift(source, journal, tables)
+        with described(replica, wait):
+            healthy, done.stopped = stopped_by_drift(source, journal, tables)
         position = DdlJournal(target, replica.pipeline, replica.run).position()
         if position and ddl_log.type_altered(source, replica.pipeline, position, replica.types()):
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
-        healthy = _unaltered(target, healthy, done)
-        healthy, behind = _guarded(source, target, healthy, done)
+        healthy = _unaltered(target, healthy, at_work, done)
+        healthy, behind = _guarded(source, target, healthy, at_work, done)
         with foreign_keys_and_triggers.quiet(target, foreign_keys_and_triggers.by_id(healthy)) as firing:
             healthy, tied, waits = untied(target, healthy, firing, done)
+            healthy, tied = [t for t in healthy if t.id in at_work], tied.among(at_work)
+            if not tied.tied <= at_work:
+                raise GaveWay(foreign_keys_and_triggers.CHANGED, todo="nothing: this is tried again")
             if both := tied.tied & behind:
                 done.stopped |= {i: [foreign_keys_and_triggers.NOT_TOGETHER] for i in both}
                 healthy = [t for t in healthy if t.id not in tied.tied]
@@ -313,18 +268,28 @@ def note_window(journal: Journal, replica: Replica, done: Window, acknowledged: 
     return journal.windows.add(acknowledged, replica.run, done.keys, done.rows, done.pending, done.taken_at, lsn)
 
 
-def _unaltered(target: Session, tables: Sequence[TableRow], done: Window) -> list[TableRow]:
-    """The tables whose copies are what their plans say, and stay so for this transaction."""
-    altered = hold_copies(target, {t.id: t.plan for t in tables})
+def _at_work(replica: Replica, tables: Sequence[TableRow], logs: Logs, locked: Collection[int]) -> set[int]:
+    """Of the tables, those that this window has something to do with; NotLocked if one was not locked before T."""
+    found = concerned(replica, tables, logs)
+    if more := found - {*locked}:
+        raise NotLocked(more)
+    return found
+
+
+def _unaltered(target: Session, tables: Sequence[TableRow], at_work: set[int], done: Window) -> list[TableRow]:
+    """The tables whose copies are what their plans say; those that are at work stay so for this transaction."""
+    altered = hold_copies(target, {t.id: t.plan for t in tables if t.id in at_work})
+    altered |= altered_copies(target, {t.id: t.plan for t in tables if t.id not in at_work})
     done.stopped |= {table_id: [COPY_ALTERED] for table_id in altered}
     return [t for t in tables if t.id not in altered]
 
 
 def _guarded(
-    source: Session, target: Session, tables: Sequence[TableRow], done: Window
+    source: Session, target: Session, tables: Sequence[TableRow], at_work: set[int], done: Window
 ) -> tuple[list[TableRow], set[int]]:
-    """The tables whose rows may be moved, and those of them whose copies are written to behind the wall."""
-    plans = foreign_keys_and_triggers.by_id(tables)
+    """The tables whose rows may be moved, and those of them whose copies are written to behind the wall. Others are for
+    the window that has to do with them."""
+    plans = foreign_keys_and_triggers.by_id(t for t in tables if t.id in at_work)
     _, stops = foreign_code.code_of_live(source, plans)
     behind, refused = foreign_code.code_of_copies(target, plans)
     refused |= {t.id: why for t in tables if t.id in behind and (why := archive.not_behind_the_wall(t.plan))}
@@ -419,15 +384,27 @@ def _fill_here(replica: Replica) -> FillElsewhere:
 # --- in place -------------------------------------------------------------------------------------------------------
 
 
-def _in_place(replica: Replica, tables: Sequence[TableRow], fill: int, take: int | None, whole: bool) -> Window:
+def _in_place(
+    replica: Replica,
+    tables: Sequence[TableRow],
+    locked: Collection[int],
+    fill: int,
+    take: int | None,
+    whole: bool,
+    wait: float,
+) -> Window:
     conn = replica.source
     row = conn.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()").fetchone()
     assert row is not None
     lsn, taken_at = row
     journal = Journal(conn, replica.pipeline)
     done = Window(taken_at, lsn)
-    healthy, done.stopped = stopped_by_drift(conn, journal, tables)
-    logs = logs_of(replica).at_most(healthy, take)
+    logs = logs_of(replica)
+    at_work = _at_work(replica, tables, logs, locked)
+    with described(replica, wait):
+        healthy, done.stopped = stopped_by_drift(conn, journal, tables)
+    healthy = [t for t in healthy if t.id in at_work]
+    logs = logs.at_most(healthy, take)
     left = logs.left(healthy, take or 1)
     for table in healthy:
         try:

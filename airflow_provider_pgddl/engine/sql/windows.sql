@@ -1,12 +1,15 @@
 -- name: take_snapshot
 SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.clock_timestamp()
 
--- name: logs_there
--- And whether a log may hold rows. Where its file has no block it holds none, for any snapshot: a row's block is there before
--- the row is committed, and goes only once nobody sees a row in it; or with the file, by a TRUNCATE, which no snapshot sees past.
+-- name: may_hold_rows
+-- Where a file has no block its table holds no row, for any snapshot: a row's block is there before the row is committed, and
+-- goes only once nobody sees a row in it; or with the file, by a TRUNCATE, which no snapshot sees past.
 SELECT c.relname, coalesce(pg_catalog.pg_relation_size(c.oid), 1) > 0
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = 'pgddl' AND c.relname = ANY(%s::name[])
+
+-- name: log_shows
+SELECT {id}::bigint WHERE EXISTS (SELECT FROM {log} AS l)
 
 -- name: log_summary
 -- By few groups first: an aggregate of DISTINCT values would sort the whole log.
