@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ranges")
-SAMPLED = 20_000  # rows, at least, by which ranges are cut
+SAMPLED = 50_000  # rows, at least, by which ranges are cut
 SAMPLED_OF_A_RANGE = 100
 SHORTEST_ROW = 28  # bytes: its header, and where its page says that it is
 BYTES_A_ROW = 100  # a row has at least these, for cutting ranges
