@@ -14,6 +14,9 @@ from airflow_provider_pgddl.engine.capture import direct_function
 from airflow_provider_pgddl.engine.capture.direct_function import MOST_ROWS
 from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import direct_trigger
+from airflow_provider_pgddl.engine.job.context import Context
+from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.server.connect import Session
 from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.rewrites import OTHERS, REWRITE, SMALL, Shop, copies, load, unaccounted
@@ -369,6 +372,28 @@ def test_a_table_that_never_has_a_quiet_moment_keeps_its_log(
         assert not move.run("schema_sync").blocked
         assert mode(move) == "log"
         conn.commit()
+    brings_it(move)
+
+
+def test_a_table_whose_keys_still_wait_keeps_its_log(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of a key is one row of the log and two keys. A writer may bring a row of one that waits to the copy."""
+    keep_out, tables = direct_trigger._keep_writers_out, list[str]()
+
+    def at_the_first(context: Context, conn: Session, table: TableRow) -> None:
+        if not tables:
+            execute(source_dsn, "UPDATE public.items SET id = id - 1000 WHERE id <= 10")
+        tables.append(table.qualified)
+        keep_out(context, conn, table)
+
+    monkeypatch.setattr(direct_trigger, "_keep_writers_out", at_the_first)
+    execute(source_dsn, ITEMS)
+    capture, replay = {"rows": "direct_trigger"}, {"window_rows": 10}
+    move = lifecycle(source_dsn, rewrite={"public.items": {"alter": ALTER}}, capture=capture, replay=replay)
+    move.run_all(until="schema_sync")
+    assert tables
+    execute(source_dsn, "INSERT INTO public.items (id, u) SELECT i, i + 5000 FROM generate_series(1, 10) i")
     brings_it(move)
 
 
