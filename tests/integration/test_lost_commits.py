@@ -14,10 +14,12 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import ddl as ddl_commands
 from airflow_provider_pgddl.engine.commands import metrics
 from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, StageFailed
+from airflow_provider_pgddl.engine.following import failover
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import StageResult
+from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
 from tests.integration.standbys import KEEPS_SLOTS, caught_up, leave_behind, promote, with_standby
@@ -33,6 +35,7 @@ TABLES = (
 )
 EVERYTHING: dict[str, Any] = {"tables": {"include": ["*.*"]}}
 COMMAND = "run verify --mend"
+LSN = "SELECT pg_current_wal_insert_lsn()::text"
 
 
 def received(move: Lifecycle) -> None:
@@ -182,6 +185,46 @@ def test_c33_a_failover_that_lost_nothing_needs_no_verification(target_dsn: str,
         do(promoted, "UPDATE word SET body = 'after it' WHERE word = 'w3'")
         assert not move.run("replay").blocked
         assert differences(promoted, target_dsn) == []
+
+
+class Killed(Exception):
+    pass
+
+
+def test_c33_reading_a_table_again_counts_as_a_window(
+    source_dsn: str, target_dsn: str, lifecycle: Make, at: At
+) -> None:
+    """It has read which keys there are, and forgotten the log of what was before. One run dies right behind it."""
+    do(source_dsn, *TABLES[2:4])
+    move = lifecycle(source_dsn, target_dsn, **EVERYTHING)
+    move.run_all(until="replay")
+    ((number, run),) = move.journal("SELECT window_no, run FROM pgddl.pipelines")
+    switch = one(source_dsn, LSN)
+    do(source_dsn, "DELETE FROM word WHERE word = 'w3'")
+    do(target_dsn, "ALTER TABLE word ADD COLUMN made uuid DEFAULT gen_random_uuid()")  # which rewrites the copy
+
+    def die(_: int) -> None:
+        if again.times:
+            raise Killed
+
+    again = at("settle.before_reload_commit")
+    with at("replay.before_target_commit", die), pytest.raises(Killed):
+        move.run("replay")
+    assert one(source_dsn, "SELECT window_no FROM pgddl.captures") > number
+    with ExitStack() as stack:
+        held = stack.enter_context(Lease(move.target, move.name, "replay", None))
+        held.take()
+        context = Context(move.job("replay"), held, stack)
+        assert failover._read_beyond(context, switch)
+        do(source_dsn, f"UPDATE pgddl.captures SET born_run = {run}, born_lsn = '0/1', born_position = '3:3:'")
+        assert failover._read_beyond(context, switch), "the equality at a birth says nothing of what came behind it"
+        do(source_dsn, "UPDATE pgddl.captures SET born_run = NULL, born_lsn = NULL, born_position = NULL")
+    # As a standby of the target is that has not got it.
+    do(target_dsn, f"UPDATE pgddl.pipelines SET window_no = {number}")
+    assert all(COMMAND in b["reason"] for b in move.run("replay").blocked)
+    assert move.results["replay"].exit_code == EXIT_BLOCKED
+    assert not move.run("verify", mend=True).blocked
+    assert not move.run("replay").blocked
 
 
 ANOTHER = "UPDATE {} SET body = 'by hand' WHERE id BETWEEN 500 AND 505", "DELETE FROM {} WHERE id = 9"

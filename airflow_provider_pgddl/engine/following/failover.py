@@ -77,7 +77,8 @@ def _read_beyond(context: Context, switch: str | None) -> bool:
         return True  # of blocks it is not kept when they were read
     by_slot = context.pipeline.by_slot
     read = slot_log.received(context.target, context.name) if by_slot else journal.windows.last_read(journal.run)
-    birth = change_log.birth(context.source, context.name) if read is None else None
+    no_window = read is None and journal.windows.summary(journal.run).windows == 0
+    birth = change_log.birth(context.source, context.name) if no_window else None
     if birth is not None and birth.run == journal.run:
         read = birth.lsn  # behind the fence both were equal, and no window has been since
     some = any(t.state == "indexed" and not t.keyless for t in tables)

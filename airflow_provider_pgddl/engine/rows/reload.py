@@ -14,6 +14,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
@@ -33,7 +34,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 from airflow_provider_pgddl.engine.rows.transfer import copy_between, read_statement, write_statement
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.window_locks import Replica, lock_tables, logs_of, watched
-from airflow_provider_pgddl.engine.rows.windows import moves_in_window
+from airflow_provider_pgddl.engine.rows.windows import Window, moves_in_window, note_window
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -82,10 +83,13 @@ def reload(
                 if not leaves and logs.on_target:
                     logs.forget([table])
                 flush(replica.watcher, insert_lsn(replica.source))
+                number = _note_as_window(replica, keys)
                 lease.check(replica.target, replica.fence)
                 failpoint("settle.before_reload_commit", replica.target)
         if not leaves and not logs.on_target:
             logs.forget([table])
+        if not replica.in_place:
+            change_log.acknowledge(replica.source, replica.pipeline, number)
     return keys
 
 
@@ -100,6 +104,7 @@ def reload_part(
         now = catalog.describe(replica.source, [table.oid], change_log.capture_names(replica.pipeline)).get(table.oid)
         if findings := drift(table.version, table.physical, now):
             raise ChangedAgain("; ".join(findings))
+        logs_of(replica)  # nothing is taken of them, but as far as this snapshot shows they have been read
         with replica.target.transaction():
             with foreign_keys_and_triggers.quiet(replica.target, {table.id: table.plan}) as tied:
                 _refuse_tied(tied)
@@ -110,9 +115,21 @@ def reload_part(
                 keys = copy_keys(replica, differ, differ.source, staging)
                 ingest_keys(replica.target, table, staging, (), behind=coded)
             flush(replica.watcher, insert_lsn(replica.source))
+            number = _note_as_window(replica, keys)
             lease.check(replica.target, replica.fence)
             failpoint("settle.before_part_commit", replica.target)
+        change_log.acknowledge(replica.source, replica.pipeline, number)
     return keys
+
+
+def _note_as_window(replica: Replica, keys: int) -> int:
+    """Which keys there are was read, and the log of what was before is forgotten: a server that is failed over to a
+    state without this has lost as much as one without a window (C33). Returns the number."""
+    now = replica.source.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
+    assert now is not None
+    acknowledged = change_log.window_no(replica.source, replica.pipeline) or 0
+    done = Window(now[0], "", pending=keys)
+    return note_window(Journal(replica.target, replica.pipeline), replica, done, acknowledged, False)
 
 
 def _one_alone(one: str, other: str) -> str:
