@@ -11,10 +11,11 @@ import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, UsageError
+from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
 from tests.integration.nasty import EVERYTHING, NASTY, make_roles
 from tests.integration.resets import reset, rows_of, structure
@@ -127,6 +128,26 @@ def test_a_migration_that_is_done_stays_done(
     assert diff_catalogs(there, structure(target_dsn), ignore=["pgddl"]) == []
     assert left_behind(target_dsn) == []
     execute(everything, "INSERT INTO shop.hashed VALUES (-1, 'the fence is down')")
+
+
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_what_comes_to_the_source_after_the_cut_over_is_not_forgotten(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], at: At, rows: str
+) -> None:
+    """Neither what comes right before the triggers go, nor what nobody has read from the slot yet."""
+    execute(source_dsn, "CREATE TABLE public.item (id int PRIMARY KEY)")
+    fence = {"fence": "lock"}
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, capture={"rows": rows}, swap=fence)
+    move.run_all(until="swap")
+    late = "INSERT INTO public.item VALUES ({})".format
+    if rows == "wal":
+        execute(source_dsn, late(1))
+    else:
+        at("capture.before_stop_lock", once(lambda: execute(source_dsn, late(1))))
+    with pytest.raises(StageFailed, match="written to after the swap"):
+        reset(move)
+    with pytest.raises(StageFailed, match="written to after the swap"):
+        reset(move)
 
 
 def test_one_table_is_reset_with_what_stands_on_it_and_comes_again(

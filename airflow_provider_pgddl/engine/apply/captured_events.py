@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed,
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.ddl import Attempt, DdlJournal, DdlRow, EventStatus
-from airflow_provider_pgddl.engine.journal.ddl_history import WAS_THERE
+from airflow_provider_pgddl.engine.journal.ddl_history import FOUND, WAS_THERE, DdlHistory
 from airflow_provider_pgddl.engine.journal.lease import Fence
 from airflow_provider_pgddl.engine.pipeline.model import Ddl, Pipeline
 from airflow_provider_pgddl.engine.rights import foreign_code
@@ -35,6 +35,8 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("ddl_events")
+THEIRS = "the target had a table of this name before, which stays as it is with its rows"
+_FOUND = {pg.DuplicateTable.sqlstate, pg.DuplicateSchema.sqlstate, pg.DuplicateObject.sqlstate}
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries
 
 
@@ -101,13 +103,15 @@ def _before(conn: Session, journal: DdlJournal, row: DdlRow) -> State | None:
 
 
 @contextmanager
-def _columns_there(conn: Session) -> Iterator[list[str]]:
-    """What the server tells of columns that were not added, since there are such."""
+def _what_is_there(conn: Session) -> Iterator[list[str]]:
+    """Notes on what the server tells that it has not added or made, since there is such (IF NOT EXISTS)."""
     told: list[str] = []
 
     def note(diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.sqlstate == pg.DuplicateColumn.sqlstate:
-            told.append(diagnostic.message_primary or "")
+            told.append(f"{WAS_THERE}: {diagnostic.message_primary}")
+        elif diagnostic.sqlstate in _FOUND:
+            told.append(f"{FOUND}: {diagnostic.message_primary}")
 
     conn.add_notice_handler(note)
     try:
@@ -138,6 +142,9 @@ class _Run:
         before: State | None,
     ) -> EventOutcome:
         ddl = self.pipeline.ddl
+        if theirs := self._what_was_there():
+            only = len(theirs) == len(self._changed())
+            return self._skipped(THEIRS) if only else self.failed(f"of {len(theirs)} tables: {THEIRS}")
         roles = roles_of(self.conn)
         statements, notes = self._fitting(roles)
         if not statements:
@@ -181,6 +188,21 @@ class _Run:
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE)
 
+    def _changed(self) -> set[int]:
+        """The relations of the source that an ALTER TABLE or a DROP TABLE is about."""
+        if self.row.tag == "DROP TABLE":
+            gone = (d for d in self.event["dropped"] if d["original"] and d["type"] == "table")
+            return {d["objid"] for d in gone}
+        if self.row.tag == "ALTER TABLE":
+            return {o["objid"] for o in self.event["objects"] if o["classid"] == "pg_class"}
+        return set()
+
+    def _what_was_there(self) -> set[int]:
+        """Those that have the name of a table which the target had before, and which holds no rows of ours."""
+        oids = self._changed()
+        history = DdlHistory(self.conn, self.pipeline.pipeline)
+        return history.found(self.journal.run, oids) if oids and not self.copies_only else set()
+
     def _is_kept(self, client: Client, statements: Sequence[str]) -> bool:
         """Whether it may plan code of a table's owner who is not trusted (DETACH PARTITION CONCURRENTLY)."""
         with self.conn.transaction():
@@ -194,10 +216,10 @@ class _Run:
     def _once(self, client: Client, statements: Sequence[str], roles: Collection[str]) -> None:
         """Work and bookkeeping in one transaction: whatever ends it, either both are there or neither."""
         with self.conn.transaction():
-            with self.blockers.watch(self.conn), _columns_there(self.conn) as there:
+            with self.blockers.watch(self.conn), _what_is_there(self.conn) as there:
                 with self._copies_open_to(client):
                     client.run(self.conn, statements, lock_timeout(self.pipeline.ddl))
-            notes = [*client.notes, *(f"{WAS_THERE}: {told}" for told in there)]
+            notes = [*client.notes, *there]
             if self.copies_only:
                 refuse_locks_outside(self.conn, ";\n".join(statements))
             elif client.role is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,7 +12,8 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dump_events import run_event
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, slot_log
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
@@ -81,6 +83,8 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
             _refuse_archives(journal, chosen)
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
+        if row.cut_over_at is not None and row.finished_at is None:
+            _refuse_late_changes(pipeline, source, source_dsn, journal, held, chosen)
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
 
 
@@ -124,6 +128,23 @@ def _chosen(tables: Sequence[TableRow], names: Sequence[str] | None) -> list[Tab
     return [t for t in tables if (t.schema, t.name) in wanted]
 
 
+def _refuse_late_changes(
+    pipeline: Pipeline, source: Session, source_dsn: str, journal: Journal, held: Lease, tables: Sequence[TableRow]
+) -> None:
+    """What was written to the source after the cut-over, also what nobody has read from the slot yet; of a slot that is
+    lost nobody can tell that."""
+    name = pipeline.pipeline
+    if not migrations.state(source, "core")["applied"] or not change_log.captured_roots(source, name):
+        return
+    if pipeline.by_slot:
+        slot = slot_log.slot_name(name)
+        stream = partial(SlotStream, source_dsn, slot, slot, pipeline=name, token=held.token)
+        masked = {t.oid: t.log_table for t in tables if t.plan.transformed}
+        with suppress(SlotLost):
+            slot_log.receive_into_logs(source, journal.conn, stream, name, held.fence, masked)
+    refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
+
+
 def _refuse_archives(journal: Journal, tables: Sequence[TableRow]) -> None:
     """Where the target keeps what the source has deleted, only a person drops it."""
     for table in (t for t in tables if t.plan.operations):
@@ -154,9 +175,10 @@ def _reset_tables(
     take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:
-        away = _rows_away(journal, table)
+        theirs = _is_the_targets_own(pipeline, journal, row.run, table)
+        away = _rows_away(journal, table) if theirs else []
         with journal.conn.transaction():
-            if not table.plan.adopted:
+            if not theirs:
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
             forget_keys(journal.conn, table)
             journal.tables.forget(table)
@@ -165,9 +187,18 @@ def _reset_tables(
     return dropped
 
 
+def _is_the_targets_own(pipeline: Pipeline, journal: Journal, run: int, table: TableRow) -> bool:
+    """Whether what has its name on the target, if anything, was there before it, so is to stay with its rows. No copy
+    was made of a table that is only captured, but by its own DDL; what a snapshot that died has made, its events
+    tell."""
+    if table.plan.adopted or pipeline.in_place or table.state != "captured":
+        return bool(table.plan.adopted)
+    return not journal.ddl_history.has_made(run, table.oid)
+
+
 def _rows_away(journal: Journal, table: TableRow) -> list[str]:
     """Of a table that was the target's own, which stays: what it lacks for now."""
-    if not table.plan.adopted:
+    if catalog.oid_of(journal.conn, table.plan.copy_schema, table.plan.copy_name) is None:
         return []
     pending = count_pending(journal.conn, [table]).get(table.id, 0) if table.state != "captured" else 0
     lacks = f", but for {pending} rows that were to be read again, which the source has" if pending else ""
@@ -213,10 +244,12 @@ def _reset_all(
     pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
 ) -> list[str]:
     dropped: list[str] = []
-    if row.cut_over_at is not None and row.finished_at is None:
-        refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
     if row.finished_at is None or pipeline.swap.fence != "none":
-        dropped += _drop_capture(pipeline, source, tables, None)
+        try:
+            dropped += _drop_capture(pipeline, source, tables, None, only_if_empty=row.cut_over_at is not None)
+        except change_log.LateChanges:
+            refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
+            raise
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
         if pipeline.in_place:
             for table in tables:
@@ -228,7 +261,7 @@ def _reset_all(
             applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(row.run)]
             dropped += _undo(journal, applied)
     for table in tables:
-        dropped += _rows_away(journal, table)
+        dropped += _rows_away(journal, table) if table.plan.adopted else []
         failpoint("reset.before_keys", journal.conn)
         forget_keys(journal.conn, table)
     if pipeline.in_place:
@@ -246,9 +279,15 @@ def _reset_all(
 
 
 def _drop_capture(
-    pipeline: Pipeline, source: Session, tables: Sequence[TableRow], oids: Sequence[int] | None
+    pipeline: Pipeline,
+    source: Session,
+    tables: Sequence[TableRow],
+    oids: Sequence[int] | None,
+    *,
+    only_if_empty: bool = False,
 ) -> list[str]:
-    """Triggers, functions and logs of these roots (None: all of the pipeline's), and its fences."""
+    """Triggers, functions and logs of these roots (None: all of the pipeline's), and its fences; `only_if_empty`:
+    LateChanges where a log that triggers write holds some by then."""
     known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captured') IS NOT NULL").fetchone()
     if not (known and known[0]):
         return []
@@ -256,7 +295,7 @@ def _drop_capture(
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
             failpoint("reset.before_capture", source)
-            stop_capture_of(source, pipeline, oid)
+            stop_capture_of(source, pipeline, oid, only_if_empty=only_if_empty)
             dropped.append(f"capture into {log}")
     if oids is None and tables and swap.fence != "none":
         from airflow_provider_pgddl.engine.swapping.across import lower_fences  # with half the engine behind it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 SHOWN = "the snapshot shows it already"
 WAITS = "the dump that is taken when its time has come shows it"
 WAS_THERE = "IF NOT EXISTS has added nothing"
+FOUND = "IF NOT EXISTS has made nothing"
 # Commands for what a swap takes from its own dump, in scope or not.
 _DUMPED = [
     *(
@@ -61,6 +62,17 @@ class DdlHistory(JournalSection):
         found = {(t.schema, t.name): t for t in self._rows(_Touched, "captured_touches", args)}
         left_out = {name for name, t in found.items() if t.left_out}
         return set(found), left_out, {name for name, t in found.items() if t.resolved}
+
+    def has_made(self, run: int, oid: int) -> bool:
+        """Whether the target's table is there by an applied event that made this relation, or that made it a partition
+        no more; not where it was there before."""
+        made = self._value("has_made", [self.pipeline, run, oid, FOUND])
+        return bool(made) or oid in self.detached(run)
+
+    def found(self, run: int, oids: Collection[int]) -> set[int]:
+        """Those of these relations that were to be made where the target had such a table, and that were not taken in
+        with it: it was empty then."""
+        return set(self._values("found", [self.pipeline, run, list(oids), FOUND]))
 
     def was_dropped(self, run: int, oid: int) -> bool:
         """Whether an event that dropped this relation on the source has been applied."""

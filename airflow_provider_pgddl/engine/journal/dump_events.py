@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
+from airflow_provider_pgddl.engine.journal.ddl_history import FOUND
 from airflow_provider_pgddl.engine.journal.section import JournalSection
 
 REPLACED = "a later dump took its place"  # so it needs nothing of its own any more
@@ -65,8 +66,8 @@ class DumpEvents(JournalSection):
         self._write("events_applied", [list(ids)])
 
     def applied(self, run: int) -> list[AppliedEvent]:
-        """Captured ones as well, the last first."""
-        return self._rows(AppliedEvent, "applied_events", [self.pipeline, run])
+        """Captured ones as well, the last first; without those that found on the target what they were to make."""
+        return self._rows(AppliedEvent, "applied_events", [self.pipeline, run, FOUND])
 
     def recorded(self, run: int) -> list[RecordedEvent]:
         """What the run's dumps have shown, first to last."""

@@ -169,6 +169,23 @@ WHERE e.pipeline = %s AND e.captured_id IS NOT NULL
   AND e.status IN ('pending', 'failed', 'unhandled', 'awaiting_approval', 'applying')
 ORDER BY e.seq
 
+-- name: has_made
+SELECT EXISTS (SELECT FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.captured -> 'objects') made(thing)
+               WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status = 'applied'
+                 AND thing @> pg_catalog.jsonb_build_object('classid', 'pg_class', 'objid', %s::bigint, 'objsubid', 0)
+                 AND thing ->> 'tag' IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO')
+                 AND NOT EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(e.notes) n(note) WHERE pg_catalog.starts_with(n.note, %s)))
+
+-- name: found
+SELECT DISTINCT (made.thing ->> 'objid')::bigint
+FROM pgddl.ddl_events e CROSS JOIN LATERAL pg_catalog.jsonb_array_elements(e.captured -> 'objects') made(thing)
+WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status = 'applied'
+  AND thing ->> 'classid' = 'pg_class' AND thing ->> 'objsubid' = '0' AND (thing ->> 'objid')::bigint = ANY(%s::bigint[])
+  AND thing ->> 'tag' IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO')
+  AND EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(e.notes) n(note) WHERE pg_catalog.starts_with(n.note, %s))
+  AND NOT EXISTS (SELECT FROM pgddl.tables t WHERE t.pipeline = e.pipeline AND t.run = e.run
+                  AND t.source_oid::bigint = (made.thing ->> 'objid')::bigint AND t.state <> 'captured')
+
 -- name: was_dropped
 SELECT EXISTS (SELECT FROM pgddl.ddl_events e
                WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status = 'applied'
@@ -306,7 +323,11 @@ WHERE id = %s AND status NOT IN ('applied', 'skipped', 'resolved')
 UPDATE pgddl.ddl_events SET status = 'applied', note = NULL, applied_at = pg_catalog.clock_timestamp() WHERE id = ANY(%s)
 
 -- name: applied_events
-SELECT id, event FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND status = 'applied' ORDER BY seq DESC
+-- Without those that found what they were to make.
+SELECT id, event FROM pgddl.ddl_events
+WHERE pipeline = %s AND run = %s AND status = 'applied'
+  AND NOT EXISTS (SELECT FROM pg_catalog.jsonb_array_elements_text(notes) n(note) WHERE pg_catalog.starts_with(n.note, %s))
+ORDER BY seq DESC
 
 -- name: all_events
 SELECT id, table_id, event, status, note FROM pgddl.ddl_events WHERE pipeline = %s AND run = %s AND captured_id IS NULL ORDER BY seq
