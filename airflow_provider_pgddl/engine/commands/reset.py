@@ -13,12 +13,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply.dump_events import run_event
 from airflow_provider_pgddl.engine.capture import change_log, slot_log
-from airflow_provider_pgddl.engine.capture.slot_stream import SlotLost, SlotStream
+from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import ORDER, group_of, key_of, undone
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.ddl.undo import undo
-from airflow_provider_pgddl.engine.errors import UsageError, from_postgres, not_of_pipeline
+from airflow_provider_pgddl.engine.errors import SlotLost, UsageError, from_postgres, not_of_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import (
     drop_schema_if_empty,
