@@ -287,8 +287,8 @@ class _Decider:
                 raise Stop("unhandled", _crossing(quoted(target.before or ("", "it")), now))
         renamed = self._schema_rename()
         if renamed is not None:
-            if self.rules.in_place and any(schema == renamed[0] for schema, _ in self.tables):
-                raise Stop("unhandled", f"in place: the schema {quoted(('', renamed[0]))} was renamed")
+            if self.rules.beside and any(schema == renamed[0] for schema, _ in self.tables):
+                raise Stop("unhandled", f"{self.rules.kept}: the schema {quoted(('', renamed[0]))} was renamed")
             if self.coverage.covers(renamed[0], None) != self.coverage.covers(renamed[1], None):
                 raise Stop("unhandled", _crossing(f"schema {quoted(('', renamed[0]))}", any(inside)))
         elif self.targets[0].relation is None and not self.rules.narrow:
@@ -316,9 +316,10 @@ class _Decider:
         return (node.subname, node.newname) if kind_of(node) == "RenameStmt" else None
 
     def _in_place(self) -> None:
-        for target in self.targets if self.rules.in_place else ():
-            if target.before is not None and target.relation != target.before:
-                raise Stop("unhandled", f"in place: {quoted(target.before)}, which is being rewritten, was renamed")
+        for target in self.targets if self.rules.beside else ():
+            if target.before in self.tables and target.before and target.relation != target.before:
+                what = f"{quoted(target.before)}, which is being rewritten, was renamed"
+                raise Stop("unhandled", f"{self.rules.kept}: {what}")
 
     def _policy(self) -> None:
         """`multi_statements`, as the seed has it."""
@@ -345,9 +346,10 @@ class _Decider:
                 raise Stop("skip", absent.why)
             places = [(dropped_schema(each), self.coverage.dropped_relation(each)) for each in first] or [(None, None)]
             raise Stop("skip", self.rules.out_of_scope(*places[0]))
-        for each in named if self.rules.in_place else ():
+        for each in named if self.rules.beside else ():
             if each["type"] == "table" and self.coverage.covers_dropped(each):
-                raise Stop("unhandled", f"in place: {each['identity']}, which is being rewritten, was dropped")
+                why = f"{each['identity']}, which is being rewritten, was dropped"
+                raise Stop("unhandled", f"{self.rules.kept}: {why}")
         self._policy()
         if self.event["tag"] == "DROP OWNED":
             raise Stop("unhandled", "DROP OWNED revokes rights as well, which its event does not show")

@@ -45,6 +45,8 @@ class Rules:
     takes: Callable[[Name], bool]
     """Whether the pipeline takes a table of this name: `tables.include` and `exclude`."""
     in_place: bool
+    beside: bool
+    """Whether copies stand beside the tables that they are to replace, which therefore keep their names."""
     major: int
     """The source's version, by whose grammar clients write."""
 
@@ -71,8 +73,14 @@ class Rules:
             tables=frozenset(tables),
             takes=takes if patterns else lambda _: True,
             in_place=pipeline.in_place,
+            beside=pipeline.beside,
             major=major,
         )
+
+    @property
+    def kept(self) -> str:
+        """Why a table has to keep its name, as the beginning of a reason."""
+        return "in place" if self.in_place else "tables.existing: replace"
 
     @property
     def narrow(self) -> bool:

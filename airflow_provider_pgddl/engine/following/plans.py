@@ -104,7 +104,7 @@ def _plan(
     read = read_of(pipeline, table)
     return make_plan(
         table,
-        copy_schema=copy_schema(table.schema) if pipeline.in_place else table.schema,
+        copy_schema=copy_schema(table.schema) if pipeline.beside else table.schema,
         choice=ColumnChoice(
             skip=skip,
             using={a.column: a.using for a in actions if a.using and a.column},

@@ -189,7 +189,7 @@ def look_at(
 
 def _with_its_copy(context: Context, table: TableRow, now: Table) -> TableRow:
     """With the name that its copy has where it follows the source: tables may have traded names."""
-    schema = copy_schema(now.schema) if context.in_place else now.schema
+    schema = copy_schema(now.schema) if context.beside else now.schema
     return replace(table, plan=replace(table.plan, copy_schema=schema, copy_name=now.name))
 
 
@@ -227,8 +227,9 @@ def _fresh(
 
 def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:
     """What is to be recorded as the verdict; None where that is done, together with the plan."""
-    if context.in_place and (look.now.schema, look.now.name) != (table.schema, table.name):
-        why = f"was renamed to {look.now.qualified}, which a rewrite cannot follow: rename it back"
+    if context.beside and (look.now.schema, look.now.name) != (table.schema, table.name):
+        how = "a rewrite" if context.in_place else "tables.existing: replace"
+        why = f"was renamed to {look.now.qualified}, which {how} cannot follow: rename it back"
         return recorded(look.evaluated, stopped(why))
     if look.now.key is None and not table.keyless:
         at_swap = context.pipeline.tables.keyless == "copy_at_swap"

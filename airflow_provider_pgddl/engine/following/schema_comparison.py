@@ -82,7 +82,7 @@ def _present(source: Session, rows: Sequence[TableRow]) -> dict[int, Name]:
 
 
 def _copy_name(pipeline: Pipeline, name: Name) -> Name:
-    return (copy_schema(name[0]), name[1]) if pipeline.in_place else name
+    return (copy_schema(name[0]), name[1]) if pipeline.beside else name
 
 
 def _evaluate(

@@ -78,7 +78,7 @@ def _unless_there(context: Context, step: DumpStep, built: Collection[str]) -> D
     index = step.event.index
     if index is None or step.status != "pending":
         return step
-    name = (copy_schema(index[0]), index[1]) if context.in_place else index
+    name = (copy_schema(index[0]), index[1]) if context.beside else index
     there = definition_on_server(context.target, "index", name)
     if there is None:
         return step

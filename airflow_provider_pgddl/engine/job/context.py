@@ -115,6 +115,10 @@ class Context:
     def in_place(self) -> bool:
         return self.pipeline.in_place
 
+    @property
+    def beside(self) -> bool:
+        return self.pipeline.beside
+
     def session(self, side: str, purpose: str) -> Session:
         """One more session of this run, closed with it."""
         return self._stack.enter_context(self.brief_session(side, purpose))

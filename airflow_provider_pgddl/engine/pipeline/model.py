@@ -354,6 +354,16 @@ class Pipeline(Section):
         return self.target is None
 
     @property
+    def replaces(self) -> bool:
+        """Whether tables that the target has already give way to copies at the swap."""
+        return not self.in_place and self.tables.existing == "replace"
+
+    @property
+    def beside(self) -> bool:
+        """Whether copies stand in schemas of their own until the swap, beside the tables whose names they get then."""
+        return self.in_place or self.replaces
+
+    @property
     def moves_rows(self) -> bool:
         """Whether rows travel, or only DDL does."""
         return not self.ddl.ddl_only

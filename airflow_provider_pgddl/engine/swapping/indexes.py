@@ -63,7 +63,7 @@ def carry_marks(context: Context, added: Sequence[DdlEvent], gone: Sequence[DdlE
     """Replica identity and CLUSTER's index, where the dump shows another one: CLUSTER … USING sets its mark without an
     event. Behind the indexes, which they name."""
     for table in dict.fromkeys(e.table for e in [*gone, *added] if e.table and e.kind in _MARKS):
-        copy = (copy_schema(table[0]), table[1]) if context.in_place else table
+        copy = (copy_schema(table[0]), table[1]) if context.beside else table
         there = _marks(context.target, copy)
         for wanted in _marks(context.source, table) - there if there else ():
             with context.fenced("swap.before_mark_commit"):
@@ -143,4 +143,4 @@ def _built(event: DdlEvent) -> Built | None:
 
 def _on_copy(context: Context, built: Built) -> Name:
     _, (schema, name), home = built
-    return (copy_schema(home), name) if context.in_place else (schema, name)
+    return (copy_schema(home), name) if context.beside else (schema, name)
