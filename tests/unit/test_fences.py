@@ -29,6 +29,7 @@ WITHIN = {
     "rows.windows_in_place.drain_into_partitions",
     "rows.fill.fill_together",
     "rows.row_counters.count_partial",
+    "rows.reload._note_as_window",
     "rows.windows._in_place",
     "rows.windows.note_window",
     "rows.windows.stopped_by_drift",
