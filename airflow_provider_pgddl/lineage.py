@@ -116,23 +116,25 @@ def lineage(
     for table in tables:
         figures = rows.get(table.qualified, {})
         count = copied.get(table.id, figures.get("rows", figures.get("keys")))
-        edges.append(_edge(table, source_dsn, target_dsn, last, in_place=pipeline.in_place, rows=count))
+        edges.append(_edge(table, source_dsn, target_dsn, last, pipeline=pipeline, rows=count))
     role: Literal["moves", "compares", "reads"] = "compares" if last == "verify" else "reads"
     return Lineage(tuple(edges), "moves" if MOVES & set(stages) else role)
 
 
 def _edge(
-    table: TableRow, source_dsn: str, target_dsn: str, stage: str, *, in_place: bool, rows: int | None
+    table: TableRow, source_dsn: str, target_dsn: str, stage: str, *, pipeline: Pipeline, rows: int | None
 ) -> TableEdge:
     plan = table.plan
     live, copy = place(source_dsn, table.schema, table.name), place(target_dsn, plan.copy_schema, plan.copy_name)
+    if pipeline.replaces:  # by the name that it gets
+        copy = place(target_dsn, table.schema, table.name)
     columns: Mapping[str, Mapping[str, Any]] = table.version["columns"]
     came_from = {attnum: name for name, attnum in table.version["attnums"].items()}
     edges = tuple(
         _column(name, how, plan.columns.pairs.get(name), columns, came_from)
         for name, how in zip(plan.columns.names, plan.columns.expressions, strict=True)
     )
-    there, here = (copy, live) if in_place and stage in ("swap", "revert") else (live, copy)
+    there, here = (copy, live) if pipeline.in_place and stage in ("swap", "revert") else (live, copy)
     return TableEdge(there, here, tuple((name, str(c["type"])) for name, c in columns.items()), edges, rows)
 
 

@@ -84,7 +84,7 @@ def test_every_key_of_the_design_is_taken() -> None:
       schema_only: ["public.audit_*"]
       skip_columns: {public.users: [ssn]}
       existing: replace
-      keyless: copy_at_swap
+      keyless: refuse
     capture: {rows: wal, ddl: wal, identities: false, on_slot_lost: restart_tables, max_retained_wal: 50GB}
     ddl:
       scope: schemas
@@ -447,7 +447,7 @@ def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
         (migrate(capture={"rows": "direct_trigger"}), "works in place only"),
         (migrate(capture={"ddl": "off"}, ddl={"ddl_only": True}), "needs capture.ddl"),
         (migrate(capture={"on_slot_lost": "restart_tables"}), "needs a slot"),
-        (migrate(swap={"keep_old": False}), "nothing old is replaced"),
+        (migrate(swap={"keep_old": False}), "is for a rewrite in place"),
         (migrate(swap={"signal_blockers": "cancel"}), "swap.signal_blockers: is for the swap of a rewrite in place"),
         (migrate(ddl={"scope": "everything", "schemas": "a"}), "needs scope: schemas"),
         (migrate(ddl={"scope": "replicated_tables", "ddl_only": True}), "needs scope: schemas or everything"),

@@ -48,6 +48,12 @@ def capture_names(pipeline: str) -> tuple[str, ...]:
     return *trigger_names(pipeline), publication_name(pipeline)
 
 
+def of_new(pipeline: str) -> str:
+    """As what the new tables of a swap are captured on the target, where these replace others: no pipeline can have
+    that name. A slot's logs are on the target as well, under the pipeline's own, by the oids of the source."""
+    return f"{pipeline}-new"
+
+
 def fence_name(pipeline: str) -> str:
     return f"pgddl_fence_{pipeline}"
 

@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.ddl.events import is_own_schema
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError, no_such_exception
 from airflow_provider_pgddl.engine.failpoints import failpoint
+from airflow_provider_pgddl.engine.following.copies_ddl import is_about_copies
 from airflow_provider_pgddl.engine.job.context import require_same_config
 from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow
@@ -241,7 +242,7 @@ def retry(
                 outcome = apply_captured(
                     target, lambda: session("ddl watch"), pipeline, ddl, held.fence, row,
                     trusted_on_source=trusted_on_source, powers_on_source=powers_on_source,
-                    copies_only=pipeline.in_place,
+                    copies_only=is_about_copies(pipeline, row),
                 )  # fmt: skip
                 tried.append(row.id)
                 if not outcome.over:

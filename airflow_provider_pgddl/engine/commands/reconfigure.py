@@ -65,9 +65,9 @@ class ChangedFile:
     under_way: bool = False
 
     def drops(self, table: TableRow) -> bool:
-        """Whether its copy goes with it. In place it is nothing that anybody else knows of; one that the target had
-        before the pipeline is not ours."""
-        return (self.drop or self.pipeline.in_place) and not table.plan.adopted
+        """Whether its copy goes with it. Beside the table that it is to replace it is nothing that anybody else knows
+        of; one that the target had before the pipeline is not ours."""
+        return (self.drop or self.pipeline.beside) and not table.plan.adopted
 
     def to_json(self) -> dict[str, Any]:
         return {

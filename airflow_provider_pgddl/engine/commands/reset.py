@@ -72,7 +72,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         held.take()
         held.terminate_stale(*{id(s): s for s in (source, target)}.values())
         _refuse_other_way(pipeline, source, source_dsn, target, row)
-        if pipeline.in_place and row.cut_over_at and not row.finished_at:
+        if pipeline.beside and row.cut_over_at and not row.finished_at:
             back = "run stage revert, then reset, which leaves them as they were; or cleanup, which keeps the new ones"
             raise UsageError(
                 f"pipeline {name!r} has swapped its tables",
@@ -169,6 +169,8 @@ def _reset_tables(
         raise UsageError("the pipeline has cut over", todo="reset the whole pipeline, without --tables")
     ours = [t for t in tables if not t.plan.adopted]
     standing = [] if pipeline.in_place else _standing_on(journal, row.run, ours)
+    if pipeline.replaces:
+        standing = _of_no_table(standing, tables)  # a table of such a name is the target's own
     dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
     if pipeline.follow.finish:
         journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
@@ -251,7 +253,9 @@ def _reset_all(
             refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
             raise
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
-        if pipeline.in_place:
+        if pipeline.replaces:
+            dropped += _undo_beside(journal, row.run, tables)
+        elif pipeline.in_place:
             for table in tables:
                 failpoint("reset.before_copy", journal.conn)
                 journal.conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.plan.copy))
@@ -264,7 +268,7 @@ def _reset_all(
         dropped += _rows_away(journal, table) if table.plan.adopted else []
         failpoint("reset.before_keys", journal.conn)
         forget_keys(journal.conn, table)
-    if pipeline.in_place:
+    if pipeline.beside:
         for schema in {s(t.schema) for t in tables for s in (copy_schema, old_schema)}:
             drop_schema_if_empty(journal.conn, schema)
     with journal.conn.transaction():
@@ -272,10 +276,34 @@ def _reset_all(
         failpoint("reset.before_journal_commit", journal.conn)
     failpoint("reset.before_forget", source)
     forget_capture(source, pipeline.pipeline)
+    if pipeline.replaces:
+        forget_capture(journal.conn, change_log.of_new(pipeline.pipeline))
     if others == 0:
         failpoint("reset.before_journal_down", journal.conn)
         migrations.revert(journal.conn, "journal")
     return dropped
+
+
+def _undo_beside(journal: Journal, run: int, tables: Sequence[TableRow]) -> list[str]:
+    """What was made for `tables.existing: replace`: copies by the names that they have, never a table of their name,
+    and what is no part of a table as anywhere."""
+    applied = [(one.id, DdlEvent.from_json(one.event)) for one in journal.dump_events.applied(run)]
+    others = _of_no_table(applied, tables)
+    copies = [(0, sql.SQL("DROP TABLE IF EXISTS {}").format(t.plan.copy).as_string()) for t in tables]
+    return _run_undoings(journal, [*copies, *_undoings(others)])
+
+
+def _of_no_table(events: Sequence[Applied], tables: Sequence[TableRow]) -> list[Applied]:
+    """Those that made no part of a copy, nor the copies' schemas."""
+    names = {(t.schema, t.name) for t in tables}
+    homes = {copy_schema(t.schema) for t in tables}
+    return [
+        (event_id, event)
+        for event_id, event in events
+        if event.table not in names
+        and not (event.table and event.table[0] in homes)
+        and not (event.kind == "schema" and event.section is None)
+    ]
 
 
 def _drop_capture(
@@ -308,7 +336,11 @@ def _undo(journal: Journal, events: Sequence[Applied]) -> list[str]:
     """Takes away on the target what the pipeline made there, last first, and again while that makes room for more.
 
     What else came to depend on it keeps it, with an error."""
-    todo, dropped = _undoings(events), list[str]()
+    return _run_undoings(journal, _undoings(events))
+
+
+def _run_undoings(journal: Journal, todo: list[tuple[int, str]]) -> list[str]:
+    dropped = list[str]()
     while todo:
         kept: list[tuple[int, str]] = []
         for event_id, statement in todo:

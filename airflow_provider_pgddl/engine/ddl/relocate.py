@@ -76,10 +76,11 @@ def _prefixed(prefix: str, schema: str) -> str:
     return f"{kept}_{digest}"
 
 
-def moving(events: Iterable[DdlEvent], tables: Collection[Name]) -> dict[Name, str]:
+def moving(events: Iterable[DdlEvent], tables: Collection[Name], *, serials: bool = False) -> dict[Name, str]:
     """All names that go into the copy schema with these tables: themselves, indexes, statistics, identity sequences.
 
-    A serial's sequence stays where it is (the new table goes on with it), and so does a name in `nextval('…')`.
+    In place a serial's sequence stays where it is (the new table goes on with it), and so does a name in
+    `nextval('…')`. With `serials` it is the copy's own, as an identity's is.
     """
     names: dict[Name, str] = {table: copy_schema(table[0]) for table in tables}
     for event in events:
@@ -88,22 +89,23 @@ def moving(events: Iterable[DdlEvent], tables: Collection[Name]) -> dict[Name, s
         own = (event.schema or "", event.name or "")
         if event.index:
             names[event.index] = copy_schema(event.index[0])
-        elif event.kind == "identity" and event.sequence:
+        elif (event.kind == "identity" or serials) and event.sequence:
             names[event.sequence] = copy_schema(event.sequence[0])
         elif event.tag == "CREATE STATISTICS":
             names[own] = copy_schema(event.table[0])  # where their table is, wherever they are themselves
     return names
 
 
-def relocate(statement: str, tables: Mapping[Name, str]) -> str:
+def relocate(statement: str, tables: Mapping[Name, str], *, serials: bool = False) -> str:
     """The statement with the relations in `tables` (see `moving`) taken from their new schemas.
 
-    CREATE STATISTICS and an identity's SEQUENCE NAME go with their table. Raises StageFailed where a live name is
-    still found afterwards, in a string or anywhere else: such a statement would act on the live table.
+    CREATE STATISTICS and an identity's SEQUENCE NAME go with their table, with `serials` also `nextval('…')`. Raises
+    StageFailed where a live name is still found afterwards, in a string or anywhere else: such a statement would act on
+    the live table.
     """
     tree = parse(statement)
     node = statement_node(tree)
-    _rewrite(node, tables)
+    _rewrite(node, tables, serials)
     for name in _live_names(tree, tables):
         raise StageFailed(
             f"a statement for the copy would still name the live {quoted(name)}: {start_of(statement, 200)}",
@@ -113,7 +115,7 @@ def relocate(statement: str, tables: Mapping[Name, str]) -> str:
     return deparse(tree)
 
 
-def _rewrite(node: Node, tables: Mapping[Name, str]) -> None:
+def _rewrite(node: Node, tables: Mapping[Name, str], serials: bool) -> None:
     own_table = _own_table(node)
     home = tables.get(own_table) if own_table else None
     for child in walk(node):
@@ -122,6 +124,8 @@ def _rewrite(node: Node, tables: Mapping[Name, str]) -> None:
             child.schemaname = tables.get(relation(child), child.schemaname)
         elif kind == "DefElem" and child.defname == "sequence_name" and home is not None:
             _move(unwrap(child.arg).items, home)
+        elif serials and kind == "FuncCall" and texts(child.funcname)[-1] == "nextval" and len(child.args) == 1:
+            _rewrite_regclass(child.args[0], tables)
         elif kind == "DefElem" and child.defname == "owned_by":
             column = unwrap(child.arg).items
             _move_if(column, texts(column)[:-1], tables)
@@ -132,6 +136,18 @@ def _rewrite(node: Node, tables: Mapping[Name, str]) -> None:
         _move_if(node.defnames, texts(node.defnames), tables)
     elif kind in ("CommentStmt", "SecLabelStmt", "AlterOwnerStmt", "DropStmt"):
         _rewrite_object(node, tables)
+
+
+def _rewrite_regclass(argument: Node, tables: Mapping[Name, str]) -> None:
+    """nextval('a.b'::regclass)"""
+    cast = unwrap(argument)
+    constant = unwrap(cast.arg) if kind_of(cast) == "TypeCast" else cast
+    if kind_of(constant) != "A_Const":
+        return
+    for chain in dotted_names(constant.sval.sval):
+        if len(chain) == 2 and (schema := tables.get((chain[0], chain[1]))):
+            constant.sval.sval = sql.Identifier(schema, chain[1]).as_string(None)
+            return
 
 
 def _own_table(node: Node) -> Name | None:

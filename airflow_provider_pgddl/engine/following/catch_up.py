@@ -88,7 +88,7 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
         looked = time.monotonic() if look else looked
         follow_ddl(context, look=look)
         archives.begin(context, followed_tables(context))
-        if not context.in_place and not until_quiet:  # the cut-over sets them itself, behind its fence
+        if not context.beside and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None
         before, elsewhere = (workers.prepare, workers.fill) if workers.is_worth(waiting) else (None, None)

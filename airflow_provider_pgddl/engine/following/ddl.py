@@ -25,13 +25,18 @@ from airflow_provider_pgddl.engine.ddl.decide import decide
 from airflow_provider_pgddl.engine.ddl.decision import Decision
 from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
-from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
-from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, drop_statistics_of_copies, moving, relocate
+from airflow_provider_pgddl.engine.ddl.relocate import drop_statistics_of_copies
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.altered_types import lose_track_of_altered_types
+from airflow_provider_pgddl.engine.following.copies_ddl import (
+    about_late_tables,
+    for_copies,
+    is_about_copies,
+    late_tables,
+)
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.left_out import left_out_before, left_out_now
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
@@ -326,6 +331,8 @@ def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRo
     touched = [tables[name] for name in decision.touches if name in tables]
     if context.in_place and not touched:
         return decision.skipped(ELSEWHERE)
+    if context.pipeline.replaces and (late := about_late_tables(context.pipeline, decision.event, tables)):
+        return late_tables(decision, late, touched)
     if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
         return decision.skipped(SHOWN)  # their copies are made from a dump that is still to be taken
     waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
@@ -336,9 +343,9 @@ def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRo
     statements = [statement for statement in cut if statement is not None]
     if not statements:
         return decision.skipped(WAITS)
-    if context.in_place:
+    if context.beside:
         try:
-            statements = [relocate(statement, _moving(context, decision.event)) for statement in statements]
+            statements = for_copies(context, decision.event, statements)
         except StageFailed as error:
             return replace(decision, verdict="unhandled", rule=error.what, statements=())
     return replace(decision, statements=tuple(statements))
@@ -355,23 +362,6 @@ def _comes_by_blocks(context: Context, table: TableRow) -> bool:
 
 def _has_copy(context: Context, table: TableRow) -> bool:
     return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
-
-
-def _moving(context: Context, event: CapturedEvent) -> dict[Name, str]:
-    """Where the names of a statement are to be found in place: with the copies."""
-    run_no = context.journal.run
-    tables = {(t.schema, t.name) for t in context.journal.tables.of(run_no)}
-    events = [DdlEvent.from_json(row.event) for row in context.journal.dump_events.recorded(run_no)]
-    names = moving(events, tables)
-    owners = {m["oid"]: (m["schema"], m["name"]) for m in event["tables"].values()}
-    for made in event["objects"]:
-        if made["type"] in ("index", "statistics object") and owners.get(made["table"] or 0) in tables:
-            names[made["schema"] or "", made["name"] or ""] = copy_schema(made["schema"] or "")
-    for gone in event["dropped"]:
-        # An index's table is not told, but the statement names none of other tables any more.
-        if gone["type"] == "index":
-            names[gone["schema"] or "", gone["name"] or ""] = copy_schema(gone["schema"] or "")
-    return names
 
 
 def _apply(context: Context) -> int:
@@ -391,7 +381,7 @@ def _apply(context: Context) -> int:
                     context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
                     context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
                     powers_on_source=lambda role: _powers(context, role),
-                    copies_only=context.in_place,
+                    copies_only=is_about_copies(context.pipeline, row),
                 )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {': '.join(filter(None, [outcome.status, outcome.message]))}")
             if outcome.over:

@@ -47,6 +47,8 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
     are captured, and all their rows are pending. One without a key is stopped before it begins, or noted for the swap.
 
     `names` and `seen` are by the snapshot that the applied DDL reaches: a name may be another table's by now."""
+    if context.pipeline.replaces:
+        return  # what has such a name on the target is not its copy: setup and snapshot take it along
     run_no = context.journal.run
     known = {t.oid: t for t in context.journal.tables.of(run_no)}
     parts = attached(context, seen)

@@ -98,7 +98,7 @@ def keep_ahead(context: Context) -> None:
 def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
     """While DDL may give sequences other bounds, they stand where the source's do, which these were meant for; behind
     it they are ahead again as far as they were, if that is within the bounds."""
-    names = rebounded(statements) if context.moves_rows and not context.in_place else set[Name]()
+    names = rebounded(statements) if context.moves_rows and not context.beside else set[Name]()
     if not names:
         yield
         return
@@ -127,11 +127,15 @@ def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, 
             _set(context.target, within)
 
 
-def set_exactly(context: Context) -> int:
-    """Every sequence of the source that the target has too stands where the source's stands; returns how many. In the
-    caller's transaction, though a sequence does not go back with it."""
+def set_exactly(context: Context, *, forward_only: Collection[Name] = ()) -> int:
+    """Every sequence of the source that the target has too stands where the source's stands; returns how many. Of those
+    in `forward_only` none is set back. In the caller's transaction, though a sequence does not go back with it."""
     here = _sequences(context.target)
     now = _on_source(context, here)
+    kept = {name: here[name].oid for name in now if name in forward_only}
+    for name, there in positions(context.target, kept).items() if kept else ():
+        if (there.last - now[name].last) * here[name].increment >= 0:
+            del now[name]
     _set(context.target, {here[name].oid: position for name, position in now.items()})
     return len(now)
 

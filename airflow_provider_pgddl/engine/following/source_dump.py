@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
 from airflow_provider_pgddl.engine.following.left_out import tables_left_out
 from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
+from airflow_provider_pgddl.engine.following.replacing_dump import KEEPS, Beside, copy_schemas, live_tables
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -229,7 +230,11 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
     roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     schemas = {row[0] for row in context.target.execute("SELECT nspname FROM pg_catalog.pg_namespace")}
     new = [e.is_right_on_schema and e.schema not in schemas for e in events]
-    there = _There(context) if context.pipeline.tables.existing == "adopt" else None
+    there = _There(context) if context.pipeline.tables.existing != "refuse" else None
+    beside = _beside(context, events) if context.pipeline.replaces else None
+    if beside is not None:
+        for tag, schema, statement in copy_schemas(context.target, context.name, events, beside.tables):
+            yield DumpStep(_ours(statement, tag, schema), statement)
     for event in (replace(e, phase="create") if early else e for e, early in zip(events, new, strict=True)):
         if event.phase == "noise":
             continue
@@ -240,17 +245,24 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
             yield DumpStep(event, event.statement, "skipped", RUN_ON_SOURCE)
         elif event.kind == "extension" and event.name in extensions:
             yield DumpStep(event, event.statement, "skipped", "the target has this extension already")
-        elif there is not None and (note := there.has(event)):
+        elif beside is not None and beside.keeps(event):
+            yield DumpStep(event, event.statement, "skipped", KEEPS)
+        elif there is not None and not (beside and beside.is_own(event)) and (note := there.has(event)):
             yield DumpStep(event, event.statement, "skipped", note)
         elif missing:
             yield _missing_role(context, event, missing)
         else:
-            yield DumpStep(event, event.statement)
+            yield DumpStep(event, event.statement if beside is None else beside.statement(event))
+
+
+def _beside(context: Context, events: Sequence[DdlEvent]) -> Beside:
+    tables = {(t.schema, t.name) for t in context.healthy(context.tables())}
+    return Beside(events, tables, live_tables(context.target, tables))
 
 
 class _There:
-    """What the target has of the source, where tables of it are adopted: nothing that is there is made again, and an
-    adopted table stays as it is, with the indexes and constraints that it has."""
+    """What the target has of the source, where tables of it are adopted or replaced: nothing that is there is made
+    again, and an adopted table stays as it is, with the indexes and constraints that it has."""
 
     def __init__(self, context: Context):
         adopted = context.adopted()

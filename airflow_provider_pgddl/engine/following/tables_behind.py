@@ -18,6 +18,8 @@ _BEFORE = {"backfill": ("created",), "schema_sync": ("created", "backfilled")}
 
 def late(context: Context) -> list[TableRow]:
     """New tables that captured DDL has made on the target already, and that the next look takes in."""
+    if context.pipeline.replaces:
+        return []
     captured = context.healthy(context.tables(), "captured") if captures_ddl(context) else []
     if context.pipeline.tables.existing == "adopt":  # what the target had before waits for a snapshot
         made_by = context.journal.ddl_history.statements_about

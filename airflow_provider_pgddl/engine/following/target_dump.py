@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
+from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
+from airflow_provider_pgddl.engine.following.replacing_dump import moved_back
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.pg_dump import dump_sections
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -62,7 +65,16 @@ class Arrived:
         target = self._context.target
         unread = target.execute(queries("dump")["unreadable"]).fetchall()
         major = target.info.server_version // 10_000
-        return events_from_dump(*dump_sections(self._context.target_dsn, major, exclude=unread))
+        events = events_from_dump(*dump_sections(self._context.target_dsn, major, exclude=unread))
+        return self._with_copies(events, major) if self._context.pipeline.replaces else events
+
+    def _with_copies(self, events: Sequence[DdlEvent], major: int) -> list[DdlEvent]:
+        """With the copies in the place of the tables that they are to replace, as they will be there."""
+        tables = {(t.schema, t.name) for t in self._context.tables()}
+        copies = catalog.oids_of(self._context.target, {(copy_schema(schema), name) for schema, name in tables})
+        others = [e for e in events if e.table not in tables]
+        own = events_from_dump(*dump_sections(self._context.target_dsn, major, only=[*copies])) if copies else []
+        return moved_back([*others, *own], {copy_schema(schema): schema for schema, _ in tables})
 
 
 _WAIT = ("foreign_key", "finish")

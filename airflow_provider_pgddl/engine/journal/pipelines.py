@@ -169,9 +169,10 @@ class Journal(JournalSection):
     def set_cut_over(self) -> None:
         self._write("set_cut_over", [self.pipeline])
 
-    def set_reverted(self) -> None:
-        """The swap was taken back: the copies are copies again, and what acts on writers waits for the next swap."""
-        for query in ("set_reverted", "finish_again"):
+    def set_reverted(self, *, tables_only: bool = False) -> None:
+        """The swap was taken back: the copies are copies again, and what acts on writers waits for the next swap; with
+        `tables_only` the foreign keys too, and nothing of what is no part of a table."""
+        for query in ("set_reverted", "finish_tables_again" if tables_only else "finish_again"):
             self._write(query, [self.pipeline])
 
     def has_cut_over_for_certain(self) -> bool:

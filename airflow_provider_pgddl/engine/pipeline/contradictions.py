@@ -179,14 +179,31 @@ def _across(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     if pipeline.tables.keyless == "copy_at_swap" and pipeline.swap.fence == "none":
         why = "needs swap.fence: read_only or lock: nobody sees what is written to such a table once it is copied"
         yield ("tables", "keyless"), f"copy_at_swap {why}"
-    if pipeline.tables.keep_extra is not None and pipeline.tables.existing != "adopt":
-        yield ("tables", "keep_extra"), "is about tables that are adopted (tables.existing: adopt)"
+    if pipeline.tables.keep_extra is not None and pipeline.tables.existing == "refuse":
+        yield (
+            ("tables", "keep_extra"),
+            "is about tables that the target has already (tables.existing: adopt or replace)",
+        )
+    if pipeline.tables.existing == "replace":
+        yield from _replacing(pipeline)
     if pipeline.tables.keep_extra and pipeline.swap.way_back:
         yield ("tables", "keep_extra"), "has no way back: the source has not got the rows that are kept"
-    if not pipeline.swap.keep_old and pipeline.tables.existing != "replace":
-        yield ("swap", "keep_old"), "nothing old is replaced on this target; it belongs to a rewrite in place"
+    if not pipeline.swap.keep_old:
+        yield ("swap", "keep_old"), "is for a rewrite in place; what a migration replaces is kept until cleanup"
     if pipeline.swap.signal_blockers != "off":
         yield ("swap", "signal_blockers"), "is for the swap of a rewrite in place; for DDL see ddl.signal_blockers"
+
+
+def _replacing(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
+    path, without = ("tables", "existing"), "replace has no place beside"
+    if pipeline.ddl.ddl_only:
+        yield path, f"{without} ddl.ddl_only: no rows are moved"
+    if pipeline.follow.finish:
+        yield path, f"{without} follow.finish: what the swap brings would be on the tables that it replaces"
+    if pipeline.swap.way_back:
+        yield path, f"{without} swap.way_back: until cleanup `revert` puts the target's own tables back"
+    if pipeline.tables.keyless == "copy_at_swap":
+        yield path, f"{without} tables.keyless: copy_at_swap: leave tables without a key out"
 
 
 def _ddl(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

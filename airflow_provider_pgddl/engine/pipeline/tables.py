@@ -36,12 +36,13 @@ class Tables(Section):
     ([an archive](../how-to/archive.md)). Not in place. Type: list; `[insert, update]` or `[insert]`, or all three.
     """
     existing: Literal["refuse", "adopt", "replace"] = "refuse"
-    """A table of the source is on the target already: refuse, take it as it is and bring its rows in line
-    ([existing tables](../how-to/existing-tables.md)), or build a copy and swap. Not in place.
+    """A table of the source is on the target already: refuse, take it as it is and bring its rows in line, or build a
+    copy beside it that replaces it at the swap ([existing tables](../how-to/existing-tables.md)). Not in place.
     """
     keep_extra: Flag | None = None
-    """Rows that only an adopted table has: true keeps them, false removes them. Left out, they are counted and nothing
-    is brought in line before it is decided.
+    """Rows that only the target's own table has. Adopted: true keeps them, false removes them; left out, they are
+    counted and nothing is brought in line before it is decided. Replaced: true keeps the whole old table at cleanup,
+    false drops it with them; left out, cleanup counts them and drops nothing.
     """
     keyless: Literal["refuse", "copy_at_swap"] = "refuse"
     """A table without a key: refuse it, or copy it whole at the swap, while its writers wait. To a target

@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.preflight import (
     new_types,
     operations,
     part_of_rows,
+    replaced_tables,
     rewriting,
     servers,
     source_tables,
@@ -108,6 +109,13 @@ def what_a_swap_breaks(pipeline: Pipeline, conn: Session, tables: Sequence[Name]
     return lambda: [finding for check in checks for finding in check(facts)]
 
 
+def what_replacing_breaks(
+    pipeline: Pipeline, source: Session, target: Session, tables: Sequence[Name]
+) -> list[Finding]:
+    """What has come since setup, and keeps the target's tables from being replaced."""
+    return list(replaced_tables.what_replacing_breaks(pipeline, source, target, tables))
+
+
 def what_new_types_break(pipeline: Pipeline, conn: Session, tables: Sequence[Name]) -> list[Finding]:
     """What has come on the tables since setup, and the swap cannot make for the new types."""
     return list(new_types.broken(Facts(pipeline, [Side("source", conn)], tables)))
@@ -138,7 +146,8 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         return [*_SERVERS, *_TABLES, *in_place, *last]
     created = [
         target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
-        target_contents.existing_objects, adopted_tables.adopted, target_contents.extensions, target_contents.roles,
+        target_contents.existing_objects, adopted_tables.adopted, replaced_tables.replaced,
+        target_contents.extensions, target_contents.roles,
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
         target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip

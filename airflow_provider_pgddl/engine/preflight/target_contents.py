@@ -43,6 +43,8 @@ def target_rights(facts: Facts) -> Iterator[Finding]:
 def firing(facts: Facts) -> Iterator[Finding]:
     """What would fire for replayed rows on tables that are there already (C13)."""
     assert facts.target is not None
+    if facts.pipeline.replaces:
+        return  # copies have none of it before the swap
     conn, there = facts.target.conn, dict(enumerate(facts.rows))
     tied = foreign_keys_and_triggers.read_ties(conn, there)
     if foreign_keys_and_triggers.may_silence(conn):
@@ -93,7 +95,7 @@ def existing(facts: Facts) -> Iterator[Finding]:
 def existing_objects(facts: Facts) -> Iterator[Finding]:
     """Views, sequences, types and functions of both sides: the snapshot would stop half-way, at the first."""
     assert facts.target is not None
-    if running(facts, facts.target) or facts.pipeline.tables.existing == "adopt":  # then they stay as they are
+    if running(facts, facts.target) or facts.pipeline.tables.existing != "refuse":  # then they stay as they are
         return
     there = set(facts.target.rows("objects"))
     both = [row for row in facts.source.rows("objects") if row in there]

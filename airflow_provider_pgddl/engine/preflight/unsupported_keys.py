@@ -8,7 +8,6 @@ from airflow_provider_pgddl.engine.preflight.findings import Finding
 # The values that work, of keys of which not all do.
 BUILT: dict[str, tuple[object, ...]] = {
     "capture.rows": ("change_log", "wal", "direct_trigger"),
-    "tables.existing": ("refuse", "adopt"),
 }
 
 

@@ -352,3 +352,8 @@ SELECT m.oid, pg_catalog.format('the swap gives again what %%s has granted: role
 FROM made m CROSS JOIN LATERAL pg_catalog.aclexplode(m.acl) a JOIN pg_catalog.pg_roles r ON r.oid = a.grantor
 WHERE a.grantor <> m.owner AND NOT pg_catalog.pg_has_role(r.oid, %(privilege)s)
 ORDER BY 1, 2
+
+-- name: view_text
+SELECT pg_catalog.pg_get_viewdef(c.oid)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('v', 'm')

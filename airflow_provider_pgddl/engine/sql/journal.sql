@@ -39,6 +39,12 @@ FROM pgddl.pipelines p
 WHERE p.pipeline = %s AND e.pipeline = p.pipeline AND e.run = p.run AND e.phase = 'finish' AND e.status = 'applied'
   AND e.captured_id IS NULL
 
+-- name: finish_tables_again
+UPDATE pgddl.ddl_events e SET status = 'pending', applied_at = NULL
+FROM pgddl.pipelines p
+WHERE p.pipeline = %s AND e.pipeline = p.pipeline AND e.run = p.run AND e.phase IN ('foreign_key', 'finish') AND e.status = 'applied'
+  AND e.captured_id IS NULL AND e.table_id IS NOT NULL
+
 -- name: insert_reverse
 INSERT INTO pgddl.reverses (table_id, source_oid, log_table, plan, version, physical, facts, foreign_keys)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)

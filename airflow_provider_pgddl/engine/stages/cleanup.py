@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
-from airflow_provider_pgddl.engine.swapping import way_back_across
+from airflow_provider_pgddl.engine.swapping import replaced_back, way_back_across
 
 
 def run(context: Context) -> StageResult:
@@ -58,13 +58,18 @@ def run(context: Context) -> StageResult:
     if change_log.captured_roots(context.source, context.name):  # else a swap with a way back has seen to it
         context.receive()
         refuse_late_changes(context.source, context.logs, context.name, tables)
+    if context.pipeline.replaces:
+        replaced_back.refuse_rows_of_old(context, tables)
     failpoint("cleanup.before_way_back")
-    _give_up_way_back(context)
+    if not context.pipeline.replaces:
+        _give_up_way_back(context)
     failpoint("cleanup.before_capture")
     stop_capture(context, tables)
     failpoint("cleanup.after_capture")
     if context.in_place:
         _drop_old(context, tables)
+    if context.pipeline.replaces:
+        replaced_back.drop_replaced(context, tables)
     with context.fenced("cleanup.before_finished_commit"):
         for table in tables:
             forget_keys(context.target, table)

@@ -4,7 +4,6 @@ new one, and takes its place again in one short transaction; the new one is the 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,6 +38,8 @@ from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.giving_way import Effort
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping import replaced_back
+from airflow_provider_pgddl.engine.swapping.across import lower_fences
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.in_place import (
     ForeignKey,
@@ -57,19 +58,16 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
 from airflow_provider_pgddl.engine.swapping.signals import BlockerWatch, blockers_signalled
-from airflow_provider_pgddl.engine.swapping.way_back import facts, why_not
+from airflow_provider_pgddl.engine.swapping.way_back import Back, refuse_changed_since, why_not
 
 _Q = queries("way_back")
 _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
-
-# A table of the pipeline and its way back.
-Back = tuple[TableRow, Reverse]
 
 
 def run(context: Context) -> StageResult:
     if context.job.tables is not None:
         raise about_whole_pipeline("revert")
-    if not context.in_place:
+    if not context.beside:
         raise UsageError(
             "revert takes back a swap in place; a cut-over to another cluster has no way back",
             todo="move the rows back by a pipeline of its own, from the new cluster to the old one",
@@ -80,11 +78,19 @@ def run(context: Context) -> StageResult:
     if row.cut_over_at is None:
         if row.reverted_at is None:
             raise UsageError("nothing has been swapped", todo="run stage swap first")
+        if context.pipeline.replaces:
+            lower_fences(context.source, context.pipeline, context.tables())
         followed = follow_up(context)
         state = "done" if followed.done else "nothing_to_do"
         return followed.noted(context.result(state, validated=followed.done))
+    if context.pipeline.replaces:
+        figures = replaced_back.run(context)
+        lower_fences(context.source, context.pipeline, context.tables())
+        followed = follow_up(context)
+        states = {t.qualified: {"state": t.state} for t in context.tables()}
+        return followed.noted(context.result("done", states, validated=followed.done, **figures))
     backs = _ways_back(context)
-    _refuse_changed(context.source, backs)
+    refuse_changed_since(context.source, backs)
     _dependents(context, context.source, backs)
     _refuse_sequences_beyond(context.source, backs)
     refuse_late_changes(context.source, context.logs, context.name, [t for t, _ in backs])
@@ -119,20 +125,6 @@ def _ways_back(context: Context) -> list[Back]:
             "cleanup has begun", table=table.qualified, todo="run stage cleanup, which ends the pipeline",
         )  # fmt: skip
     return [(t, ways[t.id]) for t in context.tables()]
-
-
-def _refuse_changed(conn: Session, backs: Sequence[Back]) -> None:
-    """What people have changed of a new table since the swap would be gone without a word."""
-    defined = facts(conn, [way.row.oid for _, way in backs])
-    for table, way in backs:
-        now, before = Counter(defined[way.row.oid]), Counter(way.facts)
-        if now == before:
-            continue
-        changed = [*(f"+ {f}" for f in (now - before).elements()), *(f"- {f}" for f in (before - now).elements())]
-        raise PreflightRefused(
-            "was changed since the swap: " + "; ".join(sorted(changed, key=lambda c: c[2:])), table=table.qualified,
-            todo="undo this on the table (+ came, - went), run revert, then do it again on the table that is live then",
-        )  # fmt: skip
 
 
 def _dependents(context: Context, conn: Session, backs: Sequence[Back]) -> Carried:
@@ -300,7 +292,7 @@ def _refuse_changed_now(
 ) -> None:
     """Under the lock nothing can change any more; what changed just before is seen here."""
     refuse(broken(), under_way=True)
-    _refuse_changed(conn, backs)
+    refuse_changed_since(conn, backs)
     if foreign_keys(conn, [way.row.oid for _, way in backs]) != list(keys):
         raise NotYet("foreign keys changed while the locks were taken")
 

@@ -60,7 +60,8 @@ def _go_on_elsewhere(context: Context) -> None:
 
 def _rehearsed(context: Context, done: Rehearsed) -> StageResult:
     if not context.in_place:
-        keep_ahead(context)  # positions of sequences are not rolled back
+        if not context.beside:
+            keep_ahead(context)  # positions of sequences are not rolled back
         if context.pipeline.swap.fence != "none":
             context.say(
                 f"-- first the fence ({context.pipeline.swap.fence}) goes up on the source, which was left out here"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, LiteralString
@@ -51,6 +51,7 @@ from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
 from airflow_provider_pgddl.engine.swapping.in_place import validate_statement
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet, not_compared, refuse_blocked, refuse_unready
+from airflow_provider_pgddl.engine.swapping.replacing import Replacing
 from airflow_provider_pgddl.engine.swapping.schema_guard import ChangedJustNow, SchemaGuard
 from airflow_provider_pgddl.engine.swapping.way_back_across import WayBackAcross
 
@@ -66,16 +67,19 @@ def run(context: Context) -> dict[str, Any]:
     the copies are as bare as windows need them, and applications belong on the source.
     """
     guard = SchemaGuard(context)
+    replacing = Replacing(context) if context.pipeline.replaces else None
     with way_back_across.prepared(context) as way_back:
         figures = with_tries(
-            context.pipeline.swap, "cut-over", partial(_attempt, context, guard, way_back),
+            context.pipeline.swap, "cut-over", partial(_attempt, context, guard, way_back, replacing),
             again=(NotYet, ChangedJustNow),
         )  # fmt: skip
     context.say(f"cut over: applications belong on the target now ({figures['fenced_ms']} ms after the fence went up)")
     return figures
 
 
-def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | None) -> dict[str, Any]:
+def _attempt(
+    context: Context, guard: SchemaGuard, way_back: WayBackAcross | None, replacing: Replacing | None
+) -> dict[str, Any]:
     with one_stream(context), guard.trying():
         guard.refuse_changed()
         failpoint("cut_over.after_schema_look")
@@ -85,6 +89,8 @@ def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | Non
         _refuse_left_behind(context, tables)
         if way_back is not None:
             way_back.prepare(tables)
+        if replacing is not None:
+            replacing.prepare(tables)
         started = time.monotonic()
         failpoint("cut_over.before_fence", context.source)
         with _fence(context, tables) as held:
@@ -101,23 +107,33 @@ def _attempt(context: Context, guard: SchemaGuard, way_back: WayBackAcross | Non
             if way_back is not None and not way_back.is_ready():
                 raise NotYet("the target's schema changed just now")
             failpoint("cut_over.before_target", context.target)
-            figures = _make_ready(context, tables, held, way_back)
+            figures = _make_ready(context, tables, held, way_back, replacing)
             failpoint("cut_over.after_commit", context.target)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
 
 
 def _make_ready(
-    context: Context, tables: Sequence[TableRow], held: Session | None, way_back: WayBackAcross | None
+    context: Context,
+    tables: Sequence[TableRow],
+    held: Session | None,
+    way_back: WayBackAcross | None,
+    replacing: Replacing | None,
 ) -> dict[str, Any]:
     """`held` keeps writers from the tables without a key."""
     run_no = context.journal.run
     keyless = [t for t in tables if t.keyless]
-    with rehearsed(context, context.target, context.fenced("cut_over.before_commit")):
+    waited = writers_wait() if replacing is not None else nullcontext()
+    with waited, rehearsed(context, context.target, context.fenced("cut_over.before_commit")):
         way_back_across.lower_fence_there(context)
+        if replacing is not None:
+            replacing.lock(tables)
+            replacing.exchange(tables)
         figures = _copy_keyless(context, held, keyless) if held and keyless else {}
-        sequences = set_exactly(context)
+        sequences = set_exactly(context, forward_only=replacing.standing_sequences() if replacing else ())
         keys, later = _add_foreign_keys(context)
+        if replacing is not None:
+            replacing.carry_over(tables)
         events = context.journal.dump_events.to_apply(run_no, ["finish"])
         # A view that takes long to fill must not keep applications waiting.
         trusted = context.pipeline.trusted_roles
@@ -127,6 +143,9 @@ def _make_ready(
             context.journal.follow_ups.add(run_no, statement)
         for event in after:
             context.journal.dump_events.set_status(event.id, "applied", "after the cut-over")
+        if replacing is not None:
+            replacing.give_rights(tables)
+            replacing.finish(tables)
         context.journal.tables.set_state("swapped", [t.id for t in tables])
         context.journal.set_cut_over()
         if way_back is not None:

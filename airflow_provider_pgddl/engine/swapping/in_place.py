@@ -108,7 +108,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     """Tries until the locks are there and little is left to drain; returns the figures of the swap."""
     look = partial(_what_new_types_break, context, tables)
     refuse(with_tries(context.pipeline.swap, "looking at the new types", look), under_way=True)
-    _create_old_schemas(context, tables)
+    create_old_schemas(context, tables)
     partition_by.prepare(context, tables)
     conn = context.session("source", "swap")
     guard, way_back, watch = SchemaGuard(context), WayBack(context), blockers_signalled(context)
@@ -130,7 +130,7 @@ def run(context: Context, tables: Sequence[TableRow]) -> dict[str, Any]:
     return figures
 
 
-def _create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
+def create_old_schemas(context: Context, tables: Sequence[TableRow]) -> None:
     for schema in sorted({old_schema(t.schema) for t in tables}):
         with context.fenced("swap.before_old_schemas_commit"):
             context.target.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
@@ -394,7 +394,7 @@ def carry_identity(conn: Session, copy_oid: int | None, live: tuple[str, str], c
         conn.execute(sql.SQL(_Q["carry_identity"]).format(**parts))
 
 
-def _revoke_defaults(conn: Session, table: TableRow) -> None:
+def revoke_defaults(conn: Session, table: TableRow) -> None:
     """What ALTER DEFAULT PRIVILEGES gave the copy when it was made, so that only the old table's grants come back."""
     for relation, role in conn.execute(_Q["granted_by_default"], {"schema": table.schema, "name": table.name}):
         grantee = sql.SQL("PUBLIC") if role is None else sql.Identifier(role)
@@ -407,7 +407,7 @@ def _finish(
     """Owner, grants, policies, triggers, comments: with their original text, which now means the new table (C21)."""
     ids = {t.id for t in tables}
     for table in tables:
-        _revoke_defaults(conn, table)
+        revoke_defaults(conn, table)
     for event in events:
         if event.table_id in ids:
             run_event(conn, event, context.pipeline.trusted_roles)

@@ -3,6 +3,7 @@ into the old one, and what the new table is defined as at that moment."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.relocate import old_schema
+from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.model.plan import Plan, PlanColumns, PlanKey, ReversePlan
 from airflow_provider_pgddl.engine.model.tables import Column, Table
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
@@ -25,6 +28,9 @@ from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("way_back")
+# A table of the pipeline and its way back.
+Back = tuple[TableRow, Reverse]
+
 _NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
 
 
@@ -100,6 +106,20 @@ def why_not(table: TableRow, new: Table) -> str | None:
     if set(new.key.columns) != set(table.plan.key.columns):
         return f"the new table is not known by the key of the old one ({', '.join(table.plan.key.columns)})"
     return None
+
+
+def refuse_changed_since(conn: Session, backs: Sequence[Back]) -> None:
+    """What people have changed of a new table since the swap would be gone without a word."""
+    defined = facts(conn, [way.row.oid for _, way in backs])
+    for table, way in backs:
+        now, before = Counter(defined[way.row.oid]), Counter(way.facts)
+        if now == before:
+            continue
+        changed = [*(f"+ {f}" for f in (now - before).elements()), *(f"- {f}" for f in (before - now).elements())]
+        raise PreflightRefused(
+            "was changed since the swap: " + "; ".join(sorted(changed, key=lambda c: c[2:])), table=table.qualified,
+            todo="undo this on the table (+ came, - went), run revert, then do it again on the table that is live then",
+        )  # fmt: skip
 
 
 def facts(conn: Session, oids: Iterable[int]) -> dict[int, list[str]]:

@@ -192,12 +192,11 @@ def test_14_and_newer_are_taken(version: int) -> None:
 def test_what_is_not_built_yet_is_one_clear_line_each() -> None:
     file = load_pipeline(
         "pipeline: shop\nsource: {conn_id: a}\ntarget: {conn_id: b}\n"
-        "tables:\n  include: ['*.*']\n  existing: replace\n"
+        "tables:\n  include: ['*.*']\n"
         "capture:\n  rows: none\n"
     )
     assert [(finding.what, finding.fix) for finding in unsupported(file)] == [
-        ("pipeline, line 8: capture.rows: none is not built yet", "use change_log or wal or direct_trigger"),
-        ("pipeline, line 6: tables.existing: replace is not built yet", "use refuse or adopt"),
+        ("pipeline, line 7: capture.rows: none is not built yet", "use change_log or wal or direct_trigger"),
     ]
 
 
