@@ -153,10 +153,11 @@ def _make(conn: Session, made: _Made, trusted: Sequence[str]) -> None:
         run_as(conn, role, grant)
 
 
-def still_referring(conn: Session, oids: Sequence[int]) -> list[str]:
+def still_referring(conn: Session, oids: Sequence[int], but_not: Collection[int] = ()) -> list[str]:
     """What refers to these tables and is no part of them: nothing, behind a swap."""
     relation = _table_class(conn)
-    return [use.description for use in _uses(conn, [(relation, oid) for oid in oids])]
+    uses = _uses(conn, [(relation, oid) for oid in oids])
+    return [use.description for use in uses if use.user.oid not in but_not]
 
 
 def lacking(conn: Session, relations: Collection[int], functions: Collection[int] = ()) -> list[tuple[int, str, str]]:
@@ -174,19 +175,21 @@ def read(
     changed: Mapping[int, Collection[str]] | None = None,
     *,
     materialized: bool = False,
+    but_not: Collection[int] = (),
 ) -> Carried:
     """What refers to these tables. `changed`: the columns of each that get another type; `materialized`: whether
-    materialized views are made again, filled under the lock."""
-    return _Reader(conn, oids, changed or {}, materialized).read()
+    materialized views are made again, filled under the lock; `but_not`: views and functions that stay with them."""
+    return _Reader(conn, oids, changed or {}, materialized, but_not).read()
 
 
 class _Reader:
     """One look at the catalog; what it finds out is in the lists that become a `Carried`."""
 
     def __init__(
-        self, conn: Session, oids: Sequence[int], changed: Mapping[int, Collection[str]], materialized: bool
-    ) -> None:
-        self.conn, self.roots, self.materialized = conn, set(oids), materialized
+        self, conn: Session, oids: Sequence[int], changed: Mapping[int, Collection[str]], materialized: bool,
+        but_not: Collection[int],
+    ) -> None:  # fmt: skip
+        self.conn, self.roots, self.materialized, self.but_not = conn, set(oids), materialized, but_not
         self.refused: list[Refused] = []
         named = [(oid, column) for oid, columns in changed.items() for column in sorted(columns)]
         args = {"oids": [oid for oid, _ in named], "columns": [column for _, column in named]}
@@ -240,7 +243,7 @@ class _Reader:
         self.root_of = {oid: oid for oid in self.roots}
         ask = [(relation, oid) for oid in sorted(self.roots)]
         while ask:
-            found = _uses(self.conn, ask)
+            found = [use for use in _uses(self.conn, ask) if use.user.oid not in self.but_not]
             self.uses += found
             ask = []
             for use in found:

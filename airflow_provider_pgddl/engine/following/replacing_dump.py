@@ -24,7 +24,8 @@ _NOW = ("create", "index")  # while the copies are beside; what comes later find
 
 def is_right(event: DdlEvent) -> bool:
     """Whether it says who owns a table, may use it, or sees which of its rows."""
-    return event.kind in ("owner", "policy", "row security") or event.tag in ("GRANT", "REVOKE")
+    of_table = event.kind == "owner" and event.tag == "ALTER TABLE"
+    return of_table or event.kind in ("policy", "row security") or event.tag in ("GRANT", "REVOKE")
 
 
 def live_tables(target: Session, tables: Collection[Name]) -> dict[Name, int]:

@@ -52,3 +52,12 @@ FROM asked t JOIN pg_catalog.pg_rewrite r ON r.ev_class = t.oid
 SELECT count(*) FROM ONLY {old} AS o
 WHERE NOT EXISTS (SELECT FROM ONLY {new} AS n WHERE {same})
   AND NOT EXISTS (SELECT FROM {log} AS l WHERE {before}) AND NOT EXISTS (SELECT FROM {log} AS l WHERE {after})
+
+-- name: made
+-- Views and functions of these names.
+SELECT c.oid FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('v', 'm')
+UNION SELECT p.oid FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+JOIN pg_catalog.pg_proc p ON p.pronamespace = n.oid AND p.proname = w.name

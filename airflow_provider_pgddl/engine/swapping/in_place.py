@@ -4,7 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -240,9 +240,9 @@ def replaced_names(tables: Sequence[TableRow]) -> dict[tuple[str, str], tuple[st
     return {(t.schema, t.name): (old_schema(t.schema), t.name) for t in tables}
 
 
-def refuse_left_behind(conn: Session, oids: Sequence[int]) -> None:
+def refuse_left_behind(conn: Session, oids: Sequence[int], but_not: Collection[int] = ()) -> None:
     """Nothing was seen that is not carried, so this is a mistake of ours: better found before the commit."""
-    left = dependents.still_referring(conn, oids)
+    left = dependents.still_referring(conn, oids, but_not)
     if left:
         raise StageFailed(
             f"after the swap {left[0]} would still refer to the table that was replaced; nothing was changed",

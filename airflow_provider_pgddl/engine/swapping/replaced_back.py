@@ -13,6 +13,7 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -24,6 +25,7 @@ from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.model.plan import is_user_type
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.replaced_tables import retyped
+from airflow_provider_pgddl.engine.rights.foreign_code import survey
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.server import catalog
@@ -102,6 +104,7 @@ class _Found:
     old: dict[int, int]
     keys: list[ForeignKey]
     carried: dependents.Carried
+    ours: set[int]
 
 
 def _read(context: Context, backs: Sequence[Back]) -> _Found:
@@ -111,8 +114,18 @@ def _read(context: Context, backs: Sequence[Back]) -> _Found:
     new = [way.row.oid for _, way in backs]
     pairs = {way.row.oid: old[t.id] for t, way in backs if t.id in old}
     asked = context.pipeline.swap.recreate_materialized_views
-    carried = dependents.read(conn, list(pairs), retyped(conn, conn, pairs), materialized=asked)
-    return _Found(old, foreign_keys(conn, new), carried)
+    ours = _made_over_copies(context)
+    carried = dependents.read(conn, list(pairs), retyped(conn, conn, pairs), materialized=asked, but_not=ours)
+    return _Found(old, foreign_keys(conn, new), carried, ours)
+
+
+def _made_over_copies(context: Context) -> set[int]:
+    """Views and functions of the source that the pipeline has made over the copies: they stay with these."""
+    applied = [DdlEvent.from_json(one.event) for one in context.journal.dump_events.applied(context.journal.run)]
+    kinds = ("view", "materialized view", "function", "procedure")
+    made = {(e.schema, e.name) for e in applied if e.tag.startswith("CREATE ") and e.kind in kinds}
+    args = {"schemas": [schema for schema, _ in made], "names": [name for _, name in made]}
+    return {oid for (oid,) in context.target.execute(_Q["made"], args)}
 
 
 def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
@@ -123,6 +136,14 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         [Finding("error", r.code, "target", by_oid[r.table], r.what, r.fix) for r in found.carried.refused],
         under_way=True,
     )
+    gone = {(t.schema, t.name) for t in tables if t.id not in found.old}
+    for key in found.keys:
+        if key.table_oid not in new and (key.referenced_schema, key.referenced) in gone:
+            raise PreflightRefused(
+                f"foreign key {key.name} of {key.schema}.{key.table} refers to it, which was not there before",
+                table=f"{key.referenced_schema}.{key.referenced}", sql=f"{drop_statement(key).as_string(conn)};",
+                todo="drop it, then run revert again",
+            )  # fmt: skip
     ends = {(k.schema, k.table) for k in found.keys} | {(k.referenced_schema, k.referenced) for k in found.keys}
     own = [ForeignKey(**key) for _, way in backs for key in way.foreign_keys]
     ends |= {(k.referenced_schema, k.referenced) for k in own}
@@ -151,10 +172,8 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         for table in tables:
             if table.id in found.old:
                 move(conn, (old_schema(table.schema), table.name), table.schema)
-        live = {(t.schema, t.name) for t in tables if t.id in found.old}
         for key in found.keys:
-            # Of others, whatever they are by now; one to a table that was not there before has nothing to refer to.
-            if key.table_oid not in new and (key.referenced_schema, key.referenced) in live:
+            if key.table_oid not in new:  # those of others, whatever they are by now
                 add_foreign_key(context, journal, key)
         for key in own:
             if catalog.oid_of(conn, key.referenced_schema, key.referenced) is not None:
@@ -162,7 +181,7 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         homes = homes_of_copies([t for t in tables if t.id in found.old])
         found.carried.put_back(conn, homes, context.pipeline.trusted_roles)
         with plans_kept(conn):
-            refuse_left_behind(conn, [way.row.oid for t, way in backs if t.id in found.old])
+            refuse_left_behind(conn, [way.row.oid for t, way in backs if t.id in found.old], found.ours)
         _are_copies_again(context, backs)
         journal.tables.set_state("indexed", [t.id for t in tables])
         journal.set_reverted(tables_only=True)
@@ -189,12 +208,23 @@ def refuse_rows_of_old(context: Context, tables: Sequence[TableRow]) -> None:
     """Rows that only the old tables have would go with these: how many they are is counted, and somebody decides."""
     if context.pipeline.tables.keep_extra is not None:
         return
-    found = {t.qualified: _only_old(context.target, t, way) for t, way in _left(context, tables)}
+    found = {t.qualified: _counted(context, t, way) for t, way in _left(context, tables)}
     listed = [f"{name}: {_rows(count)}" for name, count in found.items() if count != 0]
     if listed:
         raise PreflightRefused(
             f"the tables that were replaced have rows that the new ones have not ({'; '.join(listed)})", todo=_KEEP
         )
+
+
+def _counted(context: Context, table: TableRow, way: Reverse) -> int | None:
+    conn, swap = context.target, context.pipeline.swap
+
+    def attempt() -> int | None:
+        with conn.transaction(force_rollback=True):
+            limit_lock_wait(conn, swap.lock_timeout)
+            return _only_old(conn, table, way, context.pipeline.trusted_roles)
+
+    return with_tries(swap, "counting rows of what was replaced", attempt)
 
 
 def drop_replaced(context: Context, tables: Sequence[TableRow]) -> None:
@@ -220,7 +250,7 @@ def _drop(context: Context, table: TableRow, way: Reverse, keep: bool | None) ->
         stays = False
         if catalog.oid_of(conn, *old) is not None:
             conn.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(*old)))
-            only = _only_old(conn, table, way) if keep is not False else 0
+            only = _only_old(conn, table, way, context.pipeline.trusted_roles) if keep is not False else 0
             if only != 0 and keep is None:
                 raise PreflightRefused(f"{_rows(only)} came to the table that was replaced", table=table.qualified,
                                        todo=_KEEP)  # fmt: skip
@@ -236,12 +266,23 @@ def _drop(context: Context, table: TableRow, way: Reverse, keep: bool | None) ->
         failpoint("cleanup.before_replaced_commit", conn)
 
 
-def _only_old(conn: Session, table: TableRow, way: Reverse) -> int | None:
-    """Rows of the old table that the new one has not got, and had not at the swap; None where that cannot be told."""
+def _only_old(conn: Session, table: TableRow, way: Reverse, trusted: Sequence[str]) -> int | None:
+    """Rows of the old table that the new one has not got, and had not at the swap; None where that cannot be told. In
+    the caller's transaction."""
     old = catalog.oid_of(conn, old_schema(table.schema), table.name)
     if old is None:
         return 0
+    if catalog.oid_of(conn, table.schema, table.name) != way.row.oid:
+        return None  # it was renamed or dropped since
     described = catalog.describe(conn, [old, way.row.oid])
+    conn.execute(  # nobody adds code to them while they are read
+        sql.SQL("LOCK TABLE ONLY {}, ONLY {} IN SHARE UPDATE EXCLUSIVE MODE").format(
+            sql.Identifier(old_schema(table.schema), table.name), sql.Identifier(table.schema, table.name)
+        )
+    )
+    surveyed = survey(conn, [old, way.row.oid], trusted)
+    if any(one.code or one.refused for one in surveyed.values()):
+        return None  # what is on them would run as us
     types = [
         {c.name: c.base_type for c in described[oid].columns} if oid in described else {} for oid in (old, way.row.oid)
     ]
@@ -269,4 +310,8 @@ def _same(key: Sequence[str], alias: str, columns: Sequence[str]) -> sql.Compose
 
 
 def _rows(count: int | None) -> str:
-    return "rows that no key tells apart" if count is None else f"{count:,} row{'s' if count > 1 else ''}"
+    return (
+        "rows that cannot be told apart from the new table's"
+        if count is None
+        else f"{count:,} row{'s' if count > 1 else ''}"
+    )

@@ -150,7 +150,16 @@ class Replacing:
         for number, event in enumerate(self._rights):
             if event.sequence is not None and catalog.oid_of(conn, *event.sequence) is None:
                 continue  # the new table has another one, or none
-            run_event(conn, EventRow(number, None, event.to_json(), event.statement), context.pipeline.trusted_roles)
+            row = EventRow(number, None, event.to_json(), event.statement)
+            try:
+                run_event(conn, row, context.pipeline.trusted_roles)
+            except (pg.UndefinedColumn, pg.UndefinedObject, pg.UndefinedFunction) as error:
+                raise StageFailed(
+                    f"what the target's table has does not fit the new one: {error.diag.message_primary}",
+                    table=".".join(event.table or ()),
+                    sql=event.statement,
+                    todo="take it away on the target, then run the stage again; nothing was swapped",
+                ) from error
 
     def finish(self, tables: Sequence[TableRow]) -> None:
         """Last: nothing may refer to the old tables, and what is written to the new ones from now on is logged."""
