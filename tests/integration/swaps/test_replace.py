@@ -159,7 +159,7 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
     move.run("verify")
     move.run("swap")
     equal(move)
-    do(target_dsn, "DELETE FROM shop.customer WHERE id = 9")  # had at the swap, so no row of the old table alone
+    do(target_dsn, "DELETE FROM shop.customer WHERE id = 50")  # had at the swap, so no row of the old table alone
     assert "shop.customer: 1 row" in str(move.refused("cleanup", PreflightRefused))
     keep = {**REPLACE["tables"], "keep_extra": True}
     move.run("cleanup", tables=keep)
