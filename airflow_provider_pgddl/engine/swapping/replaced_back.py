@@ -46,6 +46,7 @@ from airflow_provider_pgddl.engine.swapping.replacing import homes_of_copies, mo
 from airflow_provider_pgddl.engine.swapping.way_back import Back, refuse_changed_since
 
 _Q = queries("replaced_tables")
+_INTEGERS = {"smallint", "integer", "bigint"}
 _KEEP = (
     "set tables.keep_extra: true leaves these tables there, false drops them with their rows; then run cleanup again"
 )
@@ -290,7 +291,7 @@ def _only_old(conn: Session, table: TableRow, way: Reverse, trusted: Sequence[st
     with conn.transaction(force_rollback=True):
         conn.execute("SET LOCAL row_security = off")  # an error, where it would hide rows
         relation = sql.Identifier(old_schema(table.schema), table.name)
-        if any(types[0].get(k) != types[1].get(k) or k not in types[0] or is_user_type(types[0][k]) for k in key):
+        if not all(_comparable(types[0].get(k), types[1].get(k)) for k in key):
             row = conn.execute(sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(relation)).fetchone()
             return None if row and row[0] else 0
         query = sql.SQL(_Q["only_old"]).format(
@@ -300,6 +301,13 @@ def _only_old(conn: Session, table: TableRow, way: Reverse, trusted: Sequence[st
         )  # fmt: skip
         found = conn.execute(query).fetchone()
         return int(found[0]) if found else 0
+
+
+def _comparable(old: str | None, new: str | None) -> bool:
+    """Whether the server's own = compares them, as the same value."""
+    if old is None or is_user_type(old):
+        return False
+    return old == new or {old, new} <= _INTEGERS
 
 
 def _same(key: Sequence[str], alias: str, columns: Sequence[str]) -> sql.Composed:

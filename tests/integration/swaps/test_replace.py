@@ -144,7 +144,8 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
     now = facts(target_dsn)
     for fact in before:
         if fact.startswith(("visit", "names", "totals", "news", "crm.")):
-            assert fact in now
+            over_them = fact.startswith(("crm.names ", "crm.totals "))  # by columns that are bigint on the source
+            assert (fact.replace(" integer", " bigint") if over_them else fact) in now
     assert any(f.startswith("shop.purchase noted") for f in now) and "shop.purchase what was bought" in now
     assert "crm.visit visited FOREIGN KEY (customer) REFERENCES shop.customer(id) t" in now
     acl = [f for f in now if f.startswith("shop.customer r ")]
@@ -161,8 +162,8 @@ def test_the_target_serves_until_the_swap_and_again_after_a_revert(
     equal(move)
     do(target_dsn, "DELETE FROM shop.customer WHERE id = 50")  # had at the swap, so no row of the old table alone
     assert "shop.customer: 1 row" in str(move.refused("cleanup", PreflightRefused))
-    keep = {**REPLACE["tables"], "keep_extra": True}
-    move.run("cleanup", tables=keep)
+    move.content["tables"] = {**REPLACE["tables"], "keep_extra": True}
+    move.run("cleanup")
     assert one(target_dsn, "SELECT count(*) FROM pgddl_old_shop.customer") == 52
     do(target_dsn, "DROP SCHEMA pgddl_old_shop CASCADE")
     assert left_behind(target_dsn) == ["schema pgddl"]
@@ -282,7 +283,8 @@ def test_foreign_code_on_the_target_does_not_run_as_us(lifecycle: Lifecycles, so
         move.run("revert")
         for stage in ("replay", "verify", "swap"):
             move.run(stage)
-        move.run("cleanup", tables={**REPLACE["tables"], "keep_extra": False})
+        move.content["tables"] = {**REPLACE["tables"], "keep_extra": False}
+        move.run("cleanup")
         assert one(target_dsn, "SELECT string_agg(who || ' ' || what, ',') FROM crm.ran") is None
     finally:
         execute(target_dsn, f"DROP SCHEMA shop, crm CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
