@@ -28,7 +28,8 @@ TAKEOVER_WAIT = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a transaction checks before it commits; travels to executors. Scope '' is the whole pipeline."""
+    """What a transaction checks before it commits; travels to executors. Scope '' is the whole pipeline. Not the fence
+    against writers, which is `swapping.across`'s."""
 
     pipeline: str
     scopes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is on the target already, and what it lacks."""
+"""What is on the target already, and what it lacks, rights and roles included."""
 
 from __future__ import annotations
 

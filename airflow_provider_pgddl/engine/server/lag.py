@@ -1,4 +1,4 @@
-"""How far a target is behind its source."""
+"""How far a target is behind a snapshot of its source; which snapshot that is, `journal.windows` says."""
 
 from __future__ import annotations
 

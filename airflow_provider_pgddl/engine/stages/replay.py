@@ -48,7 +48,7 @@ def run(context: Context) -> StageResult:
     state = "done" if moved or not context.journal.stage_runs.done(row.run, "replay") else "nothing_to_do"
     result = tell_lost_commits(context, context.result(
         state, _tables(context, tables, done), windows=done.windows, keys=done.keys, rows=done.rows,
-        pending=last.pending, lag_seconds=round(last.seconds, 3), lag_bytes=lag.bytes,
+        pending=last.pending, lag_seconds=round(lag.seconds, 3), lag_bytes=lag.bytes,
     ))  # fmt: skip
     return replace(result, blocked=[*result.blocked, *unfinished])
 

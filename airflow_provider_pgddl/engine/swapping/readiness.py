@@ -1,4 +1,5 @@
-"""What keeps a swap from happening: asked before it begins, and again in each of its tries."""
+"""What keeps a swap from happening: asked before it begins, and again in each of its tries.
+Whether a comparison still holds, `following.row_comparison` says."""
 
 from __future__ import annotations
 
