@@ -11,7 +11,7 @@ from psycopg import sql
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.apply import dump_events
 from airflow_provider_pgddl.engine.capture import ddl_log
-from airflow_provider_pgddl.engine.following import ddl as ddl_stage
+from airflow_provider_pgddl.engine.following import copies_ddl
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
@@ -66,7 +66,7 @@ def test_c08_ddl_for_a_copy_that_would_act_on_the_live_table_is_rolled_back(
     execute(source_dsn, ORDERS)
     pipeline = lifecycle(source_dsn, rewrite={"public.orders": {}})
     pipeline.run_all(until="replay")
-    monkeypatch.setattr(ddl_stage, "relocate", lambda statement, _: statement)
+    monkeypatch.setattr(copies_ddl, "relocate", lambda statement, _: statement)
     do(source_dsn, "ALTER TABLE public.orders ADD seen int")
     before = one(source_dsn, "SELECT xmin::text FROM pg_class WHERE oid = 'public.orders'::regclass")
     assert pipeline.run("replay").blocked
