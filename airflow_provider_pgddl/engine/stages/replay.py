@@ -1,4 +1,5 @@
-"""replay: windows, until the copy is less than `until_lag` behind the source, or for as long as `run_for` says."""
+"""replay: windows, until one takes less than `until_lag` or further ones would not be shorter, or for as long as
+`run_for` says."""
 
 from __future__ import annotations
 
