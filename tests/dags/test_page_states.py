@@ -14,7 +14,9 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import view as looks_at
 from airflow_provider_pgddl.engine.commands.view import view
 from airflow_provider_pgddl.engine.errors import StageFailed
+from airflow_provider_pgddl.engine.journal.control import Control, Hold
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.page.looks import Looked
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute
@@ -162,3 +164,22 @@ def test_the_lines_of_the_last_hour(lifecycle: Lifecycles, source_dsn: str) -> N
     said = told(shop)
     assert "seconds of lag at the end of a window, at worst, last hour; at most 300.0" in said, said
     assert "keys a minute, last hour; at most" in said
+
+
+def test_a_run_that_a_limit_holds_up(lifecycle: Lifecycles, source_dsn: str, target_dsn: str, at: At) -> None:
+    """What the limits are is looked up elsewhere: here one is noted as a run notes it."""
+    execute(source_dsn, SHOP)
+    shop = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    shop.run("setup")
+    shop.run("snapshot")
+    pages: list[str] = []
+
+    def held() -> None:
+        ((token,),) = shop.journal("SELECT max(token) FROM pgddl.stage_runs")
+        with connect(shop.target, purpose="test") as conn:
+            Control(conn, shop.name).throttled(token, Hold("replica_lag", "a replica is 120 s behind"))
+        pages.append(told(shop))
+
+    with at("backfill.before_chunk", once(held)):
+        shop.run("backfill")
+    assert "throttled (replica_lag): a replica is 120 s behind" in pages[0]
