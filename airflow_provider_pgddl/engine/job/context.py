@@ -35,7 +35,7 @@ from airflow_provider_pgddl.engine.schema import verdict
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.connections import workers_with_room
-from airflow_provider_pgddl.engine.server.giving_way import POLITE, SAY_EVERY, Effort, Patience
+from airflow_provider_pgddl.engine.server.giving_way import ASKED_FOR, POLITE, SAY_EVERY, Effort, Patience
 from airflow_provider_pgddl.engine.server.lock_timeout import holders, waited_for
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ T = TypeVar("T")
 # driver works alone.
 SPREAD_CHUNKS = 4
 LEAST_TAKEN = 10_000  # log rows: taking them is far less work than filling, and a small window must keep up with them
+FENCED_FOR = 3.0  # seconds of waiting behind a fence, after which it falls for another try
 TAKEN_IN_PEACE = 1_000_000  # log rows: each part of a log costs a look through a copy
 # Every mode in which somebody may hold a table: each is in the way of ACCESS EXCLUSIVE.
 TABLE_LOCKS = (
@@ -256,6 +257,18 @@ class Context:
         watcher = self.session("source", "watch")
         return Replica(self.name, row.run, source, target, watcher, self.lease.fence, self.in_place, receive,
                        types=lambda: self.types)  # fmt: skip
+
+    @contextmanager
+    def writers_fenced(self) -> Iterator[None]:
+        """While no application writes to the source until a cut-over has happened, or not: whoever waits behind a
+        window waits for that, or is refused after it, so windows insist, and give up soon where somebody is in front
+        of them whom the fence itself keeps waiting."""
+        patience = self.patience
+        self.patience = Patience(FENCED_FOR, let_wait=max(self.pipeline.swap.lock_timeout, ASKED_FOR), insists=True)
+        try:
+            yield
+        finally:
+            self.patience = patience
 
     @contextmanager
     def tables_fenced(self) -> Iterator[None]:

@@ -287,7 +287,8 @@ class Swap(Section):
     # Writers queue behind us for this long at each try (C15).
     lock_timeout: Annotated[Seconds, Field(ge=0.001, le=60)] = 0.05
     """One try at a strong lock: capture's triggers, the fence, the swap. For so long writers can queue behind it; and
-    behind a window that has given way five times in a row. An autovacuum in the way is cancelled by the server, where
+    behind a window that has given way five times in a row; behind the fence of a cut-over for half a second at least.
+    An autovacuum in the way is cancelled by the server, where
     our role may set deadlock_timeout (GRANT SET ON PARAMETER, from 15 on).
     """
     retries: Count = 200

@@ -170,11 +170,14 @@ class Patience:
     """Waits between attempts that gave way: longer each time, with jitter, and with an end: `limit` seconds of waiting
     without success, in which the attempts' own time does not count. What goes on meanwhile it may `say`.
 
-    `effort` is how to go about the next attempt, where others may wait for us for `let_wait` seconds (0: never)."""
+    `effort` is how to go about the next attempt, where others may wait for us for `let_wait` seconds (0: never).
+    `insists`: from the first one on."""
 
-    def __init__(self, limit: float, say: Callable[[str], None] | None = None, let_wait: float = 0.0):
+    def __init__(
+        self, limit: float, say: Callable[[str], None] | None = None, let_wait: float = 0.0, *, insists: bool = False
+    ):
         self._limit, self._say, self._let_wait = limit, say, let_wait
-        self._times, self._share, self._said = 0, 1, 0.0
+        self._times, self._share, self._said = INSIST_FROM if insists else 0, 1, 0.0
         self.at_peace = True  # nothing has given way so far
         self.begin()
 

@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     validated,
 )
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment
-from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
@@ -41,7 +41,7 @@ from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
-from airflow_provider_pgddl.engine.rows.windows import stopped_by_drift
+from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
@@ -95,7 +95,7 @@ def _attempt(
         failpoint("cut_over.before_fence", context.source)
         with _fence(context, tables) as held:
             failpoint("cut_over.behind_fence", context.source)
-            windows = catch_up(context, until_quiet=context.pipeline.swap.fence != "none" and not context.job.dry_run)
+            windows = _drain(context)
             if {t.id for t in context.tables()} != {t.id for t in tables}:
                 raise NotYet("a table came or went just now")
             refuse_blocked(context)
@@ -111,6 +111,18 @@ def _attempt(
             failpoint("cut_over.after_commit", context.target)
             figures["fenced_ms"] = round((time.monotonic() - started) * 1000)
         return figures | {"drained": sum(w.keys for w in windows)}
+
+
+def _drain(context: Context) -> list[Window]:
+    """Where there is a fence until nothing is left. The fence falls for another try where somebody keeps windows from
+    their tables: one who wants a table for himself, and whom the lock of the fence keeps waiting, never goes away."""
+    if context.pipeline.swap.fence == "none" or context.job.dry_run:
+        return catch_up(context)
+    try:
+        with context.writers_fenced():
+            return catch_up(context, until_quiet=True)
+    except GaveWay as error:
+        raise NotYet(error.what) from error
 
 
 def _make_ready(
