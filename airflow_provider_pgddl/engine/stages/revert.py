@@ -29,7 +29,6 @@ from airflow_provider_pgddl.engine.preflight import what_a_swap_breaks
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
-from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.rows.pending_keys import create_pending, forget_keys
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift, window
@@ -58,7 +57,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.refused_rows import refusal_of_rows, refused_rows
 from airflow_provider_pgddl.engine.swapping.signals import BlockerWatch, blockers_signalled
-from airflow_provider_pgddl.engine.swapping.way_back import Back, refuse_changed_since, why_not
+from airflow_provider_pgddl.engine.swapping.way_back import Back, are_copies_again, refuse_changed_since, why_not
 
 _Q = queries("way_back")
 _LARGEST = {"smallint": 2**15 - 1, "integer": 2**31 - 1, "bigint": 2**63 - 1}
@@ -277,7 +276,7 @@ def _exchange(context: Context, conn: Session, backs: Sequence[Back], watch: Blo
             forget_keys(conn, way.row)
             journal.ways_back.forget(way)
         _refuse_another(conn, journal, tables)
-        _are_copies_again(conn, journal, backs)
+        are_copies_again(conn, journal, backs)
         journal.tables.set_state("indexed", [t.id for t in tables])
         journal.set_reverted()
         _pass_over_ddl(context, conn)
@@ -332,16 +331,6 @@ def _wake(conn: Session, table: TableRow, way: Reverse) -> None:
     for kind, name, state in way.silenced or ():
         enable = sql.SQL(f"ALTER TABLE {{}} ENABLE {modes[state]}{kind.upper()} {{}}")
         conn.execute(enable.format(sql.Identifier(table.schema, table.name), sql.Identifier(name)))
-
-
-def _are_copies_again(conn: Session, journal: Journal, backs: Sequence[Back]) -> None:
-    """Plans go on with copies as the swap has left them; they have to be compared before they are swapped again."""
-    copies = catalog.describe(conn, [way.row.oid for _, way in backs])
-    digests = copy_digests(conn, [t for t, _ in backs])
-    for table, way in backs:
-        plan = replace(table.plan, copy_attributes=digests[table.id])
-        journal.tables.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
-        journal.verification.forget(table.id)
 
 
 def _refuse_another(conn: Session, journal: Journal, tables: Sequence[TableRow]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.replaced_tables import retyped
 from airflow_provider_pgddl.engine.rights.foreign_code import survey
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
-from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
@@ -43,7 +42,7 @@ from airflow_provider_pgddl.engine.swapping.in_place import (
 )
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet
 from airflow_provider_pgddl.engine.swapping.replacing import homes_of_copies, move
-from airflow_provider_pgddl.engine.swapping.way_back import Back, refuse_changed_since
+from airflow_provider_pgddl.engine.swapping.way_back import Back, are_copies_again, refuse_changed_since
 
 _Q = queries("replaced_tables")
 _INTEGERS = {"smallint", "integer", "bigint"}
@@ -183,23 +182,13 @@ def _exchange(context: Context, backs: Sequence[Back]) -> dict[str, Any]:
         found.carried.put_back(conn, homes, context.pipeline.trusted_roles)
         with plans_kept(conn):
             refuse_left_behind(conn, [way.row.oid for t, way in backs if t.id in found.old], found.ours)
-        _are_copies_again(context, backs)
+        are_copies_again(conn, journal, backs)
+        for _, way in backs:
+            journal.ways_back.forget(way)
         journal.tables.set_state("indexed", [t.id for t in tables])
         journal.set_reverted(tables_only=True)
     failpoint("replace.after_back_commit", conn)
     return {"locked_ms": round((time.monotonic() - locked) * 1000), "foreign_keys": len(found.keys)}
-
-
-def _are_copies_again(context: Context, backs: Sequence[Back]) -> None:
-    """They go on as the swap has left them, and have to be compared before they are swapped again."""
-    conn, journal = context.target, context.journal
-    copies = catalog.describe(conn, [way.row.oid for _, way in backs])
-    digests = copy_digests(conn, [t for t, _ in backs])
-    for table, way in backs:
-        plan = replace(table.plan, copy_attributes=digests[table.id])
-        journal.tables.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
-        journal.verification.forget(table.id)
-        journal.ways_back.forget(way)
 
 
 # --- or for good ------------------------------------------------------------------------------------------------------

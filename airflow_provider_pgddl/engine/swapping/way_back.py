@@ -108,6 +108,16 @@ def why_not(table: TableRow, new: Table) -> str | None:
     return None
 
 
+def are_copies_again(conn: Session, journal: Journal, backs: Sequence[Back]) -> None:
+    """Plans go on with copies as the swap has left them; they have to be compared before they are swapped again."""
+    copies = catalog.describe(conn, [way.row.oid for _, way in backs])
+    digests = copy_digests(conn, [t for t, _ in backs])
+    for table, way in backs:
+        plan = replace(table.plan, copy_attributes=digests[table.id])
+        journal.tables.set_copy(replace(table, plan=plan, copy_physical=copies[way.row.oid].physical()))
+        journal.verification.forget(table.id)
+
+
 def refuse_changed_since(conn: Session, backs: Sequence[Back]) -> None:
     """What people have changed of a new table since the swap would be gone without a word."""
     defined = facts(conn, [way.row.oid for _, way in backs])
