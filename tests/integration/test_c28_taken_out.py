@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rights import alter_as_owner, as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
+from airflow_provider_pgddl.engine.server.connect import PINNED, Session, connect, plans_kept
 from airflow_provider_pgddl.engine.server.giving_way import lock_briefly
 from tests.conftest import Database
 from tests.integration.sessions import do
@@ -334,10 +334,11 @@ def a_setting(dsn: str, conn: Session) -> bool:
     return conn.execute("SHOW gin_fuzzy_search_limit").fetchone() != ("0",)
 
 
-def a_path(dsn: str, conn: Session) -> bool:
+def a_pinned_one(dsn: str, conn: Session) -> bool:
     with conn.transaction():
         wall.run(conn, "c28_owner", "SELECT pg_catalog.set_config('search_path', 'm', false)")
-    return conn.execute("SHOW search_path").fetchone() != ("",)
+    pinned = ("search_path", "extra_float_digits", "DateStyle")
+    return any(conn.execute(f"SHOW {name}").fetchone() != (PINNED[name],) for name in pinned)
 
 
 def a_lock_timeout(dsn: str, conn: Session) -> bool:
@@ -516,7 +517,7 @@ GUARDS = {
     ),
     "checks exclude nothing": Guard(checks_of_partitions, checks_looked_at),
     "settings are reset": Guard(a_setting, forgotten("RESET ALL")),
-    "settings are pinned": Guard(a_path, instead(wall, "pin", None)),
+    "settings are pinned": Guard(a_pinned_one, instead(wall, "pin", None)),
     "settings of the transaction are put back": Guard(
         a_lock_timeout, lambda patch, _: patch.setitem(wall._Q, "put_back", "SELECT %s::text[], %s::text[]")
     ),

@@ -18,7 +18,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
+from airflow_provider_pgddl.engine.server.connect import PINNED, Session, connect, plans_kept
 from tests.combinations import matrix
 from tests.conftest import Database
 from tests.integration.sessions import Underway, do, one, wait_for, waits
@@ -129,10 +129,10 @@ def test_what_code_sets_and_prepares_is_gone_behind_it(dsn: str, conn: Session) 
         wall.run(conn, "c28_owner", "SELECT m.meddle()")
         with plans_kept(conn):
             assert conn.execute(query, ["t"]).fetchone() == (1,)
-        pinned = {"search_path": "", "standard_conforming_strings": "on", "lock_timeout": "7s"}
+        pinned = {"search_path": PINNED["search_path"], "standard_conforming_strings": "on", "lock_timeout": "7s"}
         assert {name: one_of(conn, f"SHOW {name}") for name in pinned} == pinned
     assert one_of(conn, "SELECT count(*) FROM pg_cursors WHERE name = 'kept'") == 0
-    assert one_of(conn, "SHOW search_path") == ""
+    assert one_of(conn, "SHOW search_path") == PINNED["search_path"]
     with pytest.raises(psycopg.errors.DivisionByZero), conn.transaction():
         wall.run(conn, "c28_owner", "SELECT m.meddle(), 1 / 0")
     with plans_kept(conn):

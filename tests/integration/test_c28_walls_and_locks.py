@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.rights import foreign_code, wall
 from airflow_provider_pgddl.engine.rows import chunks, fill, range_checksums
 from airflow_provider_pgddl.engine.rows.transfer import Copied
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect
+from airflow_provider_pgddl.engine.server.connect import PINNED, Session, connect
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute
@@ -112,7 +112,7 @@ def test_a_trigger_that_is_deferred_once_more_does_not_meet_the_commit(dsn: str,
     with pytest.raises(LeftBehindTheWall), conn.transaction():
         wall.run(conn, "mallory", "INSERT INTO m.d VALUES (1)")
     assert others(dsn) == []
-    assert conn.execute("SHOW search_path").fetchone() == ("",)
+    assert conn.execute("SHOW search_path").fetchone() == (PINNED["search_path"],)
 
 
 # --- code that no catalog shows as hers -------------------------------------------------------------------------------

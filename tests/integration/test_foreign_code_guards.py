@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.preflight import foreign_code as preflight_of_code
 from airflow_provider_pgddl.engine.preflight import rewriting
 from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
-from airflow_provider_pgddl.engine.server.connect import Session
+from airflow_provider_pgddl.engine.server.connect import PINNED, Session, _pinning
 from airflow_provider_pgddl.engine.swapping import follow_ups
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import Attempt, Mallory, rewritten
@@ -79,7 +79,9 @@ def _forgotten(*without: str) -> Out:
     return out
 
 
-def _left(patch: pytest.MonkeyPatch) -> None:
+def _found_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(PINNED, "search_path", "")
+    _pinning.cache_clear()
     patch.setitem(wall._Q, "left", "SELECT 'nothing' WHERE false")
 
 
@@ -151,7 +153,7 @@ GUARDS = {
     ),
     "USING runs as the owner": Guard(_all_plain, ["using"]),
     "cursors are closed": Guard(_forgotten("CLOSE ALL"), ["check"], leaves="held cursor"),
-    "temporary objects end it": Guard(_left, ["check"], leaves="temporary types"),
+    "temporary objects are found last, and end it": Guard(_found_first, ["check"], leaves="temporary types"),
     "deferred triggers end it": Guard(_deferred, ["check"], leaves="deferred trigger"),
     "no direct trigger": Guard(_handed_over, ["check", "generated"], rows="direct_trigger"),
     "keys are validated as the owner": Guard(_altered_by_us, ["foreign_key"], (*UNTIL_REPLAY, "verify", "swap")),

@@ -125,6 +125,8 @@ def test_her_code_runs_as_her_wherever_her_ddl_reaches_it(
     became_superuser(target_dsn)  # trusted, her types and checks have run as us with the rows already
     for way, (statement, gets_through) in WAYS.items():
         do(login(source_dsn, MALLORY), statement)
+        if way == STOPS:  # by the first row that is written or read
+            do(login(source_dsn, MALLORY), "INSERT INTO evil.t VALUES (10, 10)")
         blocked = {b["table"] for b in pipeline.run("replay").blocked} - {"evil.made"}  # which has no key
         assert bool(blocked) == (not trusted and way == STOPS), way
         assert became_superuser(target_dsn) == (trusted and gets_through), way
@@ -133,6 +135,25 @@ def test_her_code_runs_as_her_wherever_her_ddl_reaches_it(
     assert statuses == ["applied"] * len(WAYS)
     notes = [note for (note,) in pipeline.journal("SELECT notes::text FROM pgddl.ddl_events WHERE no_transaction")]
     assert all(("run without CONCURRENTLY" in note) != trusted for note in notes) and len(notes) == 2
+
+
+@pytest.mark.parametrize("way", ["index", STOPS, "check"])
+@pytest.mark.parametrize("in_place", [False, True], ids=["across", "in place"])
+def test_verify_looks_for_her_code_on_a_table_that_nobody_writes_to(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, in_place: bool, way: str
+) -> None:
+    """Its plan was made when there was none, and no window has moved a row of it since."""
+    dsns = (target_dsn,) if in_place else (source_dsn, target_dsn)
+    lair(dsns[0])
+    scope = {"rewrite": {"evil.t": {}}} if in_place else {"tables": {"include": ["evil.*"]}}
+    ddl = {"create_tags": TAGS, "drop_tags": DROPS}
+    pipeline = lifecycle(*dsns, **scope, capture={"ddl": "queue"}, ddl=ddl)
+    pipeline.run_all(until="replay")
+    do(login(dsns[0], MALLORY), WAYS[way][0])
+    assert not any(map(became_superuser, dsns))
+    blocked = {b["table"] for b in pipeline.run("verify").blocked} - {"evil.made"}
+    assert bool(blocked) == (way == STOPS)
+    assert not any(map(became_superuser, dsns))
 
 
 def test_what_raises_the_error_of_missing_rights_is_not_given_ours(
@@ -182,6 +203,8 @@ def test_in_place_her_code_runs_as_her(lifecycle: Callable[..., Lifecycle], targ
     for way in ("check", "default", "type", "index with a literal"):
         statement, _ = WAYS[way]
         do(login(target_dsn, MALLORY), statement)
+        if way == STOPS:
+            do(login(target_dsn, MALLORY), "INSERT INTO evil.t (id, n) VALUES (10, 10)")
         assert not became_superuser(target_dsn), way
         blocked = {b["table"] for b in pipeline.run("replay").blocked} - {"evil.made"}  # which has no key
         assert bool(blocked) == (not trusted and way == STOPS), way

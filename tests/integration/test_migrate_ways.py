@@ -418,8 +418,8 @@ def test_a_cut_over_that_dies_is_finished_by_a_retry(
         name = "follow_up" if where == "after" else where
         real = getattr(owner, name)
 
-        def die(*args: object) -> None:
-            real(*args)
+        def die(*args: object, **named: object) -> None:
+            real(*args, **named)
             raise Killed
 
         patch.setattr(owner, name, die)

@@ -110,24 +110,26 @@ def window(
     `whole` says that these are all tables that rows are followed of: lag is counted from such a window's snapshot.
 
     `inside` is called at the end with the source's snapshot still held: what it sees on the source is T, and on the
-    target what the window committed. It may read the tables with these ids (`reads`; None: all of them). GaveWay if
-    somebody waits for one of the tables that are locked; nothing is lost by that."""
+    target what the window committed. It may read the tables with these ids (`reads`; None: all of them): they are
+    looked at like those whose rows are moved, as code that their owners have added runs where they are read, too.
+    GaveWay if somebody waits for one of the tables that are locked; nothing is lost by that."""
     started = time.monotonic()
     everything = {t.id for t in tables}
-    locked = everything
-    if inside is None or reads is not None:
-        locked = concerned(replica, tables, logs_before(replica)).union(reads or ())
+    read = everything if inside and reads is None else {*(reads or ())}
+    locked = read if read == everything else read | concerned(replica, tables, logs_before(replica))
     for tried in count(1):
         try:
             with watched(replica, effort):
                 window_locks.lock_tables(replica, [t for t in tables if t.id in locked], effort.wait)
                 failpoint("replay.after_lock", replica.source)
                 if replica.in_place:
-                    done = _in_place(replica, tables, locked, fill, take, whole, effort.wait)
+                    done = _in_place(replica, tables, locked, read, fill, take, whole, effort.wait)
                     if inside:
                         inside(done)
                 else:
-                    done = _across(replica, tables, locked, fill, take, fill_elsewhere, inside, whole, effort.wait)
+                    done = _across(
+                        replica, tables, locked, read, fill, take, fill_elsewhere, inside, whole, effort.wait
+                    )
             break
         except NotLocked as more:
             locked = locked | more.tables if tried < TRIES - 1 else everything
@@ -160,6 +162,7 @@ def _across(
     replica: Replica,
     tables: Sequence[TableRow],
     locked: Collection[int],
+    read: Collection[int],
     fill: int,
     take: int | None,
     fill_elsewhere: FillElsewhere | None,
@@ -174,7 +177,7 @@ def _across(
     snapshot, lsn, taken_at = row
     done = Window(taken_at, lsn, snapshot)
     logs = logs_of(replica)
-    at_work = _at_work(replica, tables, logs, locked)
+    at_work = _at_work(replica, tables, logs, locked).union(read)
     logs = logs.at_most([t for t in tables if t.id in at_work], take)
     with target.transaction():
         with described(replica, wait):
@@ -388,6 +391,7 @@ def _in_place(
     replica: Replica,
     tables: Sequence[TableRow],
     locked: Collection[int],
+    read: Collection[int],
     fill: int,
     take: int | None,
     whole: bool,
@@ -400,7 +404,7 @@ def _in_place(
     journal = Journal(conn, replica.pipeline)
     done = Window(taken_at, lsn)
     logs = logs_of(replica)
-    at_work = _at_work(replica, tables, logs, locked)
+    at_work = _at_work(replica, tables, logs, locked).union(read)
     with described(replica, wait):
         healthy, done.stopped = stopped_by_drift(conn, journal, tables)
     healthy = [t for t in healthy if t.id in at_work]

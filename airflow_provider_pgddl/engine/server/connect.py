@@ -29,7 +29,8 @@ BY_HAND = 1 << 30
 # What both sides must agree on for text to mean the same, for names to resolve the same, and for a dead client to be
 # noticed.
 PINNED = {
-    "search_path": "",
+    # Where code of others has left a type or a relation in our session, an empty one finds it before pg_catalog's.
+    "search_path": "pg_catalog, pg_temp",
     "row_security": "off",
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",

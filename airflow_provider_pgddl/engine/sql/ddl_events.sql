@@ -202,7 +202,8 @@ DELETE FROM pgddl.killed_blockers WHERE id = %s
 SELECT rolname::text FROM pg_catalog.pg_roles
 
 -- name: assume
-SELECT pg_catalog.set_config(s.name, s.value, %s) FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY s(name, value, n) ORDER BY s.n
+-- Said while a client's search_path may still hold.
+SELECT pg_catalog.set_config(s.name, s.value, %s) FROM unnest(%s::pg_catalog.text[], %s::pg_catalog.text[]) WITH ORDINALITY s(name, value, n) ORDER BY s.n
 
 -- name: closed_copies
 -- Schemas of copies, some of which are as good as this role's, in which it may make nothing.
