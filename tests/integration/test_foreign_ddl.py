@@ -12,9 +12,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import OwnerChanged, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.conftest import Database
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
 from tests.integration.sessions import do, one
 
@@ -186,6 +187,34 @@ def test_a_view_that_the_snapshot_makes_reads_no_value_by_her_code(
     do(target_dsn, "DROP SCHEMA evil CASCADE")
     trusting.run_all(until="snapshot")
     assert became_superuser(target_dsn)
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["across", "in place"])
+def test_a_table_that_becomes_hers_meanwhile_is_not_read_again_as_us(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str, at: At, in_place: bool
+) -> None:
+    """Without DDL that would tell of it, and without a change: no window has to do with it."""
+    dsns = (target_dsn,) if in_place else (source_dsn, target_dsn)
+    lair(dsns[0])
+    do(dsns[0], "ALTER TABLE evil.t OWNER TO CURRENT_USER")
+    scope = {"rewrite": {"evil.t": {}}} if in_place else {"tables": {"include": ["evil.t"]}}
+    pipeline = lifecycle(*dsns, **scope, capture={"ddl": "off"})
+    pipeline.run_all(until="replay")
+
+    def becomes_hers() -> None:
+        do(dsns[0], f"ALTER TABLE evil.t OWNER TO {MALLORY}")
+        # What makes it to be read again, and something constant that planning that evaluates.
+        new_values = "ALTER TABLE evil.t ALTER COLUMN n TYPE int USING n + 1"
+        execute(login(dsns[0], MALLORY), f"{new_values}; CREATE INDEX ON evil.t (id) WHERE evil.same(1) = 1")
+
+    with at("replay.after_lock", once(becomes_hers)):
+        pipeline.refused("replay", OwnerChanged)
+    assert not any(map(became_superuser, dsns))
+    pipeline.run("replay")
+    assert not any(map(became_superuser, dsns))
+    assert differences(dsns[0], dsns[-1], [("evil", "t")]) == []
+    one(dsns[0], "SELECT count(*) FROM evil.t WHERE id = 1")
+    assert became_superuser(dsns[0]), "whoever else reads it meets it"
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["not trusted", "trusted"])

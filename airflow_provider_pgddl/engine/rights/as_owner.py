@@ -60,8 +60,8 @@ def fetch_held(
             with conn.transaction():
                 if getattr(plan.keepers, side):
                     foreign_code.lock(conn, [(relation, plan)], side)
-                role = foreign_code.reader_of(conn, plan) if side == "reader" else foreign_code.writer_of(conn, plan)
-                return fetch(conn, role, query, types)
+                role_of = foreign_code.reader_of if side == "reader" else foreign_code.writer_of
+                return fetch(conn, role_of(conn, plan, asked=False), query, types)
         except GaveWay as error:
             patience.wait(error)
 

@@ -288,17 +288,17 @@ def hold_code_of_copies(conn: Session, plans: Mapping[int, Plan]) -> tuple[set[i
     return code_of_copies(conn, plans)
 
 
-def reader_of(conn: Session, plan: Plan) -> str:
+def reader_of(conn: Session, plan: Plan, *, asked: bool = True) -> str:
     """The role as which a live table is to be read that is locked already; '' for ourselves. StageFailed where it must
-    not be. Of one that is trusted whoever began the window or the chunk has asked."""
-    if not (plan.keepers.reader or plan.keepers.refused):
+    not be. `asked`: of one that is trusted, whoever began the window or the chunk has asked whether it still is."""
+    if asked and not (plan.keepers.reader or plan.keepers.refused):
         return ""
     return _role(plan, "reader", code_of_live(conn, {0: plan}))
 
 
-def writer_of(conn: Session, plan: Plan) -> str:
+def writer_of(conn: Session, plan: Plan, *, asked: bool = True) -> str:
     """The same of its copy, which is locked by this."""
-    if not (plan.keepers.writer or plan.keepers.refused):
+    if asked and not (plan.keepers.writer or plan.keepers.refused):
         return ""
     return _role(plan, "writer", hold_code_of_copies(conn, {0: plan}))
 

@@ -203,7 +203,9 @@ def copy_keys(
     """The keys of the source's rows in `relation` that belong on the target; of a range by `limited`, its WHERE."""
     names = sql.SQL(", ").join(map(sql.Identifier, plan.key.columns))
     query = sql.SQL("SELECT {} FROM {} AS t{}").format(names, plan.rows_of(relation), limited)
-    with as_owner.selected(replica.source, foreign_code.reader_of(replica.source, plan), query, plan.key.types) as keys:
+    # This is no window, and the last one may have had nothing to do with the table.
+    role = foreign_code.reader_of(replica.source, plan, asked=False)
+    with as_owner.selected(replica.source, role, query, plan.key.types) as keys:
         if replica.in_place:
             return _insert(replica.source, into, plan, keys)
         read = read_statement(keys, plan.key.binary)

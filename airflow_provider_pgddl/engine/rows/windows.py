@@ -177,7 +177,7 @@ def _across(
     snapshot, lsn, taken_at = row
     done = Window(taken_at, lsn, snapshot)
     logs = logs_of(replica)
-    at_work = _at_work(replica, tables, logs, locked).union(read)
+    at_work = _at_work(replica, tables, logs, locked)
     logs = logs.at_most([t for t in tables if t.id in at_work], take)
     with target.transaction():
         with described(replica, wait):
@@ -186,8 +186,8 @@ def _across(
         if position and ddl_log.type_altered(source, replica.pipeline, position, replica.types()):
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
             healthy = [t for t in healthy if t.id not in done.stopped]
-        healthy = _unaltered(target, healthy, at_work, done)
-        healthy, behind = _guarded(source, target, healthy, at_work, done)
+        healthy = _unaltered(target, healthy, at_work.union(read), done)
+        healthy, behind = _guarded(source, target, healthy, at_work.union(read), done)
         with foreign_keys_and_triggers.quiet(target, foreign_keys_and_triggers.by_id(healthy)) as firing:
             healthy, tied, waits = untied(target, healthy, firing, done)
             healthy, tied = [t for t in healthy if t.id in at_work], tied.among(at_work)
@@ -407,6 +407,8 @@ def _in_place(
     at_work = _at_work(replica, tables, logs, locked).union(read)
     with described(replica, wait):
         healthy, done.stopped = stopped_by_drift(conn, journal, tables)
+    altered = altered_copies(conn, {t.id: t.plan for t in healthy if t.id not in at_work})
+    done.stopped |= {table_id: [COPY_ALTERED] for table_id in altered}
     healthy = [t for t in healthy if t.id in at_work]
     logs = logs.at_most(healthy, take)
     left = logs.left(healthy, take or 1)

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.apply import dependents
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
-from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.errors import GaveWay, PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.table_capture import drop_schema_if_empty, forget_capture
 from airflow_provider_pgddl.engine.job.context import Context
@@ -25,7 +25,7 @@ from airflow_provider_pgddl.engine.journal.ways_back import Reverse
 from airflow_provider_pgddl.engine.model.plan import is_user_type
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.replaced_tables import retyped
-from airflow_provider_pgddl.engine.rights.foreign_code import survey
+from airflow_provider_pgddl.engine.rights import foreign_code
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, plans_kept
@@ -214,14 +214,19 @@ def _counted(context: Context, table: TableRow, way: Reverse) -> int | None:
             limit_lock_wait(conn, swap.lock_timeout)
             return _only_old(conn, table, way, context.pipeline.trusted_roles)
 
-    return with_tries(swap, "counting rows of what was replaced", attempt)
+    return with_tries(swap, "counting rows of what was replaced", attempt, again=GaveWay)
 
 
 def drop_replaced(context: Context, tables: Sequence[TableRow]) -> None:
     """Each in a transaction of its own, with the log that its new table has had for the way back."""
     keep = context.pipeline.tables.keep_extra
     for table, way in _left(context, tables):
-        with_tries(context.pipeline.swap, "dropping what was replaced", partial(_drop, context, table, way, keep))
+        with_tries(
+            context.pipeline.swap,
+            "dropping what was replaced",
+            partial(_drop, context, table, way, keep),
+            again=GaveWay,
+        )
     for schema in {s(t.schema) for t in tables for s in (old_schema, copy_schema)}:
         drop_schema_if_empty(context.target, schema)
     if migrations.state(context.target, "core")["applied"]:
@@ -270,7 +275,11 @@ def _only_old(conn: Session, table: TableRow, way: Reverse, trusted: Sequence[st
             sql.Identifier(old_schema(table.schema), table.name), sql.Identifier(table.schema, table.name)
         )
     )
-    surveyed = survey(conn, [old, way.row.oid], trusted)
+    foreign_code.hold_schemas(conn, [old, way.row.oid])
+    names = ((old_schema(table.schema), table.name), (table.schema, table.name))
+    if [catalog.oid_of(conn, *name) for name in names] != [old, way.row.oid]:
+        return None  # somebody renamed one of them while it was waited for, and it is not what is looked at
+    surveyed = foreign_code.survey(conn, [old, way.row.oid], trusted)
     if any(one.code or one.refused for one in surveyed.values()):
         return None  # what is on them would run as us
     types = [

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.engine.swapping import across
 from tests.combinations import matrix
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
-from tests.integration.sessions import do, one
+from tests.integration.sessions import Underway, do, one, wait_for, waits
 from tests.integration.swaps.pipelines import Killed, reset
 
 Lifecycles = Callable[..., Lifecycle]
@@ -292,6 +292,39 @@ def test_foreign_code_on_the_target_does_not_run_as_us(lifecycle: Lifecycles, so
         move.run("cleanup")
         assert one(target_dsn, "SELECT string_agg(who || ' ' || what, ',') FROM crm.ran") is None
         assert not one(target_dsn, "SELECT is_called FROM crm.times")
+    finally:
+        execute(target_dsn, f"DROP SCHEMA shop, crm CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_table_that_takes_the_name_of_a_new_one_is_not_counted_as_us(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """Its owner has renamed the new table and put another in its place, and commits while the lock is waited for."""
+    role = f"mallory_{os.getpid()}"
+    execute(source_dsn, SOURCE)
+    plain = f"""
+    SET ROLE {role};
+    CREATE FUNCTION crm.spy() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+        IF current_user <> '{role}' THEN PERFORM nextval('crm.times'); END IF; RETURN 1; END $$;
+    CREATE FUNCTION crm.same(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM crm.spy(); RETURN n; END';
+    CREATE TABLE shop.customer (id bigint PRIMARY KEY, name text); INSERT INTO shop.customer VALUES (1, 'old')
+    """
+    execute(target_dsn, MALLORY.format(role=role).split("SET ROLE")[0] + plain)
+    try:
+        move = lifecycle(source_dsn, target_dsn, **{**REPLACE, "swap": {"fence": "read_only", "lock_timeout": "10s"}})
+        move.run_all(until="swap")
+        with psycopg.connect(target_dsn) as hers:
+            hers.execute(f"SET ROLE {role}".encode())
+            hers.execute("ALTER TABLE shop.customer RENAME TO renamed")
+            hers.execute("CREATE TABLE shop.customer (id bigint PRIMARY KEY, name text)")
+            hers.execute("CREATE INDEX ON shop.customer (id) WHERE crm.same(1) = 1")
+            with Underway(lambda: move.refused("cleanup", PreflightRefused)) as cleanup:
+                wait_for(lambda: waits(target_dsn, "ShareUpdateExclusiveLock", "shop.customer"), cleanup)
+                hers.commit()
+                assert "cannot be told apart" in str(cleanup.finish())
+        assert not one(target_dsn, "SELECT is_called FROM crm.times")
+        do(target_dsn, "SELECT FROM shop.customer WHERE id = 1")  # by anybody else it is met
+        assert one(target_dsn, "SELECT is_called FROM crm.times")
     finally:
         execute(target_dsn, f"DROP SCHEMA shop, crm CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
 
