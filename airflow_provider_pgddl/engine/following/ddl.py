@@ -177,6 +177,8 @@ def _read(context: Context, *, look: bool) -> _Seen | None:
     """New events into the journal, and what the same snapshot shows of the tables; None where there is nothing new."""
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     source, other = context.looking, partial(context.session_once, "source", "ddl marker")
+    if transport(context) == "wal":
+        other()  # opened before there is a snapshot (C32)
     with source.transaction():
         source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if transport(context) == "queue" and ddl_log.is_confirmed_beyond(source, context.name, ddl.position()):
