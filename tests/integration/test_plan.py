@@ -117,6 +117,40 @@ def test_of_a_migration_it_lists_what_is_done(
         assert {q for q in run - here if not any(words in q for words in in_words)} == set()
 
 
+def test_of_tables_that_give_way_it_lists_what_is_done(
+    source_dsn: str, target_dsn: str, lifecycle: Make, done: Done
+) -> None:
+    execute(source_dsn, SHOP)
+    execute(
+        target_dsn,
+        """CREATE TABLE public.customer (id int PRIMARY KEY, name text);
+        CREATE SCHEMA crm; CREATE TABLE crm.visit (customer int CONSTRAINT visited REFERENCES public.customer);
+        CREATE VIEW crm.names AS SELECT id FROM public.customer;
+        GRANT SELECT ON public.customer TO PUBLIC""",
+    )
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.*"], "existing": "replace", "keep_extra": False}
+    )
+    both = [catalog_lines(source_dsn), catalog_lines(target_dsn)]
+    found = planned(move)
+    assert [catalog_lines(source_dsn), catalog_lines(target_dsn)] == both
+    here = {
+        spaced(one["statement"])
+        for stage in found["stages"].values()
+        for one in stage["statements"]
+        if one["on"] == "target"
+    }
+    done.clear()
+    move.run_all()
+    run = {statement for database, statement in done if database == conninfo_to_dict(target_dsn)["dbname"]}
+    assert {q for q in here if not q.startswith("LOCK")} - run == set()
+    in_words = ("VALIDATE", "SCHEMA ", "pgddl_row_", "pgddl_truncate_", "pgddl_try_", "PUBLICATION", "EVENT TRIGGER",
+                "OWNER TO", "GRANT", "REVOKE")  # fmt: skip
+    assert {q for q in run - here if not any(words in q for words in in_words)} == set()
+    (locked,) = [q for q in here if q.startswith("LOCK TABLE")]
+    assert '"crm"."visit"' in locked and '"public"."customer"' in locked
+
+
 def test_what_setup_would_refuse_has_no_plan(source_dsn: str, lifecycle: Make) -> None:
     execute(source_dsn, "CREATE TABLE keyless (n int)")
     with pytest.raises(PreflightRefused):

@@ -17,11 +17,13 @@ from airflow_provider_pgddl.engine.ddl.relocate import old_schema
 from airflow_provider_pgddl.engine.following.adopted_tables import different
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl
 from airflow_provider_pgddl.engine.following.plans import first_plan
+from airflow_provider_pgddl.engine.following.replacing_dump import live_tables
 from airflow_provider_pgddl.engine.following.source_dump import DumpStep, dump_events, in_place_steps, steps_across
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
@@ -32,7 +34,7 @@ from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.server.strong_locks import lock_statement
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping import in_place
+from airflow_provider_pgddl.engine.swapping import in_place, replacing
 
 PlannedStatements = Iterator[dict[str, Any]]
 
@@ -61,7 +63,7 @@ def plan(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any]
                 "replay": _stage((), ["windows: ACCESS SHARE on the source's tables, for one snapshot each"]),
                 "verify": _stage((), ["both sides are read range by range: ACCESS SHARE"]),
                 "swap": _stage(_swap(draft, steps), _swap_notes(draft)),
-                "cleanup": _stage(_cleanup(draft)),
+                "cleanup": _stage(_cleanup(draft), _of_replaced(draft)),
             },
         }
 
@@ -91,6 +93,10 @@ class _Draft(Context):
 
     def adopted(self) -> list[TableRow]:
         return [t for t in self._tables if t.plan.adopted]
+
+    def given_way(self) -> list[Name]:
+        """Tables of the target's own that the swap replaces."""
+        return [*live_tables(self.target, [*self.described])] if self.pipeline.replaces else []
 
     def captured(self) -> list[Table]:
         """Those with a key: the others are copied whole at the swap."""
@@ -202,11 +208,16 @@ def _chunks(draft: _Draft, table: Table) -> str:
 
 def _swap(draft: _Draft, steps: Iterable[DumpStep]) -> PlannedStatements:
     if not draft.in_place:
+        given_way = replacing.read(draft, draft.tables()) if draft.pipeline.replaces else None
+        if given_way:
+            yield from (_told("target", statement) for statement in _exchange(draft, given_way))
         yield from (
             _told("target", _added_later(draft, s))
             for s in steps
             if s.event.phase == "foreign_key" and s.status != "skipped"
         )
+        if given_way:
+            yield from (_told("target", statement) for statement in _carried_over(draft, given_way))
         yield from _of_phase(steps, "finish")
         return
     conn, tables = draft.source, draft.tables()
@@ -225,6 +236,31 @@ def _swap(draft: _Draft, steps: Iterable[DumpStep]) -> PlannedStatements:
     yield from (_told("source", in_place.add_statement(key)) for key in keys)
     yield from (_told("source", statement) for statement in coming)
     yield from _of_phase(steps, "finish")
+
+
+def _exchange(draft: _Draft, standing: replacing.Standing) -> Iterator[sql.Composable | str]:
+    """The target's own tables away, the copies in."""
+    yield from standing.carried.views
+    if locked := standing.locked():
+        yield lock_statement(locked, "ACCESS EXCLUSIVE")
+    yield from map(in_place.drop_statement, standing.keys)
+    leaving, _ = standing.carried.statements(_given_way(draft, standing))
+    yield from leaving
+    move = sql.SQL("ALTER TABLE {} SET SCHEMA {}")
+    for schema, name in standing.old:
+        yield move.format(sql.Identifier(schema, name), sql.Identifier(old_schema(schema)))
+    for table in draft.tables():
+        yield move.format(table.plan.copy, sql.Identifier(table.schema))
+
+
+def _carried_over(draft: _Draft, standing: replacing.Standing) -> Iterator[sql.Composable | str]:
+    yield from map(in_place.add_statement, standing.of_others())
+    _, coming = standing.carried.statements(_given_way(draft, standing))
+    yield from coming
+
+
+def _given_way(draft: _Draft, standing: replacing.Standing) -> Mapping[Name, Name]:
+    return in_place.replaced_names([t for t in draft.tables() if (t.schema, t.name) in standing.old])
 
 
 def _added_later(draft: _Draft, step: DumpStep) -> str:
@@ -264,6 +300,19 @@ def _cleanup(draft: _Draft) -> PlannedStatements:
                 yield _told("source", drop.format(sql.Identifier(trigger), relation))
         if draft.in_place:
             yield _told("source", sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, table.name)))
+    for schema, name in draft.given_way():
+        yield _told("target", sql.SQL("DROP TABLE {}").format(sql.Identifier(old_schema(schema), name)))
+
+
+def _of_replaced(draft: _Draft) -> Iterator[str]:
+    told = {
+        None: "with rows that the new one has not got it ends the stage, which says how many (tables.keep_extra)",
+        True: "with rows that the new one has not got it stays",
+        False: "its rows go with it",
+    }
+    for schema, name in draft.given_way():
+        replaced = sql.Identifier(old_schema(schema), name).as_string()
+        yield f"{replaced}, which was replaced: {told[draft.pipeline.tables.keep_extra]}"
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ WITH own AS MATERIALIZED (
     SELECT conrelid AS relid, * FROM pg_catalog.pg_constraint WHERE conrelid = ANY(%(oids)s::oid[]) AND contype NOT IN ('f', 't')
 ), triggers AS MATERIALIZED (
     SELECT t.tgrelid AS relid, t.* FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = ANY(%(oids)s::oid[]) AND NOT t.tgisinternal AND p.pronamespace <> 'pgddl'::pg_catalog.regnamespace
+    WHERE t.tgrelid = ANY(%(oids)s::oid[]) AND NOT t.tgisinternal AND p.pronamespace IS DISTINCT FROM pg_catalog.to_regnamespace('pgddl')
 ), parts(relid, classid, objid, what) AS (
     SELECT relid, 'pg_catalog.pg_class'::pg_catalog.regclass, oid, 'table' FROM own
     UNION ALL SELECT relid, 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid, 'index ' || relname FROM indexes
@@ -94,7 +94,7 @@ SELECT relid, fact FROM facts ORDER BY relid, fact COLLATE "C"
 -- name: noisy
 -- What a write to the table would set off, but for our own triggers and a constraint's: (kind, name, state).
 SELECT 'trigger', t.tgname, t.tgenabled::text FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-WHERE t.tgrelid = %(oid)s AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND p.pronamespace <> 'pgddl'::pg_catalog.regnamespace
+WHERE t.tgrelid = %(oid)s AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND p.pronamespace IS DISTINCT FROM pg_catalog.to_regnamespace('pgddl')
 UNION ALL
 SELECT 'rule', r.rulename, r.ev_enabled::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = %(oid)s AND r.ev_enabled <> 'D'
 ORDER BY 1, 2

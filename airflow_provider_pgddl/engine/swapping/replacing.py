@@ -55,7 +55,7 @@ _Q = queries("swap")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Standing:
     """What stands on the target's own tables, and what these and the copies are. Under the locks it has to be the
     same."""
 
@@ -64,7 +64,16 @@ class _Found:
     carried: dependents.Carried
     defined: dict[int, list[str]]
     digests: dict[int, str]
-    standing: set[Name]
+    sequences: set[Name]
+
+    def locked(self) -> list[Name]:
+        """The target's own tables that are locked against everybody."""
+        ends = {(k.schema, k.table) for k in self.keys} | {(k.referenced_schema, k.referenced) for k in self.keys}
+        return sorted({*self.old, *ends, *self.carried.tables})
+
+    def of_others(self) -> list[ForeignKey]:
+        """The foreign keys that are made again: the others leave with the old tables."""
+        return [key for key in self.keys if key.table_oid not in self.old.values()]
 
 
 class Replacing:
@@ -74,7 +83,7 @@ class Replacing:
         self._context = context
         self._copies: dict[int, Table] = {}
         self._rights: list[DdlEvent] = []
-        self._found: _Found | None = None
+        self._found: Standing | None = None
         self._read_for: dict[int, list[str]] | None = None
 
     def prepare(self, tables: Sequence[TableRow]) -> None:
@@ -86,7 +95,7 @@ class Replacing:
         if not context.job.dry_run:
             create_old_schemas(context, tables)
             self._make_logs(tables)
-        self._found = _read(context, tables)
+        self._found = read(context, tables)
         if self._read_for != self._found.defined:
             self._rights = _rights(context, self._found.old)
             self._read_for = self._found.defined
@@ -94,8 +103,7 @@ class Replacing:
     def lock(self, tables: Sequence[TableRow]) -> None:
         """Readers and writers of the target wait from here on."""
         conn, found, timeout = self._context.target, self._known, self._context.pipeline.swap.lock_timeout
-        ends = {(k.schema, k.table) for k in found.keys} | {(k.referenced_schema, k.referenced) for k in found.keys}
-        wanted = sorted({*found.old, *ends, *found.carried.tables})
+        wanted = found.locked()
         lock_unseen(conn, [(t.plan.copy_schema, t.plan.copy_name) for t in tables], timeout)
         failpoint("replace.before_lock", conn)
         found.carried.lock_views(conn)
@@ -103,7 +111,7 @@ class Replacing:
             lock_all(conn, wanted, "ACCESS EXCLUSIVE", timeout)
         failpoint("replace.after_lock", conn)
         with plans_kept(conn):
-            if _read(self._context, tables) != found:
+            if read(self._context, tables) != found:
                 raise NotYet("what stands on the target's tables changed just now")
             wait_out_old_snapshots(conn)
 
@@ -124,15 +132,13 @@ class Replacing:
     def standing_sequences(self) -> set[Name]:
         """Those that the target had before and that are no part of a table that is replaced: who uses them goes on to
         do so, so they are never set back."""
-        return self._known.standing
+        return self._known.sequences
 
     def carry_over(self, tables: Sequence[TableRow]) -> None:
         """What referred to the old tables refers to the new ones; behind the foreign keys of the source."""
         context, conn, found = self._context, self._context.target, self._known
-        old = {*found.old.values()}
-        for key in found.keys:
-            if key.table_oid not in old:
-                add_foreign_key(context, context.journal, key)
+        for key in found.of_others():
+            add_foreign_key(context, context.journal, key)
         replaced = [t for t in tables if (t.schema, t.name) in found.old]
         try:
             found.carried.put_back(conn, replaced_names(replaced), context.pipeline.trusted_roles)
@@ -184,7 +190,7 @@ class Replacing:
             context.journal.ways_back.add(table.id, live, log, plan, defined[live.oid], own)
 
     @property
-    def _known(self) -> _Found:
+    def _known(self) -> Standing:
         assert self._found is not None, "prepared before the fence"
         return self._found
 
@@ -212,7 +218,8 @@ class Replacing:
             self._copies[table.id], _ = change_log.prepare(target, change_log.of_new(context.name), copy.oid)
 
 
-def _read(context: Context, tables: Sequence[TableRow]) -> _Found:
+def read(context: Context, tables: Sequence[TableRow]) -> Standing:
+    """What stands on the target's own tables now."""
     conn = context.target
     old = live_tables(conn, [(t.schema, t.name) for t in tables])
     copies = {old[t.schema, t.name]: oid for t in tables if (t.schema, t.name) in old
@@ -223,7 +230,7 @@ def _read(context: Context, tables: Sequence[TableRow]) -> _Found:
         (schema, name) for oid in old.values() for _, schema, name, *_ in conn.execute(_Q["owned_sequences"], [oid])
     }
     standing = {(schema, name) for schema, name, *_ in conn.execute(queries("sequences")["sequences"])} - owned
-    return _Found(
+    return Standing(
         old,
         foreign_keys(conn, [*old.values()]),
         carried,
