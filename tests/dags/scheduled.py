@@ -186,6 +186,8 @@ def standalone(
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        # No file changes: to read each one again, every half a minute, costs as much as all that is looked at here.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "0",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "0",
     }
