@@ -33,6 +33,7 @@ _SESSION: dict[str, Any] = {
 _LOST = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow)
 _AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
 
+LONGEST_REST = 0.5  # seconds
 GIVE_UP_AFTER = 120.0  # seconds for one operation; an application's users have left long before
 
 
@@ -76,7 +77,8 @@ class Notes:
 
 
 class Traffic:
-    """Threads that carry out operations at a limited rate, on the first of `dsns` until that one is cut over.
+    """Threads that carry out operations at a limited rate, on the first of `dsns` until that one is cut over. Who gets
+    slow answers asks less: each rests for as long as its operation took.
 
     pipeline, journal: whose cut-over to follow, and where it is recorded (by default in the last of `dsns`).
     on_cut_over: called once the journal records it and before any writer goes on against the target.
@@ -217,7 +219,9 @@ class Traffic:
                 if self._stopping.wait(max(0.0, due - time.monotonic())):
                     break
                 (operation,) = chance.choices(self._operations, weights)
+                began = time.monotonic()
                 self._carry_out(operation, chance.getrandbits(64))
+                due = max(due, time.monotonic() + min(time.monotonic() - began, LONGEST_REST) - 1 / self._rate)
         except Exception as error:  # noqa: BLE001 - a thread that ends unseen would look like a quiet success
             self._fail(f"a writer ended: {type(error).__name__}: {error}")
         finally:

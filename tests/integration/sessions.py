@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -62,6 +63,15 @@ class Underway(Generic[T]):
             self._thread.join(30)
         elif not self._expected:
             self.finish()
+
+
+def rounds(over: threading.Event, pause: float = 0.0) -> Iterator[None]:
+    """Round after round of an application in a thread, until it is `over`. Behind each it rests for thrice as long as
+    the round took, or for `pause` seconds: the cores are for what is tested, and a slow machine is so for both."""
+    while not over.is_set():
+        began = time.monotonic()
+        yield
+        over.wait(max(pause, min(3 * (time.monotonic() - began), 0.3)))
 
 
 def one(dsn: str, query: str, *args: Any) -> Any:

@@ -20,6 +20,7 @@ from tests.combinations import matrix
 from tests.failpoints import At
 from tests.integration.conditions import rows
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
+from tests.integration.sessions import rounds
 
 Make = Callable[..., Lifecycle]
 
@@ -102,10 +103,9 @@ def writing(dsn: str, seed: int, *truncates: str) -> Iterator[Callable[[], None]
     def write(number: int) -> None:
         chance = random.Random(seed + number)
         with psycopg.connect(dsn, autocommit=True) as conn:
-            while not stop.is_set():
+            for _ in rounds(stop, 0.002):
                 change(conn, chance, *truncates)
                 counts[number] += 1
-                stop.wait(0.002)
 
     def some_more() -> None:
         wanted = [n + 30 for n in counts]

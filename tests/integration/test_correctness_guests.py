@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.swapping import in_place
 from tests.integration.calls import at_calls, before_each, once
 from tests.integration.items import ITEMS, SMALL
 from tests.integration.lifecycle import Lifecycle, left_behind
-from tests.integration.sessions import Underway, do, holds, in_transaction, one, wait_for
+from tests.integration.sessions import Underway, do, holds, in_transaction, one, rounds, wait_for
 
 Make = Callable[..., Lifecycle]
 
@@ -102,7 +102,7 @@ class Writer:
 
     def _write(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as conn:
-            while not self._stop.is_set():
+            for _ in rounds(self._stop):
                 number = self.committed
                 with suppress(pg.ReadOnlySqlTransaction), conn.transaction():  # behind the fence
                     conn.execute("INSERT INTO orders (customer, note) VALUES (150, %s)", [f"written {number}"])

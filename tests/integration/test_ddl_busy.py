@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, takewhile
@@ -61,12 +62,14 @@ def busy(dsn: str, statements: str, pause: float) -> Iterator[Sequence[int]]:
         with psycopg.connect(dsn, autocommit=True) as conn:
             for n in takewhile(lambda _: not stop.is_set(), count(1)):
                 for statement in statements.format(n=n).strip().splitlines():
+                    began = time.monotonic()
                     try:
                         conn.execute(statement.encode())
                     except psycopg.Error as error:
                         failed.append(error)
                         return
-                    stop.wait(pause)
+                    # DDL that comes faster than it can be done again has no end; a slow machine is so for both.
+                    stop.wait(max(pause, min(4 * (time.monotonic() - began), 0.5)) if pause else 0)
                 rounds[0] = n
 
     loader = threading.Thread(target=load)

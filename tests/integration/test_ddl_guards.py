@@ -18,7 +18,7 @@ from tests.combinations import matrix
 from tests.failpoints import At, Passes, once
 from tests.integration.ddl_shop import SHOP, all_through, each, equal, killed
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.sessions import one
+from tests.integration.sessions import one, rounds
 
 Make = Callable[..., Lifecycle]
 
@@ -448,24 +448,23 @@ DROP TABLE {table};
 def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, table: str) -> None:
     """One left out, one that is followed."""
     pipeline = make(SHOP + "CREATE SCHEMA etl;")
-    stop, rounds = threading.Event(), [0]
+    stop, loaded = threading.Event(), [0]
 
     def load() -> None:
         with psycopg.connect(pipeline.source, autocommit=True) as conn:
-            while not stop.is_set():
+            for _ in rounds(stop, 0.05):
                 for statement in STAGING.format(table=table).strip().splitlines():
                     conn.execute(statement.encode())
-                rounds[0] += 1
-                stop.wait(0.05)
+                loaded[0] += 1
 
     pipeline.run("setup")
     loader = threading.Thread(target=load)
     loader.start()
     try:
         for stage in ("snapshot", "backfill", "schema_sync", "replay", "verify"):
-            before = rounds[0]
+            before = loaded[0]
             assert not pipeline.run(stage).blocked
-            wait_until(lambda before=before: rounds[0] > before + 1)
+            wait_until(lambda before=before: loaded[0] > before + 1)
     finally:
         stop.set()
         loader.join()

@@ -17,7 +17,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.sessions import Underway
+from tests.integration.sessions import Underway, rounds
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -192,7 +192,7 @@ def moving_money(dsn: str, dice: random.Random) -> Iterator[list[int]]:
 
     def move() -> None:
         with psycopg.connect(dsn) as conn:
-            while not over.is_set():
+            for _ in rounds(over):
                 amount, one, other = dice.randint(-50, 50), dice.randint(1, ACCOUNTS), dice.randint(1, ACCOUNTS)
                 conn.execute("UPDATE shop.checking SET balance = balance - %s WHERE id = %s", [amount, one])
                 conn.execute("UPDATE shop.savings SET balance = balance + %s WHERE id = %s", [amount, other])
@@ -214,7 +214,7 @@ def reading_sums(dsn: str) -> Iterator[list[int]]:
 
     def read() -> None:
         with psycopg.connect(dsn, autocommit=True) as conn:
-            while not over.is_set():
+            for _ in rounds(over):
                 row = conn.execute(query).fetchone()
                 assert row is not None
                 seen.append(row[0])

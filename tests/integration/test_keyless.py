@@ -20,7 +20,7 @@ from airflow_provider_pgddl.engine.stages import STAGES
 from airflow_provider_pgddl.engine.swapping import across
 from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.sessions import Underway, do, in_transaction, one, waits
+from tests.integration.sessions import Underway, do, in_transaction, one, rounds, waits
 from tests.table_writers import TableWriters
 
 Lifecycles = Callable[..., Lifecycle]
@@ -321,7 +321,7 @@ def test_in_place_it_is_copied_under_the_swaps_own_lock(source_dsn: str, lifecyc
 
     def write() -> None:
         with psycopg.connect(source_dsn, autocommit=True) as conn:
-            while not over.is_set():
+            for _ in rounds(over):
                 conn.execute("INSERT INTO ledger (note) VALUES (%s)", [f"written {len(written)}"])
                 written.append(len(written))
 

@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.stages import swap
 from airflow_provider_pgddl.engine.swapping import across
 from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.sessions import Underway, one
+from tests.integration.sessions import Underway, one, rounds
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -355,7 +355,7 @@ def test_a_fence_that_waits_lets_nothing_through_unseen(
     def write() -> int:
         done = 0
         with psycopg.connect(source_dsn, autocommit=True) as conn:
-            while not over.is_set():
+            for _ in rounds(over):
                 conn.execute("UPDATE a SET n = n + 1 WHERE id = 1")
                 done += 1
         return done

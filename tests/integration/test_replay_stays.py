@@ -16,7 +16,7 @@ from airflow_provider_pgddl.engine.following import staying
 from airflow_provider_pgddl.engine.stages import StageResult, cancel, pause, resume
 from tests.combinations import matrix
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.sessions import one
+from tests.integration.sessions import one, rounds
 
 SHOP = """
 CREATE TABLE public.orders (id int PRIMARY KEY, note text);
@@ -72,13 +72,12 @@ def writers(dsn: str) -> Iterator[list[int]]:
 
     def write() -> None:
         with psycopg.connect(dsn, autocommit=True) as conn:
-            while not stop.is_set():
+            for _ in rounds(stop, 0.01):
                 number = came[0]
                 conn.execute("INSERT INTO public.orders VALUES (%s, 'new')", [1000 + number])
                 conn.execute("UPDATE public.orders SET note = %s WHERE id = %s", [str(number), number % 500])
                 conn.execute("DELETE FROM public.orders WHERE id = %s", [990 + number])
                 came[0] += 1
-                stop.wait(0.01)
 
     thread = threading.Thread(target=write)
     thread.start()

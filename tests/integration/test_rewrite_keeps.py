@@ -24,7 +24,7 @@ from tests.integration.faults import Faults, until_done
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
 from tests.integration.resets import reset, rows_of, structure
 from tests.integration.rewritten_orders import ORDERS, TO_BIGINT, differing, dump, old_is_gone
-from tests.integration.sessions import do, one
+from tests.integration.sessions import do, one, rounds
 
 Make = Callable[..., Lifecycle]
 
@@ -353,7 +353,7 @@ def test_readers_through_a_view_meet_no_deadlock(orders: Callable[..., Lifecycle
 
     def read(number: int) -> None:
         with psycopg.connect(move.source, autocommit=True) as conn:
-            while not over.is_set():
+            for _ in rounds(over):
                 try:
                     conn.execute("SELECT count(*) FROM joined", prepare=False)
                     reads[number] += 1

@@ -19,7 +19,7 @@ from airflow_provider_pgddl.engine.rows import chunks
 from airflow_provider_pgddl.engine.rows.transfer import copy_between
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.policy_tables import TABLE, UNCAPTURED
-from tests.integration.sessions import Underway, do
+from tests.integration.sessions import Underway, do, rounds
 
 Make = Callable[..., Lifecycle]
 
@@ -276,7 +276,7 @@ def writing(
     """An application: rows come, go, change, and move to other keys, with `exchanges` to those of other rows, too."""
     rng, who = random.Random(seed), 1000
     with psycopg.connect(dsn, autocommit=True) as conn:
-        while not over.is_set():
+        for _ in rounds(over, 0.005):
             table, a, b = rng.choice(tables), rng.randint(1, 60), rng.randint(1, 60)
             who += 1
             steps = [
@@ -294,7 +294,6 @@ def writing(
             with turn, suppress(psycopg.errors.UniqueViolation), conn.transaction():
                 for statement in rng.choice(steps):
                     conn.execute(statement.encode())
-            over.wait(0.005)  # the cores are for what is tested
     return who - 1000
 
 

@@ -15,7 +15,7 @@ from airflow_provider_pgddl.demo.compare import compare_sequences
 from airflow_provider_pgddl.engine.following import ddl
 from airflow_provider_pgddl.engine.following.sequences import DRAWS_AHEAD, Position, Sequence, ahead
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
-from tests.integration.sessions import Underway
+from tests.integration.sessions import Underway, rounds
 
 Lifecycles = Callable[..., Lifecycle]
 
@@ -205,7 +205,7 @@ def test_a_failover_at_any_moment_hands_out_no_value_that_a_row_has(move: Lifecy
     def look() -> None:
         query = "SELECT (SELECT max(id) FROM serials), (SELECT last_value FROM serials_id_seq)"
         with psycopg.connect(move.target, autocommit=True) as reader:
-            while not over.is_set():
+            for _ in rounds(over):
                 row = reader.execute(query).fetchone()
                 assert row is not None
                 if row[0] is not None and row[0] >= row[1]:
@@ -240,7 +240,7 @@ def writing(dsn: str) -> Iterator[list[int]]:
 
     def write() -> None:
         with psycopg.connect(dsn, autocommit=True) as conn, suppress(psycopg.Error):
-            while not over.is_set():
+            for _ in rounds(over):
                 row = conn.execute("INSERT INTO serials (n) VALUES (1) RETURNING id").fetchone()
                 assert row is not None
                 written.append(row[0])

@@ -22,7 +22,7 @@ from airflow_provider_pgddl.engine.errors import PgddlError
 from airflow_provider_pgddl.engine.following import new_plan
 from airflow_provider_pgddl.engine.rows.reload import ChangedAgain
 from tests.integration.lifecycle import Lifecycle, wait_until
-from tests.integration.sessions import do, one
+from tests.integration.sessions import do, one, rounds
 
 Make = Callable[..., Lifecycle]
 Transactions = Iterator[str]
@@ -58,10 +58,9 @@ def application(dsn: str, *writers: Transactions) -> Iterator[Callable[[int], No
     def write(number: int, transactions: Transactions) -> None:
         try:
             with psycopg.connect(dsn, autocommit=True, options="-c statement_timeout=60s") as conn:
-                while not over.is_set():
+                for _ in rounds(over, PAUSE):
                     with_outcome(conn, next(transactions))
                     committed[number] += 1
-                    over.wait(PAUSE)
         except BaseException as error:  # noqa: BLE001 - raised again at the end
             failed.append(error)
 

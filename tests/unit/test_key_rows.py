@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_provider_pgddl.engine.capture import key_rows
-from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
+from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows, NotVisibleYet
 from airflow_provider_pgddl.engine.capture.pgoutput import (
     Begin,
     Commit,
@@ -23,9 +23,11 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Values,
     decode,
 )
+from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 
 INT, TEXT = 23, 25
 BEGIN = Begin(100, 7)
+ALL = Snapshot(1000, 1000, frozenset())  # shows all that there is
 
 
 def relation(*columns: tuple[str, int], identity: str = "d") -> RelationMessage:
@@ -34,14 +36,14 @@ def relation(*columns: tuple[str, int], identity: str = "d") -> RelationMessage:
 
 
 def taken(leaf: CapturedLeaf, *items: Item, known: int = 0) -> list[bytes]:
-    rows = KeyRows({1: leaf}, lambda xid: (1 << 32) + xid, known, {})
+    rows = KeyRows({1: leaf}, Snapshot((1 << 32) + 99, (1 << 32) + 99, frozenset()), known, {})
     for lsn, item in enumerate(items, 1 << 32 | 10):
         rows.take(item, lsn)
     assert rows.count == len(rows.lines["log"])
     return rows.lines["log"]
 
 
-ONE = CapturedLeaf("log", [3], ["id"], [INT])
+ONE = CapturedLeaf("log", [3], [INT], {1: "v", 2: "w", 3: "id"})
 ID = relation(("id", INT))
 
 
@@ -65,24 +67,64 @@ def test_a_change_is_a_line(row: Item, line: bytes) -> None:
 
 def test_what_copy_takes_for_something_else_is_escaped() -> None:
     text = relation(("id", TEXT))
-    leaf = CapturedLeaf("log", [3], ["id"], [TEXT])
+    leaf = CapturedLeaf("log", [3], [TEXT], {3: "id"})
     (line,) = taken(leaf, BEGIN, text, ("I", 1, None, (b"a\tb\\\n\r\\N",)))
     assert line == b"I\t1\t\\N\ta\\tb\\\\\\n\\r\\\\N\t4294967303\t1/C"
 
 
 def test_a_column_list_is_by_attribute_number() -> None:
     """The key is (b, a), of attributes 5 and 2; a row has them in their order, whatever they were called."""
-    leaf = CapturedLeaf("log", [5, 2], ["b", "a"], [TEXT, INT])
+    leaf = CapturedLeaf("log", [5, 2], [TEXT, INT], {2: "a", 5: "b"})
     (line,) = taken(leaf, BEGIN, relation(("a_was", INT), ("b_was", TEXT)), ("I", 1, None, (b"1", b"x")))
     assert line.split(b"\t")[4:6] == [b"x", b"1"]
 
 
 @pytest.mark.parametrize("identity", ["f", "d"])  # d: on Postgres 14, whose publications have no column lists
-def test_of_all_columns_the_key_is_found_by_name(identity: str) -> None:
-    leaf = CapturedLeaf("log", [5, 2], ["b", "a"], [TEXT, INT])
+def test_of_all_columns_the_key_is_found(identity: str) -> None:
+    leaf = CapturedLeaf("log", [5, 2], [TEXT, INT], {1: "x", 2: "a", 5: "b"}, dropped=True)
     columns = relation(("x", TEXT), ("a", INT), ("b", TEXT), identity=identity)
     values: Values = (None, b"1", b"x")
     assert taken(leaf, BEGIN, columns, ("D", 1, values, None))[0].split(b"\t")[2:4] == [b"x", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "key"),
+    [
+        ({1: "ref", 2: "id"}, ["id", "ref"], b"0"),  # names that were exchanged since
+        ({1: "id", 2: "more"}, ["id"], b"0"),
+        ({1: "id", 2: "v2", 4: "w"}, ["id", "v"], b"0"),  # 3 was dropped before
+        ({1: "id", 3: "v"}, ["id", "gone", "v"], b"0"),
+        ({2: "v", 3: "id"}, ["gone", "v", "id"], b"2"),
+        ({1: "v", 3: "id"}, ["v", "id"], b"1"),
+        ({2: "v", 3: "id"}, ["gone", "w", "id"], None),  # w may be what is v, or id now
+    ],
+)
+def test_a_key_is_found_in_rows_that_are_older_than_its_name(
+    columns: dict[int, str], said: list[str], key: bytes | None
+) -> None:
+    number = next(n for n, name in columns.items() if name == ("ref" if "ref" in said else "id"))
+    leaf = CapturedLeaf("log", [number], [INT], columns, dropped=len(columns) < max(columns))
+    values: Values = tuple(b"%d" % n for n in range(len(said)))
+    (line,) = taken(leaf, BEGIN, relation(*((name, INT) for name in said), identity="f"), ("D", 1, values, None))
+    assert line.split(b"\t")[:3] == ([b"D", b"1", key] if key else [b"X", b"1", b"\\N"])
+
+
+@pytest.mark.parametrize(
+    "item", [("I", 2, None, (b"5",)), ("U", 2, (b"4",), (b"5",)), Truncate((1, 2), False, False)], ids=repr
+)
+def test_whether_a_row_is_captured_is_not_decided_by_a_transaction_that_nobody_sees(item: Item) -> None:
+    """As one that has made a partition, filled it, and waits for a standby."""
+    other = RelationMessage(2, "public", "u", "d", ID.columns)
+    for shown, known in ((False, 0), (False, 110), (True, 0)):
+        now = Snapshot(5, 10, frozenset() if shown else frozenset({7}))
+        rows = KeyRows({1: ONE}, now, known, {})
+        for before in (BEGIN, ID, other):
+            rows.take(before, 1)
+        if shown or known:
+            rows.take(item, 1)
+        else:
+            with pytest.raises(NotVisibleYet):
+                rows.take(item, 1)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +139,7 @@ def test_a_key_that_has_become_another_one_is_a_lost_track(columns: list[tuple[s
 
 
 def test_values_that_may_be_in_no_log_are_a_lost_track() -> None:
-    leaf = CapturedLeaf("log", [3], ["id"], [INT], unread=True)
+    leaf = CapturedLeaf("log", [3], [INT], {3: "id"}, unread=True)
     (line,) = taken(leaf, BEGIN, ID, ("U", 1, (b"4",), (b"5",)))
     assert line.split(b"\t")[:4] == [b"X", b"1", b"\\N", b"\\N"]
 
@@ -114,7 +156,7 @@ def test_relations_of_others_are_passed_over() -> None:
 
 
 def test_a_transaction_ends_at_its_border() -> None:
-    rows = KeyRows({1: ONE}, lambda xid: xid, 0, {})
+    rows = KeyRows({1: ONE}, ALL, 0, {})
     assert [rows.take(item, 1) for item in (BEGIN, ID, ("U", 1, None, (b"5",)), Commit(100, 110))] == [False] * 3 + [
         True
     ]
@@ -146,7 +188,7 @@ def update(key: bytes, oid: int = 1) -> bytes:
 
 
 def read(messages: list[bytes], known: int = 0) -> KeyRows:
-    rows = KeyRows({1: ONE}, lambda xid: xid, known, {})
+    rows = KeyRows({1: ONE}, ALL, known, {})
     for item in decode(rows.others(messages)):
         rows.take(item, 5)
     rows.settle()
@@ -191,7 +233,7 @@ def test_a_plain_update_that_is_cut_short_is_none() -> None:
 def test_it_is_full_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """One transaction of any number of rows: whoever reads gets to write."""
     monkeypatch.setattr(key_rows, "KEYS_AT_ONCE", 10)
-    rows = KeyRows({1: ONE}, lambda xid: xid, 0, {})
+    rows = KeyRows({1: ONE}, ALL, 0, {})
     keys = [b"%d" % n for n in range(100)]
 
     def stream() -> Iterator[bytes]:

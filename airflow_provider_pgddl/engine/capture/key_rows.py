@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.capture.pgoutput import (
@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.capture.pgoutput import (
     Values,
     format_lsn,
 )
+from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 
 LINES_AT_ONCE = 50_000  # are written into the logs together
 KEYS_AT_ONCE = 250_000  # of which repetitions are looked for
@@ -38,15 +39,20 @@ _ESCAPED = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
 
 @dataclass(frozen=True, slots=True)
 class CapturedLeaf:
-    """A relation that is captured: its log table, and its key in the log's order by attribute number, present name
-    (None: it is gone) and type."""
+    """A relation that is captured: its log table, its key in the log's order by attribute number and type, and its
+    columns as they are now, by attribute number; whether some have been `dropped`."""
 
     log: str
     key: Sequence[int]
-    names: Sequence[str | None]
     types: Sequence[int]
+    columns: Mapping[int, str]
+    dropped: bool = False
     unread: bool = False
     """Its values may be in no log of ours: what changes of it is that the log does not know what has changed."""
+
+
+class NotVisibleYet(Exception):
+    """A transaction that has committed is shown by no snapshot yet, and it decides whether a row is captured."""
 
 
 class KeyRows:
@@ -60,13 +66,14 @@ class KeyRows:
     def __init__(
         self,
         leaves: Mapping[int, CapturedLeaf],
-        widen: Callable[[int], int],
+        now: Snapshot,
         known: int,
         relations: dict[int, RelationMessage],
     ) -> None:
-        """`known` is how far the logs have come: what committed before may be sent again. `relations` is what the
-        stream has said of them before, to which more is added."""
-        self._all, self._widen, self._known = leaves, widen, known
+        """`leaves` are those that are captured as `now` shows them, or a later snapshot. `known` is how far the logs
+        have come: what committed before may be sent again. `relations` is what the stream has said of them before, to
+        which more is added."""
+        self._all, self._now, self._known = leaves, now, known
         self._leaves = leaves
         self._relations = relations
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
@@ -75,6 +82,7 @@ class KeyRows:
         self._first: dict[bytes, bytes] = {}  # by a plain update's message: the end of its line
         self._last: dict[bytes, bytes] = {}
         self._xid = self._end = b""
+        self._shown = True
         self.lines: dict[str, list[bytes]] = {leaf.log: [] for leaf in leaves.values()}
         self.count = 0
         self.border: int | None = None
@@ -125,14 +133,19 @@ class KeyRows:
                 yield data
 
     def take(self, item: Item, lsn: int) -> bool:
-        """`lsn` is where the message stands in the WAL. Whether a transaction has ended with it."""
+        """`lsn` is where the message stands in the WAL. Whether a transaction has ended with it. NotVisibleYet for a
+        row of which it cannot be told yet whether it is captured."""
         if type(item) is tuple:
             op, relation, old, new = item
             leaf = self._leaves.get(relation)
             if leaf is not None:
                 self._row(op, relation, leaf, old, new, lsn)
+            else:
+                self._not_captured()
         elif isinstance(item, Begin):
-            self._xid = b"%d" % self._widen(item.xid)
+            xid = self._now.widen(item.xid)
+            self._shown = self._now.shows(xid)
+            self._xid = b"%d" % xid
             self._end = b"\t%b\t%b" % (self._xid, format_lsn(item.commit_lsn).encode())
             known = item.commit_lsn < self._known
             self._leaves, self._taken = ({}, {}) if known else (self._all, self._plain)
@@ -145,7 +158,15 @@ class KeyRows:
             for relation in item.relations:
                 if relation in self._leaves:
                     self._add("T", relation, self._leaves[relation], None, None, lsn)
+                else:
+                    self._not_captured()
         return False
+
+    def _not_captured(self) -> None:
+        """The publication has sent what is captured by nobody: of something that was, or by a transaction that has
+        captured it itself, as a new partition, and can be decoded before snapshots show it (C1)."""
+        if self._leaves is self._all and not self._shown:
+            raise NotVisibleYet
 
     def _describe(self, relation: RelationMessage) -> None:
         if self._relations.get(relation.oid) == relation:  # the server says it again now and then
@@ -204,14 +225,31 @@ def _places(relation: RelationMessage, leaf: CapturedLeaf | None) -> list[int] |
         # The list is by attribute number, so columns may have had other names.
         order = sorted(leaf.key)
         places = [order.index(number) for number in leaf.key]
+    elif (found := _places_among_all([c.name for c in columns], leaf)) is not None:
+        places = found
     else:
-        names = [c.name for c in columns]
-        if any(name not in names for name in leaf.names):
-            return None
-        places = [names.index(name) for name in leaf.names if name is not None]
+        return None
     if any(columns[place].type_oid != type_ for place, type_ in zip(places, leaf.types, strict=True)):
         return None
     return places
+
+
+def _places_among_all(names: Sequence[str], leaf: CapturedLeaf) -> list[int] | None:
+    """The same of a message with all columns, which may be older than their present names. Where none was ever dropped
+    they stand where they stood; else names decide, unless one is new and others are gone: that may be a renaming."""
+    order = sorted(leaf.columns)
+    present = [leaf.columns[number] for number in order]
+    if any(number not in leaf.columns for number in leaf.key):
+        return None
+    places = [order.index(number) for number in leaf.key]
+    stand = all(place < len(names) for place in places)
+    if not leaf.dropped:
+        return places if stand else None
+    if stand and len(names) <= len(present) and all(names[place] == present[place] for place in places):
+        return places
+    if any(present[place] not in names for place in places) or not ({*names} <= {*present} or {*names} >= {*present}):
+        return None
+    return [names.index(present[place]) for place in places]
 
 
 def _text(value: bytes | Unchanged | None) -> bytes:

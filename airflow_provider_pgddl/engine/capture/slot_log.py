@@ -15,11 +15,12 @@ from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.capture.change_log import log_name, log_table, publication_name
-from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows
+from airflow_provider_pgddl.engine.capture.key_rows import CapturedLeaf, KeyRows, NotVisibleYet
 from airflow_provider_pgddl.engine.capture.pgoutput import Item, decode, format_lsn, parse_lsn
 from airflow_provider_pgddl.engine.capture.slot_stream import SlotStream, create_slot, marker
 from airflow_provider_pgddl.engine.capture.snapshot_visibility import Snapshot
 from airflow_provider_pgddl.engine.errors import (
+    GaveWay,
     PreflightRefused,
     ReadBeyond,
     Retry,
@@ -301,12 +302,18 @@ def receive_into_logs(
         }
         with stream() as slot:
             _refuse_other_timeline(recorded, slot.timeline)
-            rows = KeyRows(leaves, now.widen, parse_lsn(known), slot.relations)
+            rows = KeyRows(leaves, now, parse_lsn(known), slot.relations)
             items = decode(rows.others(slot.messages(end)))
             over = False
             while not over:
                 with lease.fenced(target, fence, "slot.before_received_commit"):
-                    over = _write_some(target, rows, items, slot)
+                    try:
+                        over = _write_some(target, rows, items, slot)
+                    except NotVisibleYet:
+                        raise GaveWay(
+                            "a transaction of the source that has committed is not visible yet: it waits for a standby",
+                            todo="nothing: this is tried again",
+                        ) from None
                     reached = end if over or rows.border is None else rows.border
                     if target.execute(_Q["set_received_of"], [format_lsn(reached), pipeline, recorded]).rowcount == 0:
                         _refuse_other_timeline(_recorded_timeline(target, pipeline), recorded)
@@ -366,7 +373,10 @@ def _let_restart_here(source: Session) -> None:
 
 
 def _captured(source: Session, pipeline: str) -> dict[int, CapturedLeaf]:
-    return {leaf: CapturedLeaf(*rest) for leaf, *rest in source.execute(_Q["captured"], [pipeline]).fetchall()}
+    return {
+        leaf: CapturedLeaf(log, key, types, dict(zip(numbers, names, strict=True)), dropped)
+        for leaf, log, key, types, numbers, names, dropped in source.execute(_Q["captured"], [pipeline]).fetchall()
+    }
 
 
 def _write_some(target: Session, rows: KeyRows, items: Iterator[Item], slot: SlotStream) -> bool:

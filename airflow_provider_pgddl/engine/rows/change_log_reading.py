@@ -45,11 +45,16 @@ class Logs:
         log = change_log.log_table(table.log_table)
         return sql.SQL("(SELECT * FROM {}{})").format(log, where) if where else log
 
-    def forget(self, tables: Iterable[TableRow]) -> None:
-        """What has been taken, and nothing else: in the transaction that has read it, or one with its snapshot."""
+    def forget(self, tables: Iterable[TableRow], *, read_again: bool = False) -> None:
+        """What has been taken, and nothing else: in the transaction that has read it, or one with its snapshot.
+
+        That track of a table was lost only who has `read_again` all of it may forget. Whoever takes a log has found no
+        such row in it; another run may have put one there since, which every snapshot shows."""
         for table in tables:
-            log = change_log.log_table(table.log_table)
-            self.session.execute(sql.SQL("DELETE FROM {}{}").format(log, self._where(table) or sql.SQL("")))
+            statement = sql.SQL("DELETE FROM {}{}").format(
+                change_log.log_table(table.log_table), self._where(table) or sql.SQL(" WHERE true")
+            )
+            self.session.execute(statement if read_again else statement + sql.SQL(" AND op <> 'X'"))
 
     def _where(self, table: TableRow) -> sql.Composable | None:
         terms = list[sql.Composable]()

@@ -81,13 +81,13 @@ def reload(
                     _refuse_tied(tied)
                     keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
                 if not leaves and logs.on_target:
-                    logs.forget([table])
+                    logs.forget([table], read_again=True)
                 flush(replica.watcher, insert_lsn(replica.source))
                 number = _note_as_window(replica, keys)
                 lease.check(replica.target, replica.fence)
                 failpoint("settle.before_reload_commit", replica.target)
         if not leaves and not logs.on_target:
-            logs.forget([table])
+            logs.forget([table], read_again=True)
         if not replica.in_place:
             change_log.acknowledge(replica.source, replica.pipeline, number)
     return keys

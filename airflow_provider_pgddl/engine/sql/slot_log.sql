@@ -57,13 +57,15 @@ SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namesp
 WHERE c.oid = ANY(%s::oid[]) AND c.relreplident = 'f' ORDER BY 1, 2
 
 -- name: captured
--- Each captured leaf with its log, and its key in the log's order: attnums, present names, types.
-SELECT c.leaf, c.log_table, c.key,
-       ARRAY(SELECT a.attname::text FROM unnest(c.key) WITH ORDINALITY k(attnum, n)
-             LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.leaf AND a.attnum = k.attnum AND NOT a.attisdropped
-             ORDER BY k.n),
-       c.key_types
-FROM pgddl.captured c WHERE c.pipeline = %s AND c.key IS NOT NULL
+-- Each captured leaf with its log, its key in the log's order (attnums, types), the columns that are published where no list says
+-- which (attnums, names), and whether some were dropped.
+SELECT c.leaf, c.log_table, c.key, c.key_types, coalesce(a.numbers, '{}'), coalesce(a.names, '{}'), coalesce(a.dropped, false)
+FROM pgddl.captured c CROSS JOIN LATERAL (
+    SELECT pg_catalog.array_agg(a.attnum::int ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped AND a.attgenerated = '') AS numbers,
+           pg_catalog.array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped AND a.attgenerated = '') AS names,
+           pg_catalog.bool_or(a.attisdropped) AS dropped
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.leaf AND a.attnum > 0) a
+WHERE c.pipeline = %s AND c.key IS NOT NULL
 
 -- name: register
 INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_types) VALUES (%s, %s, %s, %s, '', %s, %s)
