@@ -163,6 +163,22 @@ def test_both_servers_hash_a_value_alike_and_no_other_so(source_dsn: str, target
             assert len(set(found)) == len({text for text, _ in found}) == len({hash_ for _, hash_ in found}), type_
 
 
+def test_a_nan_is_the_same_whatever_its_bits(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    """A table with a column that has no binary form travels as text, which says of a NaN that it is one."""
+    execute(
+        source_dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, long float8, short real, what regclass);"
+        "INSERT INTO t VALUES (1, 'NaN', 'NaN', 't'), (2, -'NaN'::float8, -'NaN'::float4, 't'),"
+        " (3, 'inf'::float8 - 'inf'::float8, 'inf'::float4 - 'inf'::float4, 't'), (4, '-0', '-0', 't')",
+    )
+    job = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    job.run_all(until="verify")
+    bits = "SELECT count(DISTINCT float8send(long)) > 2 FROM t"
+    assert job.on_source(bits) == [(True,)] and job.journal(bits) == [(False,)], "what travels is not the bits"
+
+
 def test_both_sides_are_read_at_once_and_neither_goes_on_alone(
     source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,16 +13,18 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import kept_stream, slot_log
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import EXIT_RETRY, PgddlError, SlotLost, StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_RETRY, GaveWay, PgddlError, SlotLost, StageFailed
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease
+from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
-from airflow_provider_pgddl.engine.rows.change_log_reading import count_changes
+from airflow_provider_pgddl.engine.rows.change_log_reading import Logs, count_changes
 from airflow_provider_pgddl.engine.rows.window_locks import logs_of
+from airflow_provider_pgddl.engine.server import catalog
 from tests.combinations import matrix
 from tests.conftest import Database
-from tests.integration.lifecycle import Lifecycle, wait_until
+from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
 Make = Callable[..., Lifecycle]
@@ -260,6 +262,50 @@ def test_c19_a_table_with_a_key_of_its_own_that_becomes_a_partition(
         assert differences(source_dsn, target_dsn) == []
         do(source_dsn, "UPDATE users SET email = email || 'z' WHERE id < 50", "DELETE FROM mails WHERE id IN (70, 71)")
     move.run_all(after="schema_sync", until="verify")
+
+
+def test_a_partition_of_a_transaction_that_is_not_visible_yet_is_waited_for(
+    shop: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1, as while a commit waits for a standby: its WAL is there, and every snapshot still shows it as running."""
+    shop.run_all(until="replay")
+    with pipeline_context(shop) as context:
+        before, known = catalog.current_snapshot(context.source), slot_log._captured(context.source, shop.name)
+        execute(
+            shop.source,
+            "CREATE TABLE parts_9 PARTITION OF parts FOR VALUES FROM (900) TO (999);"
+            "INSERT INTO parts VALUES (9, 950, 'with it')",
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog, "current_snapshot", lambda _: before)
+            patch.setattr(slot_log, "_captured", lambda *_: known)
+            with pytest.raises(GaveWay, match="is not visible yet"):
+                context.receive()
+        context.receive()
+    shop.run("replay")
+    assert one(shop.target, "SELECT body FROM parts WHERE at = 950") == "with it"
+    assert differences(shop.source, shop.target) == []
+
+
+def test_that_track_was_lost_meanwhile_is_not_forgotten(shop: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another run, which begins anew with the slot: its row is one that every snapshot shows."""
+    shop.run_all(until="replay")
+    do(shop.source, "UPDATE items SET body = 'y' WHERE id = 1")
+    ((name,),) = shop.journal("SELECT log_table FROM pgddl.tables WHERE table_name = 'items'")
+    forget, left = Logs.forget, list[int]()
+
+    def meanwhile(logs: Logs, tables: Iterable[TableRow], **how: bool) -> None:
+        if not left:
+            do(shop.target, f"INSERT INTO pgddl.{name} (op, leaf, xid, at) VALUES ('X', 0, '3', '0/0')")
+        forget(logs, tables, **how)
+        row = logs.session.execute(f"SELECT count(*) FROM pgddl.{name} WHERE op = 'X'".encode()).fetchone()
+        left.append(row[0] if row else 0)
+
+    monkeypatch.setattr(Logs, "forget", meanwhile)
+    shop.run("replay")
+    shop.run("replay")
+    assert left[0] == 1 and left[-1] == 0, "the table was read again"
+    assert differences(shop.source, shop.target) == []
 
 
 def test_partitions_that_come_are_published_at_once(shop: Lifecycle) -> None:
