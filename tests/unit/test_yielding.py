@@ -19,19 +19,30 @@ def test_c36_less_is_tried_each_time_and_what_is_usual_comes_back(monkeypatch: p
     for _ in range(7):
         efforts.append(patience.effort)
         patience.wait(GaveWay("gave way"))
-    assert [e.share for e in efforts] == [1, 2, 4, 8, 16, 32, 64]
-    assert [e.wait for e in efforts] == [0, 0, 0, 0, 0, 0.05, 0.05]
-    for _ in range(3):  # who does not get a lock would not get it with less to do
+    assert [e.share for e in efforts] == [1, 2, 4, 8, 16, 32, 32]
+    assert [e.wait for e in efforts] == [0, 0, 0, 0, 0, 0.05, 0.1], "a little takes as long: others wait for longer"
+    for _ in range(3):  # who does not get a lock would not get it with less to do, or more time
         patience.wait(Busy("is locked"))
-    assert patience.effort == giving_way.Effort(0.05, 128)
+    assert patience.effort == giving_way.Effort(0.2, 32)
+    for _ in range(5):
+        patience.wait(GaveWay("gave way"))
+    assert patience.effort == giving_way.Effort(giving_way.LONGEST, 32)
     patience.succeeded()
-    assert patience.effort == giving_way.Effort(0.0, 64)
+    assert patience.effort == giving_way.Effort(0.0, 16)
     patience.wait(Busy("is locked"))
-    assert patience.effort == giving_way.Effort(0.05, 64)  # at once again
-    while patience.effort != giving_way.POLITE:
+    assert patience.effort == giving_way.Effort(1.0, 16)  # at once again
+    patience.succeeded()
+    for share in (8, 4, 2, 1):  # somebody waits each time that we do not insist: more is done all the same
+        assert patience.effort == giving_way.Effort(0.0, share)
+        patience.wait(GaveWay("gave way"))
+        assert patience.effort == giving_way.Effort(1.0, share)
         patience.succeeded()
-    patience.wait(GaveWay("gave way"))
-    assert patience.effort == giving_way.Effort(0.0, 2)
+    for _ in range(2):
+        patience.succeeded()
+    assert patience.effort == giving_way.POLITE
+    for _ in range(6):
+        patience.wait(GaveWay("gave way"))
+    assert patience.effort == giving_way.Effort(0.1, 32), "it begins anew where it was alone"
 
 
 def test_c36_only_waiting_counts_as_giving_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ source while it moves rows is watched from a second session, and its statement i
 it.
 
 Giving way has an end (C36): who has done so again and again asks once for its lock, for a moment, and lets others wait
-for as long; and each time that it had to let go it tries less at once, until that fits into the time there is."""
+for as long; and each time that it had to let go it tries less at once, until that fits into the time there is. Where a
+little takes as long as much, as over many tables or on a machine that is slow, others wait longer: else what we follow
+would grow faster than we do."""
 
 from __future__ import annotations
 
@@ -31,6 +33,8 @@ LOOK_EVERY = 0.2  # seconds; the longest that somebody waits behind us beyond wh
 INSIST_FROM = 5  # times of giving way, one after the other, from which on we ask for a lock
 ASKED_FOR = 0.5  # seconds at most: we may hold another table's, and the server looks for deadlocks after one
 SMALLEST = 1024  # the part of the usual amount below which nothing is tried
+LITTLE = 16  # the part of it from which on it is time that is lacking
+LONGEST = 1.0  # seconds that others may wait for us then
 SAY_EVERY = 10.0  # seconds after which it is said again that nothing goes on
 
 
@@ -170,7 +174,8 @@ class Patience:
     """Waits between attempts that gave way: longer each time, with jitter, and with an end: `limit` seconds of waiting
     without success, in which the attempts' own time does not count. What goes on meanwhile it may `say`.
 
-    `effort` is how to go about the next attempt, where others may wait for us for `let_wait` seconds (0: never).
+    `effort` is how to go about the next attempt, where others may wait for us for `let_wait` seconds (0: never), and
+    longer where that is too short for anything.
     `insists`: from the first one on."""
 
     def __init__(
@@ -179,6 +184,10 @@ class Patience:
         self._limit, self._say, self._let_wait = limit, say, let_wait
         self._times, self._share, self._said = INSIST_FROM if insists else 0, 1, 0.0
         self.at_peace = True  # nothing has given way so far
+        # The try between two that insist tells whether somebody waits, and nothing of how much fits into the time there
+        # is: where each of them failed, and halved it, what is tried would stay at its least for good.
+        self._probing = False
+        self._longer = 1
         self.begin()
 
     def begin(self) -> None:
@@ -187,7 +196,8 @@ class Patience:
 
     @property
     def effort(self) -> Effort:
-        return Effort(self._let_wait if self._insists else 0.0, self._share)
+        let_wait = max(self._let_wait, min(self._let_wait * self._longer, LONGEST))
+        return Effort(let_wait if self._insists else 0.0, self._share)
 
     @property
     def _insists(self) -> bool:
@@ -196,6 +206,9 @@ class Patience:
     def succeeded(self) -> None:
         """Twice as much is tried next time. What had to insist tries once without: only if that succeeds, too,
         the tables are as free as they were, else we would give way for long again and fall behind."""
+        if not (self._insists or self._probing):
+            self._longer = 1
+        self._probing = self._insists
         self._times = INSIST_FROM - 1 if self._insists else 0
         self._share = max(1, self._share // 2)
         self.begin()
@@ -212,9 +225,11 @@ class Patience:
         """`waited`: for how many seconds the attempt itself has waited for a lock."""
         if isinstance(error, Busy):
             waited += min(self.effort.wait, ASKED_FOR)
-        else:
+        elif self._insists and self._share >= LITTLE:
+            self._longer *= 2
+        elif not self._probing:
             self._share = min(self._share * 2, SMALLEST)
-        self.at_peace = False
+        self.at_peace = self._probing = False
         self._times += 1
         self._all += 1
         self._why = error.what
