@@ -159,7 +159,16 @@ CASES: dict[str, list[Case]] = {
             " EXECUTE FUNCTION suppress_redundant_updates_trigger(); ALTER TABLE public.orders ENABLE ALWAYS TRIGGER t",
         )
     ],
-    "replica_identity": [Case("CREATE TABLE public.t (id int NOT NULL UNIQUE)", pipeline=SLOT)],
+    "replica_identity": [
+        Case("CREATE TABLE public.t (id int NOT NULL UNIQUE)", pipeline=SLOT),
+        Case(
+            "CREATE TABLE public.t (id int, day int, UNIQUE (id, day)) PARTITION BY RANGE (day);"
+            "ALTER TABLE public.t ALTER id SET NOT NULL, ALTER day SET NOT NULL;"
+            "CREATE TABLE public.t_1 PARTITION OF public.t FOR VALUES FROM (0) TO (9);"
+            "ALTER TABLE public.t_1 ADD PRIMARY KEY (id)",
+            pipeline=SLOT,
+        ),
+    ],
     "failover": [Case(ORDERS, pipeline={"capture": {**SLOT["capture"], "failover": True}}, version=16)],
     "replication": [
         Case(f"{ORDERS}; ALTER TABLE public.orders OWNER TO {MOVER}", pipeline=SLOT, as_mover=("source",)),

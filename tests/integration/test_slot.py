@@ -10,10 +10,18 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
+from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.capture import kept_stream, slot_log
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import EXIT_RETRY, GaveWay, PgddlError, SlotLost, StageFailed
+from airflow_provider_pgddl.engine.errors import (
+    EXIT_RETRY,
+    GaveWay,
+    PgddlError,
+    PreflightRefused,
+    SlotLost,
+    StageFailed,
+)
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -211,6 +219,7 @@ def test_every_replica_identity(shop: Lifecycle, prepare: list[str], identity: s
         "ALTER TABLE pairs REPLICA IDENTITY NOTHING",
         "ALTER TABLE pairs REPLICA IDENTITY FULL",
         "ALTER TABLE pairs DROP CONSTRAINT pairs_pkey, ADD PRIMARY KEY (b)",
+        "ALTER TABLE pairs DROP CONSTRAINT pairs_pkey, ADD PRIMARY KEY (a, b) DEFERRABLE",
     ],
 )
 def test_c19_a_publication_breaks_no_applications_update(shop: Lifecycle, ddl: str) -> None:
@@ -223,7 +232,7 @@ def test_c19_a_publication_breaks_no_applications_update(shop: Lifecycle, ddl: s
         "DELETE FROM pairs WHERE a = 7",
     )
     result = shop.run("replay")
-    if "FULL" in ddl or "ADD PRIMARY" in ddl:
+    if "FULL" in ddl or ddl.endswith("ADD PRIMARY KEY (b)"):
         assert not result.blocked
         assert differences(shop.source, shop.target) == []
     else:
@@ -305,6 +314,90 @@ def test_that_track_was_lost_meanwhile_is_not_forgotten(shop: Lifecycle, monkeyp
     shop.run("replay")
     shop.run("replay")
     assert left[0] == 1 and left[-1] == 0, "the table was read again"
+    assert differences(shop.source, shop.target) == []
+
+
+UNFIT = {
+    "an index of a part of the key": (
+        "CREATE UNIQUE INDEX u ON parts_0 (id)",
+        "ALTER TABLE parts_0 REPLICA IDENTITY USING INDEX u",
+        "lacks at of the key in its replica identity",
+    ),
+    "a primary key that is a part of the root's": (
+        "ALTER TABLE parts DROP CONSTRAINT parts_pkey, ALTER id SET NOT NULL, ALTER at SET NOT NULL",
+        "ALTER TABLE parts ADD UNIQUE (id, at); ALTER TABLE parts_0 ADD PRIMARY KEY (id)",
+        "lacks at of the key in its replica identity",
+    ),
+    "an index that was dropped": (
+        "CREATE UNIQUE INDEX u ON parts_0 (id, at); ALTER TABLE parts_0 REPLICA IDENTITY USING INDEX u",
+        "DROP INDEX u",
+        "has no replica identity",
+    ),
+}
+
+
+@pytest.mark.parametrize("ddl", UNFIT.values(), ids=UNFIT)
+def test_c19_what_a_publication_does_not_go_with_is_refused_by_setup(
+    shop: Lifecycle, ddl: tuple[str, str, str]
+) -> None:
+    do(shop.source, "ALTER TABLE parts_1 REPLICA IDENTITY FULL", *ddl[:2])
+    error = shop.refused("setup", PreflightRefused)
+    assert f"public.parts_0): {ddl[2]}" in error.what, error.what
+    do(shop.source, "UPDATE parts SET body = 'y'", "ALTER TABLE parts_0 REPLICA IDENTITY FULL")
+    shop.run_all(until="replay")
+    do(shop.source, "UPDATE parts_0 SET at = at - 1", "DELETE FROM parts WHERE at = 7")
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+@pytest.mark.parametrize("capture_ddl", ["queue", "off"])
+def test_an_old_key_that_is_no_part_of_a_partitions_identity_is_not_lost(shop: Lifecycle, capture_ddl: str) -> None:
+    """A partition's identity is its own, and no part of what its table is compared by."""
+    shop.content["capture"]["ddl"] = capture_ddl
+    shop.run_all(until="replay")
+    do(shop.source, *UNFIT["an index of a part of the key"][:2])
+    for _ in range(2):
+        do(
+            shop.source,
+            "UPDATE parts_0 SET at = at - 1 WHERE id BETWEEN 9 AND 50",
+            "DELETE FROM parts WHERE id = 60",
+            "UPDATE pairs SET body = 'y'",
+        )
+        (blocked,) = shop.run("replay").blocked
+        assert blocked["table"] == "public.parts" and "public.parts_0 lacks at of the key" in blocked["reason"]
+    do(shop.source, "ALTER TABLE parts_0 REPLICA IDENTITY DEFAULT")
+    for _ in range(2):
+        assert not shop.run("replay").blocked
+        assert differences(shop.source, shop.target) == []
+        do(shop.source, "UPDATE parts_0 SET at = at - 1 WHERE id BETWEEN 40 AND 50")
+
+
+def test_c19_what_becomes_unfit_before_its_capture_has_its_lock_is_not_published(shop: Lifecycle) -> None:
+    def drop_identity(_: object) -> None:
+        failpoints.turn_off("capture.before_slot_log_commit")
+        do(shop.source, "ALTER TABLE items REPLICA IDENTITY NOTHING")
+
+    failpoints.turn_on("capture.before_slot_log_commit", drop_identity)
+    try:
+        error = shop.refused("setup", PreflightRefused)
+    finally:
+        failpoints.turn_off("capture.before_slot_log_commit")
+    assert "has no replica identity" in str(error)
+    do(shop.source, "UPDATE items SET body = 'y'")
+
+
+def test_what_an_index_includes_is_no_part_of_an_identity(shop: Lifecycle) -> None:
+    do(
+        shop.source,
+        "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id) INCLUDE (body)",
+        "CREATE UNIQUE INDEX included ON pairs (a, b) INCLUDE (body)",
+        "ALTER TABLE pairs REPLICA IDENTITY USING INDEX included",
+    )
+    shop.run_all(until="replay")
+    published = one(shop.source, PUBLISHED)
+    do(shop.source, "ALTER TABLE items SET (fillfactor = 90)", *CHANGES)
+    assert one(shop.source, PUBLISHED) == published
+    shop.run("replay")
     assert differences(shop.source, shop.target) == []
 
 

@@ -30,8 +30,8 @@ BEGIN = Begin(100, 7)
 ALL = Snapshot(1000, 1000, frozenset())  # shows all that there is
 
 
-def relation(*columns: tuple[str, int], identity: str = "d") -> RelationMessage:
-    listed = tuple(RelationColumn(name, type_, -1, True) for name, type_ in columns)
+def relation(*columns: tuple[str, int], identity: str = "d", without: str = "") -> RelationMessage:
+    listed = tuple(RelationColumn(name, type_, -1, name != without) for name, type_ in columns)
     return RelationMessage(1, "public", "t", identity, listed)  # type: ignore[arg-type]
 
 
@@ -138,6 +138,23 @@ def test_a_key_that_has_become_another_one_is_a_lost_track(columns: list[tuple[s
     assert line.startswith(b"X\t")
 
 
+@pytest.mark.parametrize(
+    ("row", "op"),
+    [
+        (("U", 1, None, (b"1", b"2")), b"X"),  # of the same key, or of one that was other there
+        (("U", 1, (b"1", None), (b"3", b"2")), b"X"),
+        (("D", 1, (b"1", None), None), b"X"),
+        (("I", 1, None, (b"1", b"2")), b"I"),
+    ],
+)
+def test_an_identity_that_is_not_all_of_the_key_does_not_tell_the_old_one(row: Item, op: bytes) -> None:
+    leaf = CapturedLeaf("log", [1, 2], [INT, INT], {1: "id", 2: "day"})
+    narrow, whole = (relation(("id", INT), ("day", INT), identity="i", without=gone) for gone in ("day", ""))
+    same: Item = ("U", 1, None, (b"1", b"2"))
+    lines = taken(leaf, BEGIN, whole, same, narrow, row, whole, same)
+    assert [line[:1] for line in lines] == [b"U", op, b"U"]
+
+
 def test_values_that_may_be_in_no_log_are_a_lost_track() -> None:
     leaf = CapturedLeaf("log", [3], [INT], {3: "id"}, unread=True)
     (line,) = taken(leaf, BEGIN, ID, ("U", 1, (b"4",), (b"5",)))
@@ -173,12 +190,12 @@ def commit(lsn: int) -> bytes:
     return struct.pack("!cBQQQ", b"C", 0, lsn, lsn + 1, 0)
 
 
-def describe(oid: int = 1, type_: int = INT) -> bytes:
+def describe(oid: int = 1, type_: int = INT, in_identity: bool = True) -> bytes:
     return (
         struct.pack("!cI", b"R", oid)
         + b"public\0t\0d"
-        + struct.pack("!H", 1)
-        + b"\1id\0"
+        + struct.pack("!HB", 1, in_identity)
+        + b"id\0"
         + struct.pack("!Ii", type_, -1)
     )
 
@@ -218,7 +235,8 @@ def test_what_is_known_is_no_first_one() -> None:
 def test_a_plain_update_is_of_the_relation_as_it_was_described_last() -> None:
     stream = [begin(1, 10), describe(), update(b"5"), describe(), update(b"5"), commit(10)]
     stream += [begin(2, 20), describe(type_=TEXT), update(b"5"), update(b"5"), commit(20)]
-    assert [line[:1] for line in read(stream).lines["log"]] == [b"U", b"X", b"X"]
+    stream += [begin(3, 30), describe(in_identity=False), update(b"5"), commit(30)]
+    assert [line[:1] for line in read(stream).lines["log"]] == [b"U", b"X", b"X", b"X"]
 
 
 def test_relations_that_nobody_captures_are_passed_over_when_plain() -> None:

@@ -22,6 +22,7 @@ LANDED = {
     "core/013_way_back": "5835f2475d8ce575590e983cbc87bfa39c6b7d36291cab27d609ffb283ef5653",
     "core/014_granted": "68afac8f00b6e04a359f224de1ef60c72abdd5b73140f3f7adc27ee5ae32468d",
     "core/015_fit_to_publish": "976c4cfdb8622fd9e828ed23e24f39a13fa6a7d8798dfafd264673c618281ca0",
+    "core/016_whole_key": "633acd62a716c934494fd44664705409efb8e11325a76a2c20f61ed4d76347e2",
     "injector/001_identities": "025b02d712de3d55dd9cf65556b34d5109a713cf6f61ca4f7d25b8e7b8e13edb",
     "injector/002_survive": "ce35cde54540485f1651d642a052f295154601d20d7da22b0cac9281571df950",
     "journal/001_journal": "cd48f76b8576ac2bb9c32c75ed4d2a622cf3b1fb22b1e076de30e9b72aecc5c9",

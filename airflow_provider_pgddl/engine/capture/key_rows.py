@@ -77,6 +77,7 @@ class KeyRows:
         self._leaves = leaves
         self._relations = relations
         self._places: dict[int, list[int] | None] = {}  # by relation: where a row has the key's columns; None: not
+        self._narrow: set[int] = set()  # relations whose UPDATE may change a key and not say so
         self._plain: dict[bytes, tuple[bytes, list[bytes]]] = {}  # by a message's start: the line's, and its log's
         self._taken = self._plain  # or none, while what comes is known
         self._first: dict[bytes, bytes] = {}  # by a plain update's message: the end of its line
@@ -180,14 +181,18 @@ class KeyRows:
         self._places[relation.oid] = places = _places(relation, leaf)
         plain = _PLAIN.pack(b"U", relation.oid, b"N", 1, b"t")
         self._plain.pop(plain, None)
-        if leaf is not None and places is not None and len(relation.columns) == 1:
+        # Postgres logs an old row only where a column of the replica identity has changed.
+        self._narrow.discard(relation.oid)
+        if places is not None and not all(relation.columns[place].in_identity for place in places):
+            self._narrow.add(relation.oid)
+        elif leaf is not None and places is not None and len(relation.columns) == 1:
             self._plain[plain] = b"U\t%d\t" % relation.oid, self.lines[leaf.log]
 
     def _row(
         self, op: str, relation: int, leaf: CapturedLeaf, old: Values | None, new: Values | None, lsn: int
     ) -> None:
         places = self._places[relation]
-        if places is None:
+        if places is None or (op == "U" and old is None and relation in self._narrow):
             self._add("X", relation, leaf, None, None, lsn)
             return
         before, after = old and [old[n] for n in places], new and [new[n] for n in places]

@@ -183,19 +183,24 @@ def begin_capture(
     SHARE ROW EXCLUSIVE waits for every writer: adding a table to a publication does not (C2). LockNotAvailable when
     `lock_timeout` (seconds) runs out; TableChanged where the table is no longer what was prepared for.
     """
-    for leaf_name, what, fix in unfit(source, prepared):
-        raise PreflightRefused(what, table=leaf_name, sql=fix)
+    _refuse_unfit(source, prepared)
     log = log_name(pipeline, prepared.oid)
     with lease.fenced(target, fence, "capture.before_slot_log_commit"):
         _create_log(target, prepared, log)
     with source.transaction():
         now = change_log.keep_writers_out(source, prepared, lock_timeout)
+        _refuse_unfit(source, now)  # what has become so meanwhile is not published, so no event trigger has seen to it
         as_leaves = catalog.describe(source, [leaf.oid for leaf in now.leaves])
         for leaf in now.leaves:
             _publish(source, pipeline, now, leaf, as_leaves[leaf.oid], log)
         captured = catalog.describe(source, [prepared.oid], change_log.capture_names(pipeline))[prepared.oid]
         failpoint("capture.before_published_commit", source)
         return captured, log
+
+
+def _refuse_unfit(source: Session, table: Table) -> None:
+    for leaf_name, what, fix in unfit(source, table):
+        raise PreflightRefused(what, table=leaf_name, sql=fix)
 
 
 def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
@@ -205,16 +210,22 @@ def unfit(source: Session, table: Table) -> Iterator[tuple[str, str, str]]:
         row = source.execute(_Q["replica_identity"], [leaf.oid]).fetchone()
         if row is None:
             continue  # dropped just now
-        identity, has_primary, persistence, columns = row
-        others = sorted({*columns} - {*(table.key.columns if table.key else columns)})
+        identity, persistence, columns = row
+        key = table.key.columns if table.key else columns
+        others, missing = sorted({*columns} - {*key}), [name for name in key if name not in columns]
         name = sql.Identifier(leaf.schema, leaf.name).as_string()
         if persistence != "p":
             what, fix = "is unlogged: its changes are in no WAL", f"ALTER TABLE {name} SET LOGGED;"
-        elif identity == "n" or (identity == "d" and not has_primary):
+        elif identity == "f":
+            continue
+        elif not columns:  # or its index was dropped, or is deferrable
             what = "has no replica identity: in a publication its UPDATE and DELETE would fail"
             fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX a unique one"
         elif others and source.info.server_version >= COLUMN_LISTS:
             what = f"has {', '.join(others)} in its replica identity, not in the key: published, its UPDATE would fail"
+            fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX one over the key"
+        elif missing:
+            what = f"lacks {', '.join(missing)} of the key in its replica identity: the WAL would lack old keys"
             fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;  -- or USING INDEX one over the key"
         else:
             continue

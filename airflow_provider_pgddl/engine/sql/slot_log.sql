@@ -42,13 +42,12 @@ WHERE slot_name = %s AND plugin = 'pgoutput' AND database = pg_catalog.current_d
 SELECT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s)
 
 -- name: replica_identity
--- (replica identity, whether there is a primary key, persistence, columns of the index that is its identity)
-SELECT c.relreplident::text,
-       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
-       c.relpersistence::text,
+-- (replica identity, persistence, columns that it has in the WAL by an index: what it only includes is none of them)
+SELECT c.relreplident::text, c.relpersistence::text,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i
-             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
-             WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])
+             WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
+               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
              ORDER BY a.attnum)
 FROM pg_catalog.pg_class c WHERE c.oid = %s
 
