@@ -15,8 +15,6 @@ from tests.integration.lifecycle import execute, wait_until
 from tests.integration.sessions import one
 from tests.table_writers import TableWriters
 
-pytestmark = pytest.mark.timeout(300)
-
 # The oldest that a downgrade leads back to, and what runs of it were worth keeping.
 OLD = "2.10.3"
 RUNS = """

@@ -20,8 +20,6 @@ from tests.integration.lifecycle import load_real, wait_until
 from tests.seeds import seed
 from tests.table_writers import TableWriters
 
-pytestmark = pytest.mark.timeout(300)
-
 ROWS, MANY_ROWS = 25, 150  # a table
 
 

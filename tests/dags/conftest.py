@@ -80,7 +80,7 @@ class Shell:
         said = self.until("=== airflow ended with ")
         return int(said.rpartition(" ")[2]), said
 
-    def until(self, text: str, seconds: float = 120) -> str:
+    def until(self, text: str, seconds: float = 400) -> str:
         """What is said up to and including the line with this text."""
         said, deadline = "", time.monotonic() + seconds
         while text not in said:

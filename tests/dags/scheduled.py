@@ -64,7 +64,7 @@ class Scheduled:
         tasks = self._rows(f"SELECT run_id, task_id, state FROM task_instance WHERE dag_id = '{dag}'")
         return [(date, state, {t: s for run, t, s in tasks if run == run_id}) for run_id, date, state in runs]
 
-    def wait_for(self, true: Callable[[], object], seconds: float = 420) -> None:
+    def wait_for(self, true: Callable[[], object], seconds: float = 840) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             alive = self._process.poll() is None

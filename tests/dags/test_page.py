@@ -90,7 +90,7 @@ class Page:
             return words in said
 
         try:
-            wait_until(shows, seconds=60, every=0.25)
+            wait_until(shows, seconds=240, every=0.25)
         except AssertionError:
             pytest.fail(f"{words!r} is not shown:\n{said}")
         return said
@@ -294,7 +294,7 @@ def has_it_mended(page: Page, shop: Lifecycle) -> None:
     stages.gate(load_pipeline(shop.content), shop.source, shop.target)
     shop.run("replay")
     done = re.compile(r"ann: <b>sync</b> public.customers.*: done")
-    wait_until(lambda: done.search(page.get(path, "ann").text), seconds=60, every=0.25)
+    wait_until(lambda: done.search(page.get(path, "ann").text), seconds=240, every=0.25)
     types = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'customers'::regclass"
     assert shop.journal(f"{types} AND attname = 'name'") == [("text",)]
 

@@ -184,9 +184,9 @@ def test_a_pipeline_outlives_what_is_done_to_its_tasks(world: World) -> None:
     tasks = world.api("GET", "rewrite/dagRuns/run_1/taskInstances")["task_instances"]
     (running,) = (one["task_id"] for one in tasks if one["state"] == "running")
     world.api("PATCH", f"rewrite/dagRuns/run_1/taskInstances/{running}", new_state="failed")
-    wait_until(lambda: not world.family(), seconds=120, every=0.5)
+    wait_until(lambda: not world.family(), seconds=400, every=0.5)
     with psycopg.connect(dsn, autocommit=True) as conn:
-        wait_until(lambda: conn.execute(SESSIONS.encode()).fetchone() == (0,), seconds=60)
+        wait_until(lambda: conn.execute(SESSIONS.encode()).fetchone() == (0,), seconds=240)
     scheduled.wait_for(lambda: world.state("rewrite") == "failed")
 
     # Cleared as failed, the run goes on to its end; cleared as done, a task has nothing to do.

@@ -119,7 +119,7 @@ class Audit:
     def __exit__(self, kind: object, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
         for writer in self.writers:
             writer.leave()
         if kind is None:

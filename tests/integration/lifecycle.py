@@ -33,7 +33,7 @@ stages.run(read(sys.argv[1]))
 """
 
 
-def wait_until(true: Callable[[], object], seconds: float = 30, every: float = 0.01) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 120, every: float = 0.01) -> None:
     """`every` is for what takes a JVM's start: to look a hundred times a second takes half of a core from it."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -171,7 +171,7 @@ UNION ALL SELECT 'session ' || application_name FROM pg_stat_activity
 """
 
 
-def left_behind(dsn: str, seconds: float = 30) -> list[str]:
+def left_behind(dsn: str, seconds: float = 120) -> list[str]:
     """Objects and sessions of ours in a database. A session that was closed is there until its backend has noticed."""
     deadline = time.monotonic() + seconds
     while True:

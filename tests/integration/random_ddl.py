@@ -69,7 +69,7 @@ class Developers:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -243,7 +243,7 @@ class Developers:
         return f"CREATE TABLE public.p{self._number} PARTITION OF {self._table(name)} {bound}"
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "still not so"

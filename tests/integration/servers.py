@@ -31,7 +31,7 @@ def as_nobody() -> dict[str, Any]:
     return {"user": pwd.getpwnam("nobody").pw_uid} if os.geteuid() == 0 else {}
 
 
-def answers(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+def answers(port: int, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
     """Until the server takes connections, which for Postgres is when it takes queries."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:

@@ -37,7 +37,7 @@ class Underway(Generic[T]):
     def over(self) -> bool:
         return self._outcome is not None
 
-    def finish(self, seconds: float = 60) -> T:
+    def finish(self, seconds: float = 300) -> T:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "still under way"
         if isinstance(self._outcome, BaseException):
@@ -45,7 +45,7 @@ class Underway(Generic[T]):
         assert self._outcome is not None
         return self._outcome[0]
 
-    def fails(self, kind: type[E] | tuple[type[E], ...], seconds: float = 60) -> E:
+    def fails(self, kind: type[E] | tuple[type[E], ...], seconds: float = 300) -> E:
         """The error that it must end with."""
         with pytest.raises(kind) as caught:
             self.finish(seconds)
@@ -60,7 +60,7 @@ class Underway(Generic[T]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._thread.join(30)
+            self._thread.join(120)
         elif not self._expected:
             self.finish()
 
@@ -125,7 +125,7 @@ def holds(dsn: str, relation: str, mode: str = "AccessShareLock") -> bool:
     return bool(one(dsn, query, mode, relation))
 
 
-def wait_for(condition: Callable[[], object], underway: Underway[Any] | None = None, seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], object], underway: Underway[Any] | None = None, seconds: float = 120) -> None:
     """Until it is so; at once an error where what should bring it about has ended without it."""
 
     def true() -> bool:

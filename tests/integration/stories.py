@@ -55,7 +55,7 @@ class Application:
 
     def stop(self) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         if self._failure is not None:
             raise self._failure

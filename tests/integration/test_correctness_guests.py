@@ -258,7 +258,7 @@ def test_c17_a_chunk_lets_go_of_a_table_that_somebody_waits_for(held: Lifecycle)
         with Underway(lambda: held.run("backfill")) as backfill:
             wait_for(lambda: holds(held.source, "items"), backfill)
             with asks(held.source, "BEGIN; LOCK TABLE items IN ACCESS EXCLUSIVE MODE; COMMIT") as asking:
-                asking.finish(10)
+                asking.finish(60)
             assert not backfill.over
             wait_for(lambda: holds(held.source, "items"), backfill)  # it tries again
             slow.rollback()
@@ -281,7 +281,7 @@ def test_c17_a_window_lets_go_of_what_somebody_waits_for(held: Lifecycle, what: 
             )
             wait_for(lambda: one(held.target, stuck), replay)
             with asks(held.source, f"BEGIN; {ASKED[what]}; COMMIT") as asking:
-                asking.finish(10)
+                asking.finish(60)
             assert not replay.over
             slow.rollback()
     held.run_all(after="replay", until="swap")
@@ -299,7 +299,7 @@ def test_c17_ddl_that_was_let_through_is_followed_or_stops_its_table_with_a_clea
         with Underway(lambda: held.run("backfill")) as backfill:
             wait_for(lambda: holds(held.source, "items"), backfill)
             with asks(held.source, "ALTER TABLE items ADD COLUMN late int DEFAULT 7") as asking:
-                asking.finish(10)
+                asking.finish(60)
             slow.rollback()
             result = backfill.finish()
     blocked = [{"table": "public.items", "reason": "Source has new column 'late' not in target"}]

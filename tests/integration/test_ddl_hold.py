@@ -39,7 +39,7 @@ def test_it_waits_until_the_quiet_is_over(captured: str) -> None:
             wait_until(lambda: one(captured, WAITING) == 1)
             execute(captured, "INSERT INTO t VALUES (1)")  # nobody waits behind it
             execute(captured, "CREATE INDEX ON other (id); GRANT SELECT ON other TO PUBLIC")  # nor with it
-    altering.join(30)
+    altering.join(120)
     assert one(captured, "SELECT count(a) FROM t") == 0
 
 

@@ -221,7 +221,7 @@ def test_no_client_waits_for_a_table_that_it_has_not_locked(source: Source) -> N
                 "COMMENT ON VIEW w IS 'x'",
             ):
                 with Underway(lambda s=statement: conn.execute(s.encode())) as command:
-                    wait_for(lambda c=command: c.over, seconds=10)
+                    wait_for(lambda c=command: c.over, seconds=60)
         events = source.events()
     assert [e["tag"] for e in events] == ["ALTER INDEX", "ALTER VIEW", "ALTER FUNCTION", "COMMENT"]
     assert [e["objects"][0]["name"] for e in events] == ["j", "w", "g", "w"]

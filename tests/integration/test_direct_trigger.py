@@ -525,6 +525,6 @@ def test_clients_that_meet_at_few_rows_fail_no_more_than_without_us(
     finally:
         over.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
     assert errors == []
     brings_it(move)

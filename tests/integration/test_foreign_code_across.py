@@ -20,8 +20,6 @@ from tests.integration.mallory_kinds import BY_NAME, HERS_ALONE
 
 Make = Callable[..., Lifecycle]
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_code_on_a_table_runs_as_its_owner_on_both_servers(

@@ -14,8 +14,6 @@ from tests.integration.lifecycle import Lifecycle
 from tests.integration.mallory import Mallory
 from tests.integration.mallory_kinds import BY_NAME
 
-pytestmark = pytest.mark.timeout(240)
-
 # What is computed, checked, looked up or fired where rows leave such a table and come to it.
 NAMES = (
     "check check_constant check_not_valid generated default domain domain_key index_expression index_unique"

@@ -25,7 +25,6 @@ from tests.integration.sessions import do
 
 Make = Callable[..., Lifecycle]
 
-pytestmark = pytest.mark.timeout(120)
 
 HER_TABLE = Kind("t", PLAIN)
 UNTIL_REPLAY = ("setup", "snapshot", "backfill", "schema_sync", "replay")

@@ -25,7 +25,6 @@ from tests.integration.mallory_kinds import BY_NAME, KINDS, PLAIN, Kind
 
 Make = Callable[..., Lifecycle]
 
-pytestmark = pytest.mark.timeout(180)
 
 TAGS = {
     "create_tags": ["ALTER TABLE", "CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "CREATE MATERIALIZED VIEW",

@@ -18,7 +18,6 @@ from tests.integration.mallory_kinds import Kind
 
 Make = Callable[..., Lifecycle]
 
-pytestmark = pytest.mark.timeout(180)
 
 TABLES = 8
 

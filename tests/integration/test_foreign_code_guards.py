@@ -29,7 +29,6 @@ from tests.integration.mallory_kinds import BY_NAME
 Make = Callable[..., Lifecycle]
 Out = Callable[[pytest.MonkeyPatch], None]
 
-pytestmark = pytest.mark.timeout(180)
 
 UNTIL_REPLAY = ("setup", "snapshot", "backfill", "schema_sync", "replay")
 

@@ -25,7 +25,6 @@ from tests.integration.sessions import do
 
 Make = Callable[..., Lifecycle]
 
-pytestmark = pytest.mark.timeout(180)
 
 HERS = [kind for kind in KINDS if "in place" in kind.where]
 BOTH_WAYS = [kind for kind in HERS if not kind.one_way]

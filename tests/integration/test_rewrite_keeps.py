@@ -371,7 +371,7 @@ def test_readers_through_a_view_meet_no_deadlock(orders: Callable[..., Lifecycle
     finally:
         over.set()
         for reader in readers:
-            reader.join(30)
+            reader.join(120)
     assert failures == []
 
 

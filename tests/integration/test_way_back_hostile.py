@@ -20,8 +20,6 @@ Make = Callable[..., Lifecycle]
 
 REFUSED = ("trigger_always", "rule")  # they would act on rows that come back: a swap says so before it fences anything
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.parametrize("rows", matrix("change_log", "wal"))
 def test_code_on_a_table_runs_as_its_owner_on_the_way_back_too(

@@ -61,7 +61,7 @@ def run(dsn: str, statements: str) -> None:
         conn.execute(statements)
 
 
-def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "still not so"

@@ -136,7 +136,7 @@ class Standalone:
         self._logs[process.pid] = log
         return process
 
-    def _await(self, process: subprocess.Popen[bytes], words: str, seconds: float = 60) -> re.Match[str]:
+    def _await(self, process: subprocess.Popen[bytes], words: str, seconds: float = 240) -> re.Match[str]:
         deadline = time.monotonic() + seconds
         while True:
             said = self._logs[process.pid].read_text()

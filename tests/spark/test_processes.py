@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 APPLICATION = REPOSITORY / "tests" / "spark" / "sleeping_backfill.py"
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     """Wait for a condition, and name it where it does not come."""
     deadline = time.monotonic() + seconds
     while not holds():

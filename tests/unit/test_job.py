@@ -302,7 +302,7 @@ def test_under_spark_submit_the_application_ends_with_its_jvm(monkeypatch: pytes
         _until(lambda: not application.is_running() or application.status() == psutil.STATUS_ZOMBIE)
 
 
-def _until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     import time
 
     deadline = time.monotonic() + seconds

@@ -46,7 +46,7 @@ def truncating(dsn: str) -> Iterator[threading.Thread]:
     finally:
         over.set()
         if thread.ident is not None:
-            thread.join(30)
+            thread.join(120)
 
 
 @pytest.mark.parametrize("fence", ["read_only", "lock"])
@@ -73,6 +73,6 @@ def test_c36_the_last_windows_get_through(shop: Make, at: At, fence: str) -> Non
         at("cut_over.behind_fence", once(behind))
         at("cut_over.before_target", lambda _: at("replay.after_snapshot", perhaps=True))
         with Underway(lambda: move.run("swap")) as swap:
-            swap.finish(60)
+            swap.finish(240)
         assert has_cut_over(move)
     assert differences(move.source, move.target) == []
