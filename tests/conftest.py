@@ -21,7 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from tests import combinations, costs
+from tests import combinations, costs, time_limit
 from tests.failpoints import At
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class OneOfEach:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(combinations.OPTION, action="store_true", help="every scenario in each of its combinations")
+    parser.addoption(time_limit.OPTION, type=float, metavar="SECONDS", help="what has not begun by then is left out")
     parser.addoption(costs.OPTION, action="store_true", help="seconds of CPU by file, at the end")
 
 
@@ -135,6 +136,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FailuresAtOnce(config), "failures-at-once")
     if config.getoption(costs.OPTION):
         config.pluginmanager.register(costs.Costs(config), "costs")
+    if (seconds := config.getoption(time_limit.OPTION)) is not None:
+        config.pluginmanager.register(time_limit.Within(seconds), "time-limit")
     if not config.getoption(combinations.OPTION):
         config.pluginmanager.register(OneOfEach(config), "one-of-each")
 

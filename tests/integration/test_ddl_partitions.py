@@ -98,6 +98,26 @@ def test_a_partition_comes_back_empty(make: Make) -> None:
     assert pipeline.on_source(rows) == pipeline.journal(rows)
 
 
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_a_partition_that_came_with_the_run_comes_back_with_what_nobody_saw(make: Make, rows: str) -> None:
+    pipeline = make(tables={"include": ["public.events"]}, capture={"rows": rows})
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        CREATE TABLE public.events_9 PARTITION OF public.events FOR VALUES FROM (900) TO (999)
+        INSERT INTO public.events SELECT i, 'new' FROM generate_series(900, 940) i""")  # fmt: skip
+    pipeline.run("replay")
+    execute(pipeline.source, "ALTER TABLE public.events DETACH PARTITION public.events_9")
+    pipeline.run("replay")
+    each(pipeline.source, """
+        UPDATE public.events_9 SET what = 'away' WHERE id % 3 = 0
+        DELETE FROM public.events_9 WHERE id % 5 = 0
+        INSERT INTO public.events_9 VALUES (950, 'away, too')
+        ALTER TABLE public.events ATTACH PARTITION public.events_9 FOR VALUES FROM (900) TO (999)""")  # fmt: skip
+    pipeline.run("replay")
+    rows_now = "SELECT id, what FROM public.events ORDER BY id"
+    assert pipeline.on_source(rows_now) == pipeline.journal(rows_now)
+
+
 def test_a_detached_partition_that_nobody_takes_is_not_left_stale_without_a_word(make: Make) -> None:
     pipeline = make(tables={"include": ["public.events"]})
     pipeline.run_all(until="replay")

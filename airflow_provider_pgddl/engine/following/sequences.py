@@ -14,7 +14,9 @@ from airflow_provider_pgddl.engine.ddl.serial_and_identity import rebounded
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.job.context import Context, patiently
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -85,9 +87,9 @@ def keep_ahead(context: Context) -> None:
         here = _sequences(context.target)
         now = _on_source(context, here)
         stand = positions(context.target, {name: here[name].oid for name in now})
-        wanted = {here[name].oid: ahead(here[name], now[name], stand[name]) for name in now}
-        moved = {oid: position for oid, position in wanted.items() if position is not None}
-        if moved:
+        wanted = {name: to for name in now if (to := ahead(here[name], now[name], stand[name])) is not None}
+        others = _of_others(_owners(context), _own_tables(context)) if wanted else set[Name]()
+        if moved := {here[name].oid: to for name, to in wanted.items() if name not in others}:
             with context.fenced("sequences.before_ahead_commit"):
                 _set(context.target, moved)
 
@@ -128,13 +130,21 @@ def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, 
 
 
 def set_exactly(context: Context, *, forward_only: Collection[Name] = ()) -> int:
-    """Every sequence of the source that the target has too stands where the source's stands; returns how many. Of those
-    in `forward_only` none is set back. In the caller's transaction, though a sequence does not go back with it."""
+    """Every sequence of the source that the target has too stands where the source's stands; returns how many. None is
+    set back of those in `forward_only`, of those that may be somebody else's, as another pipeline's that has cut over,
+    and of tables with rows that the target alone has. In the caller's transaction, though a sequence does not go back
+    with it."""
     here = _sequences(context.target)
     now = _on_source(context, here)
-    kept = {name: here[name].oid for name in now if name in forward_only}
+    owners, mine = _owners(context), _own_tables(context)
+    with_extra = {(t.schema, t.name) for t in context.tables() if t.plan.extra}
+    schemas = {schema for schema, _ in mine}
+    stay = {name for name, owner in owners.items() if (owner in with_extra if owner else name[0] not in schemas)}
+    stay |= {*forward_only} | _of_others(owners, mine)
+    kept = {name: here[name].oid for name in now if name in stay}
     for name, there in positions(context.target, kept).items() if kept else ():
-        if (there.last - now[name].last) * here[name].increment >= 0:
+        lead = (there.last - now[name].last) * here[name].increment
+        if lead > 0 or (lead == 0 and (there.called or not now[name].called)):
             del now[name]
     _set(context.target, {here[name].oid: position for name, position in now.items()})
     return len(now)
@@ -144,6 +154,23 @@ def _on_source(context: Context, here: Collection[Name]) -> dict[Name, Position]
     """Where the source's sequences stand that the target has too."""
     there = {name: sequence.oid for name, sequence in _sequences(context.source).items() if name in here}
     return positions(context.source, there)
+
+
+def _owners(context: Context) -> dict[Name, Name | None]:
+    """Of each of the source's sequences the table whose column it goes with, a partition's as its root."""
+    found = context.source.execute(_Q["owners"]).fetchall()
+    return {(schema, name): (owner, table) if table else None for schema, name, owner, table in found}
+
+
+def _own_tables(context: Context) -> set[Name]:
+    """As they are called on the source now, and where only the structure goes over."""
+    chosen = matches(context.pipeline, catalog.table_oids(context.source), strict=False)
+    return {*chosen.rows, *chosen.schema_only, *((t.schema, t.name) for t in context.tables())}
+
+
+def _of_others(owners: Mapping[Name, Name | None], mine: Collection[Name]) -> set[Name]:
+    """Sequences of tables that the pipeline leaves out."""
+    return {name for name, owner in owners.items() if owner is not None and owner not in mine}
 
 
 def _sequences(conn: Session) -> dict[Name, Sequence]:

@@ -83,5 +83,6 @@ class DdlHistory(JournalSection):
         return set(self._values("detached", [self.pipeline, run]))
 
     def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
-        """Those of the relations that were partitions from their creation on, so were captured while empty."""
-        return set(self._values("born_as_partitions", [list(oids), self.pipeline, run]))
+        """Those of the relations that were partitions of one table from their creation on, so were captured while empty
+        and ever since."""
+        return set(self._values("born_as_partitions", {"oids": list(oids), "pipeline": self.pipeline, "run": run}))

@@ -138,9 +138,11 @@ def window(
 
 
 def stopped_by_drift(
-    conn: Session, journal: Journal, tables: Sequence[TableRow]
+    conn: Session, journal: Journal, tables: Sequence[TableRow], held: Collection[int] = ()
 ) -> tuple[list[TableRow], dict[int, list[str]]]:
-    """Tables that are still what they were recorded as, and findings for those that are not (C9)."""
+    """Tables that are still what they were recorded as, and findings for those that are not (C9). Of those that are
+    `held`, by locks that are older than the snapshot, it is recorded which file they are in: of others the server says
+    that of now, beside columns as the snapshot shows them, and a rewrite between the two would be taken for known."""
     now = catalog.describe(conn, [t.oid for t in tables], change_log.capture_names(journal.pipeline))
     healthy, stopped = [], {}
     for table in tables:
@@ -150,7 +152,7 @@ def stopped_by_drift(
         else:
             healthy.append(table)
             physical = now[table.oid].physical()
-            if physical != table.physical:
+            if physical != table.physical and table.id in held:
                 journal.tables.set_physical(table.id, physical)
     return healthy, stopped
 
@@ -181,7 +183,7 @@ def _across(
     logs = logs.at_most([t for t in tables if t.id in at_work], take)
     with target.transaction():
         with described(replica, wait):
-            healthy, done.stopped = stopped_by_drift(source, journal, tables)
+            healthy, done.stopped = stopped_by_drift(source, journal, tables, locked)
         position = DdlJournal(target, replica.pipeline, replica.run).position()
         if position and ddl_log.type_altered(source, replica.pipeline, position, replica.types()):
             done.stopped |= {t.id: [TYPE_ALTERED] for t in healthy if t.has_user_types}
@@ -406,7 +408,7 @@ def _in_place(
     logs = logs_of(replica)
     at_work = _at_work(replica, tables, logs, locked).union(read)
     with described(replica, wait):
-        healthy, done.stopped = stopped_by_drift(conn, journal, tables)
+        healthy, done.stopped = stopped_by_drift(conn, journal, tables, locked)
     altered = altered_copies(conn, {t.id: t.plan for t in healthy if t.id not in at_work})
     done.stopped |= {table_id: [COPY_ALTERED] for table_id in altered}
     healthy = [t for t in healthy if t.id in at_work]

@@ -207,12 +207,16 @@ WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status 
   AND was.version ->> 'bound' IS NOT NULL AND now.version IS NOT NULL AND now.version ->> 'bound' IS NULL
 
 -- name: born_as_partitions
--- Partitions of which the first that was ever seen is their creation.
-SELECT o.oid FROM unnest(%s::bigint[]) o(oid)
+-- Partitions of which the first that was ever seen is their creation, and that were nothing else since.
+SELECT o.oid FROM unnest(%(oids)s::bigint[]) o(oid)
 CROSS JOIN LATERAL (
-    SELECT e.captured FROM pgddl.ddl_events e
-    WHERE e.pipeline = %s AND e.run = %s AND e.captured -> 'tables' ? o.oid::text ORDER BY e.seq LIMIT 1) first(event)
-WHERE event ->> 'tag' = 'CREATE TABLE' AND event -> 'tables' -> o.oid::text ->> 'bound' IS NOT NULL
+    SELECT e.captured ->> 'tag', e.captured -> 'tables' -> o.oid::text FROM pgddl.ddl_events e
+    WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured -> 'tables' ? o.oid::text ORDER BY e.seq LIMIT 1) first(tag, made)
+WHERE tag = 'CREATE TABLE' AND made ->> 'bound' IS NOT NULL
+  AND NOT EXISTS (
+    SELECT FROM pgddl.ddl_events e CROSS JOIN LATERAL (SELECT e.captured -> 'tables' -> o.oid::text) later(was)
+    WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured -> 'tables' ? o.oid::text
+      AND (was ->> 'bound' IS NULL OR was -> 'parents' IS DISTINCT FROM made -> 'parents'))
 
 -- name: set_state
 UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)

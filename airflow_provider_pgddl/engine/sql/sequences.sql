@@ -6,6 +6,19 @@ WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_s
   AND n.nspname !~ '^(pg_toast|pg_temp|pgddl_copy_|pgddl_old_)'
 ORDER BY 1, 2
 
+-- name: owners
+-- Each sequence with the table whose column it goes with, if any: of a partition the root.
+SELECT n.nspname, c.relname, o.nspname, o.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN LATERAL (
+    SELECT rn.nspname, r.relname
+    FROM pg_catalog.pg_depend d
+    JOIN pg_catalog.pg_class r ON r.oid = coalesce(pg_catalog.pg_partition_root(d.refobjid), d.refobjid)
+    JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+    WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.refclassid = d.classid
+      AND d.refobjsubid > 0 AND d.deptype IN ('a', 'i') LIMIT 1) o ON true
+WHERE c.relkind = 'S' AND c.relpersistence <> 't'
+
 -- name: of
 -- The sequences of these names, and those of the columns of tables of these names.
 SELECT s.oid
