@@ -535,3 +535,56 @@ def test_columns_of_one_side_alone_keep_their_values_to_and_fro(
         del known[3]
     assert things(old, "Secret") == secrets
     assert things(new, "Secret", "Legacy", "gone", "Added") == theirs
+
+
+JUST_BEFORE = """
+UPDATE shop.thing SET n = n + 100 * sign(n) WHERE id <= 10;
+UPDATE shop.thing SET id = -id WHERE abs(id) BETWEEN 5 AND 8;
+UPDATE shop.part SET v = v || '!' WHERE id % 3 = 0;
+CREATE TEMPORARY TABLE loaded AS SELECT * FROM shop.part_2024;
+TRUNCATE shop.part_2024;
+INSERT INTO shop.part SELECT * FROM loaded;
+DROP TABLE loaded;
+"""
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_rows_that_change_just_before_a_fence_keep_the_values_of_columns_that_are_left_alone(
+    lifecycle: Lifecycles, database: Callable[[Cluster], str], pg16: Cluster, pg18: Cluster, rows: str, at: At
+) -> None:
+    """The last windows bring them under the capture of the way back, in whose log each of them leaves and comes."""
+    old, new = database(pg16), database(pg18)
+    execute(old, SHOP + THING + "ALTER TABLE shop.part ADD COLUMN mine text; UPDATE shop.part SET mine = 'm' || id")
+    skipped = {"shop.thing": ['"Secret"'], "shop.part": ["mine"]}
+    tables = {"include": ["shop.*"], "skip_columns": skipped}
+    ways = Ways(lifecycle, old, new, tables=tables, capture={"rows": rows, "ddl": "off"})
+    there, back = ways.there, ways.back
+    there.run_all(until="replay")
+    execute(
+        new,
+        """ALTER TABLE shop.thing ADD COLUMN "Added" text; UPDATE shop.thing SET "Added" = 'a' || abs(n);
+        ALTER TABLE shop.part ADD COLUMN added text; UPDATE shop.part SET added = 'a' || id""",
+    )
+
+    def parts(dsn: str, column: str) -> dict[int, str]:
+        with psycopg.connect(dsn) as conn:
+            return dict(conn.execute(f"SELECT id, {column} FROM shop.part".encode()))
+
+    for here, move, other in ((old, there, back), (new, back, there), (old, there, back)):
+        for stage in ("replay", "verify"):
+            assert not move.run(stage).blocked
+        with at("cut_over.before_fence", once(lambda here=here: execute(here, JUST_BEFORE))):
+            assert not move.run("swap").blocked
+        back.content = way_back_file(load_pipeline(there.content), old, new)
+        for stage in ("replay", "verify"):
+            assert not other.run(stage).blocked
+        assert things(old, "id") == things(new, "id")
+        assert things(old, "Secret") == {n: (f"s{n}",) for n in range(1, 21)}
+        assert things(new, "Added") == {n: (f"a{n}",) for n in range(1, 21)}
+        # A TRUNCATE takes what only the other server has.
+        column = "mine" if here == old else "added"
+        assert parts(here, column) == {n: f"{column[0]}{n}" for n in range(1, 701)}
+        if here == old:
+            execute(new, "UPDATE shop.part SET added = 'a' || id")
+        else:
+            execute(old, "UPDATE shop.part SET mine = 'm' || id")

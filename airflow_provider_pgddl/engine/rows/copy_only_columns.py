@@ -2,14 +2,16 @@
 
 A row that has changed is deleted from the copy and inserted again. What nobody but the copy knows of it waits
 meanwhile in a table of its own, by key. A value stands there at the key that its row had at one snapshot of the source:
-that of the chunk that has brought the row, else that of the last window. Each window takes the values to the keys that
+that of the chunk that has brought the row, else that of the last window, or of the birth of a run whose copies were
+complete from the first. Each window takes the values to the keys that
 their rows have come to since, in the order of the log. Moves that a value's snapshot shows are not followed once more,
 which would undo an exchange of keys: of a window that died before it had acknowledged them, or of keys that were
-exchanged before their blocks were read."""
+exchanged before their blocks were read. Nor are those of the way there, in the log of a way back: the rows that its
+last windows have read again left the new server's tables, and not the old one's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -220,12 +222,15 @@ def unfollowed(target: Session, table: TableRow) -> bool:
     return bool(row and row[0])
 
 
-def read_moves(logs: Logs, target: Session, table: TableRow, snapshot: str) -> Moves:
-    """Of what no window has followed yet."""
+def read_moves(
+    logs: Logs, target: Session, table: TableRow, snapshot: str, first: Callable[[], str | None] = lambda: None
+) -> Moves:
+    """Of what no window has followed yet; `first` has the snapshot of the source that the values stand at before any
+    has, None where that is each value's own."""
     plan = table.plan
     fit(target, table)
     row = target.execute(sql.SQL(_Q["followed_until"]).format(until=_until(table.id))).fetchone()
-    until = sql.Literal(row[0] if row else None)
+    until = sql.Literal(row[0] if row else first())
     moves = _temporary("moves", table)
     old, new = plan.key.list("old_"), plan.key.list("new_")
     definitions = plan.key.definitions("old_", "new_")

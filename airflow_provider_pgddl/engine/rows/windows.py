@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import count
 
 from psycopg import sql
@@ -21,6 +22,7 @@ from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.errors import GaveWay
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.journal import lease
+from airflow_provider_pgddl.engine.journal.births import Births
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -373,7 +375,14 @@ def _ingest_together(
 
 def moves_in_window(replica: Replica, logs: Logs, table: TableRow) -> copy_only_columns.Moves:
     shown = logs.shown or catalog.current_snapshot(replica.source)
-    return copy_only_columns.read_moves(logs, replica.target, table, shown)
+    return copy_only_columns.read_moves(logs, replica.target, table, shown, partial(_birth_position, replica))
+
+
+def _birth_position(replica: Replica) -> str | None:
+    """Of a run that was born complete the snapshot at which its copies were."""
+    found = Births(replica.target, replica.pipeline).find()
+    birth = change_log.birth(replica.source, replica.pipeline) if found is not None and found.of else None
+    return birth.position if birth is not None and birth.run == replica.run else None
 
 
 def _fill_here(replica: Replica) -> FillElsewhere:

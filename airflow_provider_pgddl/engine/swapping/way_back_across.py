@@ -3,7 +3,8 @@
 Behind the fence both sides are equal, so nothing has to be copied. Before the fence goes up everything is made: the
 journal on the old server, and on the new one capture of rows and DDL. Until the cut-over has committed, and the mark of
 the birth with it, the run is void. What the way there still writes to the new server comes into the new log as well:
-the first window back reads it again and finds the same rows, so no row depends on which of the two was first."""
+the first window back reads it again and finds the same rows, so no row depends on which of the two was first. Values of
+columns that the old server alone has stand at the keys of the birth, and follow nothing from before it."""
 
 from __future__ import annotations
 
