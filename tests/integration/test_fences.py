@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import errors as pg
 
+from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import Fenced
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.schema_gate import gate, validating
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.stages import swap
+from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
+from tests.integration.sessions import Underway, do, wait_for, waits_for_anything
 
 TABLES = "CREATE TABLE public.t (id int PRIMARY KEY); CREATE TABLE public.u (id int PRIMARY KEY)"
 RECORDED = "SELECT table_name, status, xmin::text FROM pgddl.schema_status ORDER BY 1"
@@ -83,3 +91,89 @@ def test_c11_the_look_beside_a_backfill_is_fenced_too(move: Lifecycle, capsys: p
     with taken_over(move) as context, validating(context):
         wait_until(told)
     assert move.journal(RECORDED) == before
+
+
+# --- the fence against writers is the newest run's, too ---------------------------------------------------------------
+
+READ_ONLY: dict[str, Any] = {"swap": {"fence": "read_only"}}
+WRITE = "INSERT INTO public.t VALUES (100)"
+
+
+@pytest.fixture
+def fencing(source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], at: At) -> Lifecycle:
+    """About to cut over; the first run that does fails behind its fence."""
+    execute(source_dsn, f"{TABLES}; INSERT INTO public.t SELECT generate_series(1, 9)")
+    made = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, backfill={"workers": 1}, **READ_ONLY)
+    made.run_all(until="verify")
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise psycopg.OperationalError("the first run has failed")
+
+    at("cut_over.behind_fence", fail)
+    return made
+
+
+class Held:
+    """For `at`: the first pass stops here until it is let go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, number: int) -> None:
+        if number == 1:
+            self.reached.set()
+            assert self.go_on.wait(120)
+
+
+def test_c11_a_run_that_lives_on_leaves_the_fence_of_the_newer_one(
+    fencing: Lifecycle, at: At, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It finds that nobody has cut over, which is true, and the newer run is about to."""
+    looks, drained = Held(), Held()
+    at("cut_over.before_look", looks)
+    at("cut_over.before_target", drained)
+    with Underway(lambda: fencing.run("swap")) as older:
+        wait_for(looks.reached.is_set, older)
+        assert fencing.journal(END_LEASE) == [(True,)]
+        with Underway(lambda: fencing.run("swap")) as newer:
+            wait_for(drained.reached.is_set, newer)
+            looks.go_on.set()
+            try:
+                assert "the first run has failed" in str(older.fails(Exception))
+                with pytest.raises(pg.ReadOnlySqlTransaction):
+                    do(fencing.source, WRITE)
+            finally:
+                drained.go_on.set()
+            assert newer.finish().state == "done"
+    with pytest.raises(pg.ReadOnlySqlTransaction):
+        do(fencing.source, WRITE)
+    assert differences(fencing.source, fencing.target) == []
+    assert "the fence is left to the newer run" in capsys.readouterr().out
+
+
+def test_c11_a_newer_run_waits_for_one_that_is_taking_its_fence_down(fencing: Lifecycle, at: At) -> None:
+    lowers = Held()
+    at("cut_over.before_fence_down_commit", lowers)
+    with Underway(lambda: fencing.run("swap")) as older:
+        wait_for(lowers.reached.is_set, older)
+        assert fencing.journal(END_LEASE) == [(True,)]
+        with Underway(lambda: fencing.run("swap")) as newer:
+            try:
+                wait_for(lambda: waits_for_anything(fencing.target), newer)
+            finally:
+                lowers.go_on.set()
+            assert "the first run has failed" in str(older.fails(Exception))
+            assert newer.finish().state == "done"
+    with pytest.raises(pg.ReadOnlySqlTransaction):
+        do(fencing.source, WRITE)
+    assert differences(fencing.source, fencing.target) == []
+
+
+def test_c11_a_swap_that_was_taken_over_lowers_no_fence_as_it_begins(move: Lifecycle) -> None:
+    with taken_over(move) as context:
+        change_log.raise_fence(context.source, move.name, "public", "t")
+        with pytest.raises(Fenced):
+            swap.run(context)
+    with pytest.raises(pg.ReadOnlySqlTransaction):
+        do(move.source, WRITE)

@@ -51,6 +51,7 @@ NO_BORDER = {
     "following.source_dump.schema_digest": READS,
     "following.source_dump.settled_dump.dump": READS,
     "journal.ddl.DdlJournal": WITHIN,
+    "journal.lease.kept": READS,
     "journal.schema.SchemaJournal.record_many": WITHIN,
     "preflight.new_types": READS,
     "preflight.rewriting": READS,

@@ -56,6 +56,15 @@ def fenced(conn: Session, fence: Fence, before_commit: str) -> Iterator[None]:
         failpoint(before_commit, conn)
 
 
+@contextmanager
+def kept(conn: Session, fence: Fence) -> Iterator[None]:
+    """Around work on another server that is the newest run's alone, and brief: Fenced before it where a newer one has
+    taken over; one that is about to does not get its token before the end."""
+    with conn.transaction():
+        check(conn, fence)
+        yield
+
+
 class Lease:
     """Holds the lock for a `with` block; `take` gives the token. `fence` is for the whole run, `fence_for(scope)` for
     one table. `conn` is its session, open before it waits for the lock."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, LiteralString
@@ -23,7 +23,7 @@ from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     validated,
 )
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import constraint_of_comment
-from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError, PreflightRefused
+from airflow_provider_pgddl.engine.errors import Fenced, GaveWay, PgddlError, PreflightRefused
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.missing_definitions import to_validate, unfilled
@@ -31,6 +31,7 @@ from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
+from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -232,10 +233,18 @@ def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
         yield
     except BaseException:
         if _certainly_not_cut_over(context):
-            with context.brief_session("source", "fence") as session:
-                lower_fences(session, context.pipeline, tables)
-            context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
+            _give_back(context, tables)
         raise
+
+
+def _give_back(context: Context, tables: Sequence[TableRow]) -> None:
+    try:
+        with context.brief_session("source", "fence") as source, context.brief_session("target", "fence") as target:
+            lower_own_fences(context, source, target, tables)
+    except Fenced as error:  # what this run has failed with is for a person to see, and not that
+        context.say(f"the cut-over did not happen, and the fence is left to the newer run: {error.what}")
+    else:
+        context.say("the cut-over did not happen: the fence is down again, applications go on with the source")
 
 
 @contextmanager
@@ -262,15 +271,31 @@ def _certainly_not_cut_over(context: Context) -> bool:
         return False
 
 
-def lower_fences(source: Session, pipeline: Pipeline, tables: Sequence[TableRow]) -> None:
-    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none."""
+def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:
+    """As a run takes them down. Fenced where a newer one has taken over: by now they may be those that its own cut-over
+    stands on, which has drained behind them and asks for them no more.
+
+    The token is looked at by each try, which holds it to its end; so the newer run waits for one try and not for all.
+    Both sessions are there before that look. Should the target's be lost between it and the commit, whoever takes the
+    token ends the source's before he does anything else."""
+    lower_fences(source, context.pipeline, tables, lambda: lease.kept(target, context.fence()))
+
+
+def lower_fences(
+    source: Session,
+    pipeline: Pipeline,
+    tables: Sequence[TableRow],
+    held: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none. `held` is
+    around each try, from before it asks for its locks."""
     name = pipeline.pipeline
     fenced = [r for r in fenced_relations(source, tables) if change_log.is_fenced(source, name, r)]
     if not fenced:
         return
 
     def attempt() -> None:
-        with writers_wait(), source.transaction():
+        with held(), writers_wait(), source.transaction():
             lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
             for schema, table in fenced:
                 change_log.lower_fence(source, name, schema, table)
