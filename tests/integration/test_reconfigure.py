@@ -380,3 +380,33 @@ def test_what_was_left_out_for_a_table_comes_with_it(lifecycle: Make, source_dsn
     move.run_all(after="schema_sync", until="swap")
     assert diff_catalogs(catalog_lines(source_dsn), catalog_lines(target_dsn)) == []
     assert differences(source_dsn, target_dsn) == []
+
+
+def test_nothing_is_dropped_that_the_pipeline_has_not_made(lifecycle: Make, source_dsn: str, target_dsn: str) -> None:
+    """A table of the target's own, which is to be adopted: no snapshot has looked at it yet."""
+    made = "CREATE TABLE public.{0} (id int PRIMARY KEY); INSERT INTO public.{0} SELECT generate_series(1, {1});"
+    for dsn, rows in ((source_dsn, 10), (target_dsn, 20)):
+        execute(dsn, made.format("a", rows) + made.format("b", rows))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "existing": "adopt"})
+    move.run("setup")
+    move.content["tables"] = {**move.content["tables"], "exclude": ["public.b"]}
+    move.run("setup", reconfigure=True, drop=True)
+    assert captured(move) == {"a"}
+    assert move.journal("SELECT count(*) FROM public.b") == [(20,)]
+
+
+def test_rows_that_an_archive_keeps_are_no_reconfigurations_to_drop(
+    lifecycle: Make, source_dsn: str, target_dsn: str
+) -> None:
+    made = "CREATE TABLE public.{0} (id int PRIMARY KEY); INSERT INTO public.{0} SELECT generate_series(1, 10);"
+    execute(source_dsn, made.format("a") + made.format("b"))
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"], "operations": ["insert", "update"]})
+    move.run_all(until="replay")
+    execute(source_dsn, "DELETE FROM public.b WHERE id = 3")
+    move.run("replay")
+    move.content["tables"] = {**move.content["tables"], "exclude": ["public.b"]}
+    config = load_pipeline(move.content)
+    with pytest.raises(UsageError, match="--drop would drop rows on the target that the source may have deleted"):
+        look_at(config, source_dsn, target_dsn, drop=True)
+    assert look_at(config, source_dsn, target_dsn).out
+    assert move.journal("SELECT count(*) FROM public.b") == [(10,)]

@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.commands.reset import take_back_finished
+from airflow_provider_pgddl.engine.commands.reset import is_the_targets_own, refuse_archives, take_back_finished
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -63,11 +63,13 @@ class ChangedFile:
     again: Sequence[TableRow] = ()
     drop: bool = False
     under_way: bool = False
+    theirs: Collection[int] = ()
+    """The ids of those that go with nothing on the target that the pipeline has made."""
 
     def drops(self, table: TableRow) -> bool:
         """Whether its copy goes with it. Beside the table that it is to replace it is nothing that anybody else knows
         of; one that the target had before the pipeline is not ours."""
-        return (self.drop or self.pipeline.beside) and not table.plan.adopted
+        return self.pipeline.beside or (self.drop and table.id not in self.theirs)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,7 +85,7 @@ class ChangedFile:
             copy = f"{table.plan.copy_schema}.{table.plan.copy_name}"
             if self.drops(table):
                 then = f"{copy} is dropped"
-            elif table.state == "indexed" or table.keyless:
+            elif table.id in self.theirs or table.state == "indexed" or table.keyless:
                 then = f"{copy} stays as it is"
             else:
                 then = f"{copy} stays as it is, which is not complete"
@@ -142,6 +144,9 @@ def look(
     _refuse_values(pipeline, before, tables)
     if any(one.key == key or one.key.startswith(f"{key}.") for one in found for key in OF_TABLES):
         planned = _with_tables(planned, source, target, tables)
+        theirs = {t.id for t in planned.out if is_the_targets_own(pipeline, journal, row.run, t)}
+        planned = replace(planned, theirs=theirs)
+        refuse_archives(journal, [t for t in planned.out if planned.drops(t)], "--drop")
     if pipeline.follow.finish and not before.follow.finish:
         refuse([f for f in preflight(pipeline, source, target, ()) if f.code == "firing"], under_way=True)
     return planned

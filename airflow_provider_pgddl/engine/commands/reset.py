@@ -80,7 +80,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
             )
         chosen = _chosen(journal.tables.of(row.run), tables)
         if row.cut_over_at is None:
-            _refuse_archives(journal, chosen)
+            refuse_archives(journal, chosen, "a reset")
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         if row.cut_over_at is not None and row.finished_at is None:
@@ -145,8 +145,8 @@ def _refuse_late_changes(
     refuse_late_changes(source, logs_now(pipeline, source, journal.conn), name, tables)
 
 
-def _refuse_archives(journal: Journal, tables: Sequence[TableRow]) -> None:
-    """Where the target keeps what the source has deleted, only a person drops it."""
+def refuse_archives(journal: Journal, tables: Sequence[TableRow], what: str) -> None:
+    """Where the target keeps what the source has deleted, only a person drops it, and not `what`."""
     for table in (t for t in tables if t.plan.operations):
         copy = table.plan.copy
         if catalog.oid_of(journal.conn, table.plan.copy_schema, table.plan.copy_name) is None:
@@ -154,9 +154,9 @@ def _refuse_archives(journal: Journal, tables: Sequence[TableRow]) -> None:
         has_rows = sql.SQL(queries("adopted_rows")["has_rows"]).format(relation=copy)
         if journal.conn.execute(has_rows).fetchone() == (True,):
             raise UsageError(
-                "a reset would drop rows on the target that the source may have deleted (tables.operations)",
+                f"{what} would drop rows on the target that the source may have deleted (tables.operations)",
                 table=table.qualified,
-                todo="move the table to a schema of your own, or drop it yourself; then reset again",
+                todo="move the table to a schema of your own, or drop it yourself; then run this again",
                 sql=sql.SQL("CREATE SCHEMA kept;\nALTER TABLE {} SET SCHEMA kept;").format(copy).as_string(),
             )  # fmt: skip
 
@@ -177,7 +177,7 @@ def _reset_tables(
     take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
     dropped += _undo(journal, standing)
     for table in tables:
-        theirs = _is_the_targets_own(pipeline, journal, row.run, table)
+        theirs = is_the_targets_own(pipeline, journal, row.run, table)
         away = _rows_away(journal, table) if theirs else []
         with journal.conn.transaction():
             if not theirs:
@@ -189,7 +189,7 @@ def _reset_tables(
     return dropped
 
 
-def _is_the_targets_own(pipeline: Pipeline, journal: Journal, run: int, table: TableRow) -> bool:
+def is_the_targets_own(pipeline: Pipeline, journal: Journal, run: int, table: TableRow) -> bool:
     """Whether what has its name on the target, if anything, was there before it, so is to stay with its rows. No copy
     was made of a table that is only captured, but by its own DDL; what a snapshot that died has made, its events
     tell."""
