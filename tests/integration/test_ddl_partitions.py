@@ -118,6 +118,20 @@ def test_a_partition_that_came_with_the_run_comes_back_with_what_nobody_saw(make
     assert pipeline.on_source(rows_now) == pipeline.journal(rows_now)
 
 
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_a_table_is_a_partition_for_a_moment_between_two_looks(make: Make, rows: str) -> None:
+    pipeline = make(capture={"rows": rows})
+    execute(pipeline.source, "CREATE TABLE public.guest (id int PRIMARY KEY, what text);"
+            "INSERT INTO public.guest SELECT i, 'g' FROM generate_series(200, 240) i")  # fmt: skip
+    pipeline.run_all(until="replay")
+    each(pipeline.source, """
+        ALTER TABLE public.events ATTACH PARTITION public.guest FOR VALUES FROM (200) TO (300)
+        UPDATE public.events SET what = 'as a part' WHERE id % 7 = 0
+        ALTER TABLE public.events DETACH PARTITION public.guest
+        UPDATE public.guest SET what = 'alone again' WHERE id % 5 = 0""")  # fmt: skip
+    all_through(pipeline, after="schema_sync")
+
+
 def test_a_detached_partition_that_nobody_takes_is_not_left_stale_without_a_word(make: Make) -> None:
     pipeline = make(tables={"include": ["public.events"]})
     pipeline.run_all(until="replay")

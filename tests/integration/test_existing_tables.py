@@ -19,7 +19,7 @@ from airflow_provider_pgddl.demo.compare import catalog_lines, compare_sequences
 from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.commands.plan import lines, plan
 from airflow_provider_pgddl.engine.commands.reset import reset
-from airflow_provider_pgddl.engine.errors import PreflightRefused
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
 from airflow_provider_pgddl.engine.failpoints import VARIABLE
 from airflow_provider_pgddl.engine.job import file as jobs
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -472,3 +472,29 @@ def test_a_table_that_the_target_had_outlives_being_taken_out(
     move.run("setup", reconfigure=True, drop=True)
     assert move.journal("SELECT to_regclass('public.new')") == [(None,)]
     assert move.journal("TABLE public.old") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("rows", matrix("change_log", "wal"))
+def test_rows_that_are_kept_stay_where_a_table_becomes_a_partition_or_is_none_any_more(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, rows: str
+) -> None:
+    made = """
+        CREATE TABLE public.a (id int PRIMARY KEY); INSERT INTO public.a SELECT generate_series(1, 20);
+        CREATE TABLE public.b (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE public.b_1 PARTITION OF public.b FOR VALUES FROM (100) TO (200);
+        INSERT INTO public.b SELECT generate_series(100, 120);
+    """
+    execute(source_dsn, made)
+    execute(target_dsn, made + "INSERT INTO public.a VALUES (50); INSERT INTO public.b VALUES (150)")
+    tables = {"include": ["public.*"], "existing": "adopt", "keep_extra": True}
+    move = lifecycle(source_dsn, target_dsn, **{**ADOPT, "tables": tables, "capture": {"rows": rows}})
+    move.run_all(until="replay")
+    kept = "SELECT count(*) FROM {} WHERE id IN (50, 150)"
+    assert move.journal(kept.format("public.a")) == move.journal(kept.format("public.b")) == [(1,)]
+    execute(source_dsn, "ALTER TABLE public.b DETACH PARTITION public.b_1")
+    blocked = {b["table"]: b["reason"] for b in move.run("replay").blocked}
+    assert "rows that the target alone has" in blocked["public.b_1"]
+    assert move.journal(kept.format("public.b_1")) == [(1,)]
+    execute(source_dsn, "ALTER TABLE public.b ATTACH PARTITION public.a FOR VALUES FROM (0) TO (100)")
+    assert "the target keeps rows of one of" in str(move.refused("replay", StageFailed))
+    assert move.journal(kept.format("public.b")) == [(1,)]

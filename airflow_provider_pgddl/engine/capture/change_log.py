@@ -130,7 +130,7 @@ def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
         table, log = described[oid], log_name(pipeline, oid)
         if table.key is None:
             raise lost_its_key(table.qualified)
-        _create_log(source, table, log)
+        _create_log(source, pipeline, table, log)
         # A leaf may have its columns at other positions than its root.
         parts = [leaf.oid for leaf in table.leaves if leaf.oid != oid]
         as_leaves = {oid: table, **(catalog.describe(source, parts) if parts else {})}
@@ -196,8 +196,11 @@ def key_columns(table: Table, user_types: str | None = None) -> sql.Composed:
     )
 
 
-def _create_log(source: Session, table: Table, log: str) -> None:
+def _create_log(source: Session, pipeline: str, table: Table, log: str) -> None:
+    """Anew where one is left that nothing writes to: that of a table that has been a partition of another meanwhile."""
+    left = log not in {used for _, _, used, _ in source.execute(_Q["captured"], [pipeline])}
     parts = [
+        *([sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log))] if left else []),
         sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)),
         sql.SQL(_Q["log_replica_identity"]).format(log=log_table(log)),
     ]

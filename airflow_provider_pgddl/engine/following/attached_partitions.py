@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -32,9 +32,19 @@ def attached(context: Context, seen: Mapping[int, Table]) -> dict[int, Table]:
     return {leaf.oid: root for root in roots for leaf in root.leaves} | nested
 
 
-def refuse_attached_parts(tables: Iterable[TableRow], parts: Mapping[int, Table]) -> None:
-    """A table of which only part is read, and that would be read as a part of another from here on, as it is."""
+def refuse_attached_parts(tables: Collection[TableRow], parts: Mapping[int, Table]) -> None:
+    """A table of which only part is read, or of which the target keeps rows that the source has not, and that would be
+    read as a part of another from here on, as it is there."""
     for table in tables:
+        root = parts.get(table.oid)
+        both = [t.plan for t in tables if root is not None and t.oid in (table.oid, root.oid)]
+        if root is not None and any(plan.keeps_rows for plan in both):
+            raise StageFailed(
+                f"was attached to {root.qualified}, and would be read again with it; the target keeps rows of one of"
+                " them that the source has not (tables.existing, tables.operations)",
+                table=table.qualified,
+                todo="copy these rows to a table of your own on the target; then `pgddl reset` the pipeline",
+            )
         if table.oid in parts and table.plan.in_part:
             raise StageFailed(
                 f"was attached to {parts[table.oid].qualified}, with which all of its rows would come as they are, "

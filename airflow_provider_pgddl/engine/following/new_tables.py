@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.following.attached_partitions import attached
 from airflow_provider_pgddl.engine.following.new_plan import note_made, read_again, start_over
 from airflow_provider_pgddl.engine.following.plans import first_plan
 from airflow_provider_pgddl.engine.following.reconcile import look_at
-from airflow_provider_pgddl.engine.following.rows_read import DETACHED, LATE
+from airflow_provider_pgddl.engine.following.rows_read import DETACHED, DETACHED_WITH_KEPT, LATE
 from airflow_provider_pgddl.engine.following.schema_comparison import KEYLESS, recorded
 from airflow_provider_pgddl.engine.following.table_capture import (
     capture,
@@ -119,7 +119,10 @@ def _only_in_part(context: Context, name: Name, oid: int, known: Collection[Tabl
     if name in context.pipeline.rows_read:
         return LATE
     of_part = any(t.plan.partitioned and t.plan.in_part for t in known)
-    return DETACHED if of_part and oid in context.journal.ddl_history.detached(context.journal.run) else None
+    with_kept = any(t.plan.partitioned and t.plan.keeps_rows for t in known)
+    if not (of_part or with_kept) or oid not in context.journal.ddl_history.detached(context.journal.run):
+        return None
+    return DETACHED if of_part else DETACHED_WITH_KEPT
 
 
 def _left_behind(context: Context, names: Mapping[Name, int]) -> dict[Name, list[str]]:

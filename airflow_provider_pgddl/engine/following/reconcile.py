@@ -368,6 +368,8 @@ def _capture_again(context: Context, table: TableRow) -> Table:
     so no window reads it, and a run that dies here does all of it again."""
     context.receive()  # what is of its old key belongs to its old log
     stop_capture_of(context.source, context.pipeline, table.oid)
+    if change_log.root_of(context.source, context.name, table.oid) is not None:
+        release_leaf(context, table.oid)  # it has been a partition of another meanwhile
     failpoint("settle.before_capture_again", context.source)
     now, _ = capture(context, table.oid)
     return now

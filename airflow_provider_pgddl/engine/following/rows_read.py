@@ -25,6 +25,10 @@ DETACHED = (
     "was a partition of a table of which tables.where or tables.transform takes only part, and by itself would come as"
     " it is: ATTACH it again, or leave it out (tables.exclude) and take its rows off the target"
 )
+DETACHED_WITH_KEPT = (
+    "was a partition of a table with rows that the target alone has (tables.existing), and would be read again without"
+    " them: ATTACH it again, or leave it out (tables.exclude)"
+)
 _MODIFIER = re.compile(r"\([^)]*\)")
 
 

@@ -258,6 +258,12 @@ class Plan:
         return bool(self.columns.kept or self.extra or unknown)
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether the copy has rows that the source has not and that are to stay, or may have such."""
+        unknown = self.adopted == "uncompared" and not self.keepers.removes_extra
+        return bool(self.extra or self.operations or unknown)
+
+    @property
     def extra_keys(self) -> sql.Identifier:
         return sql.Identifier("pgddl", self.extra)
 
