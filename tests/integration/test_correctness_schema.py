@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.rows import window_locks
 from airflow_provider_pgddl.engine.swapping import across as cut_over
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from airflow_provider_pgddl.engine.swapping import readiness
+from tests import failpoints
 from tests.integration.calls import Paused, at_calls, before_each, once
 from tests.integration.items import ITEMS, SMALL, UNCAPTURED, log_of, unequal
 from tests.integration.lifecycle import Lifecycle
@@ -517,3 +518,22 @@ def test_uncaptured_ddl_right_before_the_swap_in_place_is_not_swapped(
     assert "column late was added" in str(rewrite.refused("swap", PreflightRefused))
     assert one(source_dsn, "SELECT count(*) FROM items WHERE late = 2") == 9
     assert one(source_dsn, "SELECT pg_typeof(id)::text FROM items LIMIT 1") == "integer"
+
+
+def test_c04_a_rewrite_while_a_window_looks_at_a_table_that_it_has_nothing_to_do_with(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], at: failpoints.At
+) -> None:
+    """The server says which file a table is in by now, beside its columns as the window's snapshot shows them."""
+    for name in ("idle", "busy"):
+        do(source_dsn, f"CREATE TABLE public.{name} (id int PRIMARY KEY, v text)",
+           f"INSERT INTO public.{name} SELECT n, 'v' FROM generate_series(1, 50) n")  # fmt: skip
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]}, capture={"ddl": "off"})
+    move.run_all(until="replay")
+    do(source_dsn, "UPDATE public.busy SET v = 'w' WHERE id = 1")
+    rewrite = "ALTER TABLE public.idle ALTER COLUMN v TYPE text USING upper(v)"
+    with at("replay.after_snapshot", failpoints.once(lambda: do(source_dsn, rewrite))):
+        move.run("replay")
+    for _ in range(2):
+        do(source_dsn, "UPDATE public.busy SET v = v || '!' WHERE id = 1")
+        move.run("replay")
+    assert differences(source_dsn, target_dsn) == []
