@@ -33,7 +33,7 @@ _SESSION: dict[str, Any] = {
 _LOST = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow)
 _AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
 
-LONGEST_REST = 0.5  # seconds
+LONGEST_REST = 0.5  # seconds behind one operation: what waited for a fence says nothing of the machine
 GIVE_UP_AFTER = 120.0  # seconds for one operation; an application's users have left long before
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import time_limit
 from tests.combinations import OPTION, chosen
 from tests.conftest import REPOSITORY
 from tests.costs import OPTION as COSTS
@@ -93,6 +94,17 @@ def test_all_are_run_where_that_is_asked_for(collected: pytest.Pytester) -> None
 def test_one_that_is_named_is_run(collected: pytest.Pytester) -> None:
     both = ["test_by_a_fixture[16-7]", "test_by_a_fixture[18-7]"]
     assert [name for name in both if names(collected, f"test_file.py::{name}") == [name]] == both
+
+
+def test_what_no_time_is_left_for_is_left_out_and_counted(
+    collected: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(time_limit.UNTIL, raising=False)  # of the run that this is a part of
+    done = collected.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider", time_limit.OPTION, "0")
+    done.stdout.re_match_lines([r"[1-9]\d* tests were left out: the time was over; make test runs them"])
+    assert "passed" not in done.parseoutcomes()
+    done = collected.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider", time_limit.OPTION, "600")
+    assert done.parseoutcomes().keys() == {"passed"}
 
 
 def test_how_many_are_left_is_said_and_what_was_used(collected: pytest.Pytester) -> None:
