@@ -57,6 +57,8 @@ def place(conninfo: str, schema: str, table: str) -> tuple[str, str]:
     host = str(parts.get("host") or parts.get("hostaddr") or "").partition(",")[0]
     port = str(parts.get("port") or "").partition(",")[0] or "5432"
     where = "localhost" if not host or host.startswith(("/", "@")) else host
+    if ":" in where:  # an IPv6 address
+        where = f"[{where}]"
     return f"postgres://{where}:{port}", f"{_database(conninfo)}.{schema}.{table}"
 
 

@@ -12,6 +12,7 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.page.pipelines import FoundPipeline
 
 ACTIONS = frozenset(("pause", "resume", "cancel", "approve", "retry", "skip", "resolve", "sync", "seen"))
+COOKIE = "_token"  # Airflow's, which says who somebody is
 NOT_HERE = "the pipeline file gives a dsn, which is read where tasks run and never here"
 
 
@@ -78,8 +79,10 @@ def _event(sent: Sent) -> int:
 
 def is_forged(headers: Mapping[str, str], base_url: str) -> bool:
     """Whether another site may have had the browser send this. A browser says where a request comes from, and no page
-    can have it say otherwise; who sends a token by hand is not a browser that was misled."""
-    if headers.get("authorization"):
+    can have it say otherwise; who sends a token by hand is not a browser that was misled. Beside Airflow's cookie a
+    token proves nothing: Airflow takes the cookie where it does not know the scheme, and before 3.3 in any case."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip() and f"{COOKIE}=" not in headers.get("cookie", ""):
         return False
     site = headers.get("sec-fetch-site")
     if site is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_pgddl.description import FIELD
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +107,23 @@ def _in_dag(dag_id: str, data: Mapping[str, Any] | None) -> Iterator[FoundPipeli
         if isinstance(text := fields.get(FIELD), str):
             about.setdefault(text, set()).add(fields["task_id"])
     for text, tasks in about.items():
-        yield FoundPipeline(dag_id, **json.loads(text), tasks=frozenset(tasks))
+        found = _described(dag_id, text, tasks)
+        if found is not None:
+            yield found
+
+
+def _described(dag_id: str, text: str, tasks: Collection[str]) -> FoundPipeline | None:
+    """None for what no version of ours has said, or not one that this process understands; the log has it. A field of
+    that name may be somebody else's."""
+    try:
+        told = json.loads(text)
+        pipeline, in_place = told["pipeline"], told["in_place"]
+        ends = source, target, file = told["source"], told["target"], told.get("file")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("DAG %s: task %s says nothing of a pipeline (%s)", dag_id, min(tasks), type(error).__name__)
+        return None
+    known = isinstance(pipeline, str) and isinstance(in_place, bool)
+    if not known or not all(one is None or isinstance(one, str) for one in ends):
+        log.warning("DAG %s: task %s says nothing of a pipeline (other types)", dag_id, min(tasks))
+        return None
+    return FoundPipeline(dag_id, pipeline, source, target, in_place, frozenset(tasks), file)

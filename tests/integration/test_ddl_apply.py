@@ -423,6 +423,7 @@ def test_in_place_a_statement_reaches_copies_and_nothing_else(target: Target) ->
 # --- what refuses a transaction -----------------------------------------------------------------------------------
 
 BUILD = "CREATE INDEX CONCURRENTLY made ON public.t (id)"
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'virtualxid'"
 VALID = "SELECT (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('public.made'))"
 
 
@@ -468,12 +469,21 @@ def test_a_build_waits_for_old_transactions_up_to_an_end(target: Target) -> None
         # The old transaction keeps us from dropping what there is of the index; the next run goes on from there.
         assert (target.status(event), one(target.dsn, VALID)) == ("applying", False)
         with Underway(lambda: target.apply(event, retry_for="60s")) as applying:
-            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'virtualxid'"
-            wait_for(lambda: one(target.dsn, waiting) == 1, applying)
+            wait_for(lambda: one(target.dsn, WAITING) == 1, applying)
             do(target.dsn, "INSERT INTO public.t VALUES (2)")  # nobody waits behind it
             old.commit()
             assert applying.finish().status == "applied"
     assert one(target.dsn, VALID) is True
+
+
+def test_a_build_that_is_tried_once_waits_as_long_as_any_try(target: Target) -> None:
+    event = concurrent(target, BUILD)
+    with in_transaction(target.dsn, "INSERT INTO public.t VALUES (1)") as writer:
+        with Underway(lambda: target.apply(event, retry_for="0s", lock_timeout="60s")) as applying:
+            wait_for(lambda: one(target.dsn, WAITING) == 1, applying)
+            writer.commit()
+            assert applying.finish().status == "applied"
+
 
 
 KILLED = """

@@ -43,8 +43,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between tries
 def lock_timeout(ddl: Ddl) -> float:
     """Seconds that whoever comes after us waits behind us, and while those before us are being signalled."""
     if not ddl.lock_safe:
-        return ddl.retry_for
+        return patience(ddl)
     return ddl.lock_timeout + (PATIENCE if ddl.signal_blockers != "off" else 0)
+
+
+def patience(ddl: Ddl) -> float:
+    """Seconds for what waits for others by nature, as CREATE INDEX CONCURRENTLY does: those of one try at least, also
+    where there is one try only (retry_for 0)."""
+    return max(ddl.retry_for, ddl.lock_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +212,8 @@ class _Run:
     def _is_kept(self, client: Client, statements: Sequence[str]) -> bool:
         """Whether it may plan code of a table's owner who is not trusted (DETACH PARTITION CONCURRENTLY)."""
         with self.conn.transaction():
-            self.conn.execute(
-                _Q["assume"], [True, ["lock_timeout"], [f"{round(self.pipeline.ddl.retry_for * 1000)}ms"]]
-            )
+            timeout = f"{max(1, round(patience(self.pipeline.ddl) * 1000))}ms"  # 0 would be none
+            self.conn.execute(_Q["assume"], [True, ["lock_timeout"], [timeout]])
             return any(keeper_of(self.conn, each, client.trusted, client.path).role for each in statements)
 
     # --- one try ------------------------------------------------------------------------------------------------
@@ -286,11 +291,11 @@ class _Run:
         """`resume`: an earlier try of ours may have left something, or may have been through."""
         done = False
         if resume:
-            done = self._repaired(work, self.pipeline.ddl.retry_for)
+            done = self._repaired(work, patience(self.pipeline.ddl))
         if not done:
             try:
                 with self.watch() as session:
-                    client.take_session(session, self.pipeline.ddl.retry_for)
+                    client.take_session(session, patience(self.pipeline.ddl))
                     failpoint("ddl.before_concurrently", session)
                     with self.blockers.watch(session):
                         session.execute(work.statement)
@@ -354,7 +359,7 @@ class _Run:
         table = next((".".join(name) for name in self.row.touches if all(name)), None)
         raise Retry(
             f"DDL event {self.row.id} ({self.row.tag}) could not be applied within "
-            f"{self.pipeline.ddl.retry_for:.0f} s: {message}",
+            f"{patience(self.pipeline.ddl):.0f} s: {message}",
             table=table,
             todo="end what is in the way, or set ddl.signal_blockers; then run the stage again",
             sql=";\n".join(self.row.statements),
