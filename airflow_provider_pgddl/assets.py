@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -13,10 +13,12 @@ from airflow.sdk import Asset, AssetAlias, AssetWatcher
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgddl.connections import refuse_commands
-from airflow_provider_pgddl.engine.model.names import Name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_pgddl.engine.journal.pipelines import Journal
+    from airflow_provider_pgddl.engine.journal.tables import TableRow
 
 
 def alias(pipeline: str) -> AssetAlias:
@@ -74,12 +76,30 @@ def _database(conninfo: str) -> str:
 
 
 def tell(
-    context: Context, pipeline: str, conninfo: str, tables: Mapping[Name, Mapping[str, Any]], **extra: Any
+    context: Context,
+    journal: Journal,
+    run: int,
+    stage: str,
+    changed: Mapping[str, Mapping[str, Any]] | None,
+    conninfo: str,
 ) -> None:
-    """An event for each of these tables; nothing where the task has not the pipeline's alias as an outlet."""
-    outlet = alias(pipeline)
+    """An event for each of these tables (`schema.table` → figures) of a run, or for all where None; nothing where the
+    task has not the pipeline's alias as an outlet."""
+    outlet = alias(journal.pipeline)
     if outlet not in context["task"].outlets:
         return
-    for name, figures in tables.items():
-        asset = Asset(uri(conninfo, *name))
-        context["outlet_events"][outlet].add(asset, extra={"pipeline": pipeline, **extra, **figures})
+    tables = journal.tables.of(run)
+    rows = _compared(journal, tables) if stage == "swap" else {}
+    for table in tables:
+        name = table.qualified
+        if changed is None or name in changed:
+            figures = {**rows.get(name, {}), **(changed or {}).get(name, {})}
+            asset = Asset(uri(conninfo, table.schema, table.name))
+            extra = {"pipeline": journal.pipeline, "run": run, "stage": stage, **figures}
+            context["outlet_events"][outlet].add(asset, extra=extra)
+
+
+def _compared(journal: Journal, tables: Sequence[TableRow]) -> dict[str, dict[str, int]]:
+    """How many rows each table had when it was last compared whole; those that were not are left out."""
+    found = journal.verification.of_tables([table.id for table in tables])
+    return {t.qualified: {"rows": found[t.id].rows} for t in tables if t.id in found and not found[t.id].ranges_left}

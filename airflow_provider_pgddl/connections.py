@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
 
-from airflow_provider_pgddl.engine.errors import Retry, UsageError
+from airflow_provider_pgddl.engine.errors import NoConnection, Retry, UsageError
 from airflow_provider_pgddl.engine.job.file import SECRETS, End
 from airflow_provider_pgddl.engine.pipeline.endpoint import Endpoint
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -107,7 +107,7 @@ def handed_out(
     ends: dict[End, Endpoint] = {"source": pipeline.source}
     if pipeline.target is not None:
         ends["target"] = pipeline.target
-    changing = {side: end for side, end in ends.items() if _changes(end, lookup)}
+    changing = {side: end for side, end in ends.items() if _changes(pipeline, end, side, lookup)}
     if not changing:
         yield dict(found)
         return
@@ -123,19 +123,19 @@ def handed_out(
 
 def refuse_changing(pipeline: Pipeline, lookup: Callable[[str], Any]) -> None:
     """UsageError where this process would have to hand out credentials to a driver that may outlive it."""
-    for side, end in (("source", pipeline.source), ("target", pipeline.target)):
-        if end is not None and _changes(end, lookup):
+    ends: tuple[tuple[End, Endpoint | None], ...] = (("source", pipeline.source), ("target", pipeline.target))
+    for side, end in ends:
+        if end is not None and _changes(pipeline, end, side, lookup):
             raise UsageError(
                 f"deploy mode cluster: the {side}'s credentials are made anew here, and the driver is elsewhere",
                 todo="use a password that stays, in the file of spark.secrets, or client mode",
             )
 
 
-def _changes(endpoint: Endpoint, lookup: Callable[[str], Any]) -> bool:
+def _changes(pipeline: Pipeline, endpoint: Endpoint, side: End, lookup: Callable[[str], Any]) -> bool:
     if endpoint.conn_id is None:
         return endpoint.dsn_command is not None
-    connection = lookup(endpoint.conn_id)
-    return connection is not None and has_token(connection)
+    return has_token(_connection(pipeline, endpoint.conn_id, side, lookup))
 
 
 def secrets(pipeline: Pipeline, lookup: Callable[[str], Any], env: Mapping[str, str]) -> dict[End, str]:
@@ -151,14 +151,18 @@ def _conninfo(
 ) -> str:
     if endpoint.conn_id is None:
         return endpoint.resolve(env)
-    connection = lookup(endpoint.conn_id)
+    return conninfo_of(_connection(pipeline, endpoint.conn_id, side, lookup))
+
+
+def _connection(pipeline: Pipeline, conn_id: str, side: End, lookup: Callable[[str], Any]) -> Any:
+    connection = lookup(conn_id)
     if connection is None:
-        raise UsageError(
-            f"{pipeline.where(side, 'conn_id')}: Airflow knows no connection {endpoint.conn_id}",
-            todo=f"airflow connections add {endpoint.conn_id} --conn-type postgres --conn-host ... "
-            f"or set AIRFLOW_CONN_{endpoint.conn_id.upper()}",
+        raise NoConnection(
+            f"{pipeline.where(side, 'conn_id')}: Airflow knows no connection {conn_id}",
+            todo=f"airflow connections add {conn_id} --conn-type postgres --conn-host ... "
+            f"or set AIRFLOW_CONN_{conn_id.upper()}",
         )
-    return conninfo_of(connection)
+    return connection
 
 
 def in_environment(found: Mapping[End, str]) -> dict[str, str]:
@@ -167,7 +171,8 @@ def in_environment(found: Mapping[End, str]) -> dict[str, str]:
 
 
 def lookup_in_task(conn_id: str) -> Any:
-    """The connection as a running task sees it (every configured secrets backend); None where there is none."""
+    """The connection as a running task sees it (every configured secrets backend); None where there is none, and where
+    a backend, or the API server, does not answer: Airflow tells nobody which of both it was."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 

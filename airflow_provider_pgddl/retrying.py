@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.errors import NoConnection, PgddlError
 
 try:
     from airflow.sdk import RetryDecision, RetryPolicy
@@ -30,7 +30,13 @@ class WorthRetrying(AirflowException):  # type: ignore[misc]
 
 def give_up(error: PgddlError) -> NoReturn:
     """Raises what Airflow takes for worth a retry, or for final. Nothing is chained: a trace may show values."""
-    fail(str(error), type(error).__name__, retryable=error.retryable)
+    fail(str(error), type(error).__name__, retryable=is_worth_retrying(error))
+
+
+def is_worth_retrying(error: PgddlError) -> bool:
+    """In Airflow: a connection that it does not know may be one that it could not ask for, as when a secrets backend
+    is away."""
+    return error.retryable or isinstance(error, NoConnection)
 
 
 def fail(message: str, cause: str, *, retryable: bool) -> NoReturn:

@@ -61,6 +61,10 @@ class UsageError(PgddlError):
     exit_code = EXIT_USAGE
 
 
+class NoConnection(UsageError):
+    """Airflow knows no such connection. In a task that may be because it could not ask whoever knows it."""
+
+
 class PipelineFileError(UsageError):
     """The pipeline file is wrong; `what` names the line."""
 

@@ -21,7 +21,7 @@ from airflow_provider_pgddl.engine.job.file import End, Job, Outcome
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.operators.base import PgddlOperator
-from airflow_provider_pgddl.retrying import give_up
+from airflow_provider_pgddl.retrying import give_up, is_worth_retrying
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -224,7 +224,7 @@ class PgddlDdlApproval(Described, HITLOperator):  # type: ignore[misc]
                 return act(pipeline, found["source"], found.get("target", found["source"]))
             except (PgddlError, psycopg.Error) as failure:
                 error = failure if isinstance(failure, PgddlError) else from_postgres(failure, doing="deciding on DDL")
-                if not (left and error.retryable):
+                if not (left and is_worth_retrying(error)):
                     give_up(error)
                 self.log.warning("%s", error)
             time.sleep(PAUSE)

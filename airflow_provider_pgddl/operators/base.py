@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import psutil
 import psycopg
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import conf
@@ -35,7 +33,6 @@ from airflow_provider_pgddl.engine.job.file import SECRETS, Job, Outcome, Watche
 from airflow_provider_pgddl.engine.job.folder import job_folder
 from airflow_provider_pgddl.engine.journal import stage_runs
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
-from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.launch import driver, far_driver
 from airflow_provider_pgddl.engine.launch import pack as packing
 from airflow_provider_pgddl.engine.parallel import spark, spark_settings
@@ -43,14 +40,13 @@ from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive, c
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline, refuse_literal_secrets
 from airflow_provider_pgddl.engine.server.connect import Session, connect
-from airflow_provider_pgddl.operators.hook import PrivateEnvHook
+from airflow_provider_pgddl.operators.hook import PrivateEnvHook, no_spark
 from airflow_provider_pgddl.retrying import fail, give_up, is_first_try, policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# From SIGTERM to SIGKILL: Airflow's supervisor gives a task five seconds before it kills the task itself.
-LAST_WORDS = 3.0
+    from airflow_provider_pgddl.engine.stages import StageResult
 
 
 class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # type: ignore[misc]
@@ -78,6 +74,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     name: str
     outlets: list[Any]
     _conn_id: str
+    _spark_host: str | None = None
     _hook: PrivateEnvHook | None
 
     template_fields: Sequence[str] = ("pipeline", "tables", *SparkSubmitOperator.template_fields)
@@ -157,6 +154,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             if at_work is None:
                 with handed_out(pipeline, lookup_in_task, os.environ, found, "127.0.0.1") as ends:
                     quiet = stages.first_idle(job, ends["source"], ends.get("target", ends["source"]))
+            self._tell_again(quiet, pipeline, target, context)
             for one in quiet:
                 self.log.info("%s; nothing is submitted", driver.closing_line(one.to_json(), time.monotonic() - began))
             if len(quiet) == len(job.stages):
@@ -246,12 +244,10 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             named = "conn_id" in pipeline.spark.model_fields_set
             here = conf.get("pgddl", "spark_conn_id", fallback="") or pipeline.spark.conn_id
             self._conn_id = pipeline.spark.conn_id if named else here
-        if lookup_in_task(self._conn_id) is None:
-            raise UsageError(
-                f"Airflow knows no Spark connection {self._conn_id}",
-                todo=f"airflow connections add {self._conn_id} --conn-type spark --conn-host 'local[2]' "
-                "(or the URL of your master), or give the operator another conn_id",
-            )
+        found = lookup_in_task(self._conn_id)
+        if found is None:
+            raise no_spark(self._conn_id)
+        self._spark_host = found.host
         if failpoints.VARIABLE in (self.env_vars or ()):
             raise UsageError(f"{failpoints.VARIABLE} is for tests, and no DAG sets it", todo="take it out of env_vars")
         hook = self._bare_hook()
@@ -287,7 +283,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
 
     def _bare_hook(self) -> PrivateEnvHook:
         """The Spark provider's, with whatever options this version of it knows."""
-        return PrivateEnvHook.of(super()._get_hook())
+        return PrivateEnvHook.of(super()._get_hook(), self._spark_host)
 
     def _launch_env(self, hook: PrivateEnvHook) -> dict[str, str]:
         """What spark-submit is started with, but for the secrets."""
@@ -326,6 +322,8 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             raise
         except AirflowException as error:
             return error
+        except PgddlError as error:
+            give_up(error)
         finally:
             self._end_processes()
         return None
@@ -348,18 +346,7 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             self._followed.stop()
             hook.on_kill()  # it asks YARN or Kubernetes only while spark-submit is alive
             return
-        try:
-            jvm = psutil.Process(hook.process.pid)
-            family = [*jvm.children(recursive=True), jvm]
-        except psutil.NoSuchProcess:
-            return
-        # A driver told to stop cancels what the servers are doing for it, so it comes before its JVM.
-        for process in family:
-            _signal(process.terminate)
-        # The JVM is our child: its exit status belongs to the Popen object, psutil must not reap it.
-        _, alive = psutil.wait_procs(family[:-1], timeout=LAST_WORDS)
-        for process in [*alive, jvm]:
-            _signal(process.kill)
+        hook.end_family()
 
     def _results(
         self,
@@ -413,20 +400,29 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
     def _tell_assets(self, conn: Session, job: Job, recorded: Mapping[str, Any], target: str, context: Context) -> None:
         """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody."""
         journal, run, ti = Journal(conn, job.pipeline.pipeline), recorded["run"], context["ti"]
-        tables = journal.tables.of(run)
-        names = {table.qualified: (table.schema, table.name) for table in tables}
         changed = journal.stage_runs.untold(run, job.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
-        if changed is None or not is_first_try(ti.try_number, ti.max_tries, self.retries):
-            changed = {table: {} for table in names}
-        rows = _compared(journal, tables) if job.stage == "swap" else {}
-        found = {names[t]: {**rows.get(t, {}), **figures} for t, figures in changed.items() if t in names}
-        assets.tell(context, journal.pipeline, target, found, run=run, stage=job.stage)
+        if not is_first_try(ti.try_number, ti.max_tries, self.retries):
+            changed = None
+        self._tell(journal, run, job.stage, changed, target, context)
 
+    def _tell_again(self, quiet: Sequence[StageResult], pipeline: Pipeline, target: str, context: Context) -> None:
+        """Of stages that have nothing to do any more: an earlier try may have done it, and have been killed before it
+        could tell."""
+        missed = [one for one in quiet if self._tells_of(one.stage)]
+        if not missed or context["ti"].try_number == 1:
+            return
+        with connect(target, purpose="result", pipeline=pipeline.pipeline) as conn:
+            for one in missed:
+                self._tell(Journal(conn, pipeline.pipeline), one.run, one.stage, None, target, context)
 
-def _compared(journal: Journal, tables: Sequence[TableRow]) -> dict[str, dict[str, int]]:
-    """How many rows each table had when it was last compared whole; those that were not are left out."""
-    found = journal.verification.of_tables([table.id for table in tables])
-    return {t.qualified: {"rows": found[t.id].rows} for t in tables if t.id in found and not found[t.id].ranges_left}
+    def _tell(self, journal: Journal, run: int, stage: str, changed: Any, target: str, context: Context) -> None:
+        """A stage that is done does not fail for what Airflow makes of it."""
+        try:
+            assets.tell(context, journal, run, stage, changed, target)
+        except (psycopg.Error, PgddlError):  # worth a retry, which tells of all
+            raise
+        except Exception as error:  # noqa: BLE001
+            self.log.warning("no DAG starts on what %s has changed: %s: %s", stage, type(error).__name__, error)
 
 
 def small(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -440,8 +436,3 @@ def small(result: Mapping[str, Any]) -> dict[str, Any]:
         "figures": dict(result.get("figures", {})),
         "blocked": list(result.get("blocked", ())),
     }
-
-
-def _signal(send: Any) -> None:
-    with suppress(psutil.NoSuchProcess):
-        send()

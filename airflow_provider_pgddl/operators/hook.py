@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
+import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_provider_pgddl.engine.errors import NoConnection
 from airflow_provider_pgddl.engine.parallel.executor_settings import PAGE
+
+# From SIGTERM to SIGKILL: Airflow's supervisor gives a task five seconds before it kills the task itself.
+LAST_WORDS = 3.0
+NOT_FOUND = "yarn"  # the Spark provider's master where it finds no connection
+
+
+def no_spark(conn_id: str) -> NoConnection:
+    return NoConnection(
+        f"Airflow knows no Spark connection {conn_id}",
+        todo=f"airflow connections add {conn_id} --conn-type spark --conn-host 'local[2]' "
+        "(or the URL of your master), or give the operator another conn_id",
+    )
 
 
 class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
@@ -25,10 +40,14 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
     on_spark_page: Callable[[str], None] | None = None
 
     @classmethod
-    def of(cls, hook: SparkSubmitHook) -> PrivateEnvHook:
-        """The same hook, which nobody else has yet, with an environment of its own."""
+    def of(cls, hook: SparkSubmitHook, host: str | None) -> PrivateEnvHook:
+        """The same hook, which nobody else has yet, with an environment of its own. `host` is what its connection had
+        a moment ago; the Spark provider goes to YARN where it cannot be had."""
         hook.__class__, hook.private_env = cls, {}
-        return cast("PrivateEnvHook", hook)
+        own = cast("PrivateEnvHook", hook)
+        if own.master == NOT_FOUND and host != NOT_FOUND:
+            raise no_spark(hook._conn_id)
+        return own
 
     @property
     def master(self) -> str:
@@ -61,6 +80,21 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
                 self.on_spark_page(url)
             yield line
 
+    def end_family(self) -> None:
+        """The processes of spark-submit, which runs. A driver told to stop cancels what the servers are doing for it,
+        so it comes before its JVM."""
+        try:
+            jvm = psutil.Process(self._submit_sp.pid)  # type: ignore[union-attr]
+            family = [*jvm.children(recursive=True), jvm]
+        except psutil.NoSuchProcess:
+            return
+        for process in family:
+            _signal(process.terminate)
+        # The JVM is our child: its exit status belongs to the Popen object, psutil must not reap it.
+        _, alive = psutil.wait_procs(family[:-1], timeout=LAST_WORDS)
+        for process in [*alive, jvm]:
+            _signal(process.kill)
+
     @property
     def deploy_mode(self) -> str | None:
         """What the operator or the connection says; it wins over Spark's settings."""
@@ -75,3 +109,8 @@ class PrivateEnvHook(SparkSubmitHook):  # type: ignore[misc]
         # submit() starts the process with os.environ and this; building the command has just set it from env_vars.
         self._env = {**(self._env or {}), **self.private_env}
         return command
+
+
+def _signal(send: Callable[[], object]) -> None:
+    with suppress(psutil.NoSuchProcess):
+        send()

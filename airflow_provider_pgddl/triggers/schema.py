@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import psycopg
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pgddl.connections import secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, UsageError, from_postgres
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.server import schema_reading
 from airflow_provider_pgddl.engine.server.connect import AsyncSession, connect_async
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.retrying import is_worth_retrying
+from airflow_provider_pgddl.triggers.ends import Ends
 
 _Q = queries("gate_trigger")
+LOOKS = 5  # in a row that had no connection string: the sensor finds out whether that is so for good
 
 
 class PgddlSchemaTrigger(BaseTrigger):  # type: ignore[misc]
@@ -38,7 +35,8 @@ class PgddlSchemaTrigger(BaseTrigger):  # type: ignore[misc]
     :param started: when the sensor began to wait (seconds since the epoch); the event hands it back
 
     The event's payload is {"started": ..., "error": why it cannot look, or None}. It decides nothing: the sensor
-    looks again itself. A server that does not answer for a while is waited for.
+    looks again itself. A server that does not answer for a while is waited for; a connection or a token that cannot be
+    had, for `LOOKS` looks.
     """
 
     def __init__(
@@ -74,26 +72,34 @@ class PgddlSchemaTrigger(BaseTrigger):  # type: ignore[misc]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         pipeline = Pipeline.model_validate(self.pipeline)
+        ends, in_a_row = Ends(pipeline), 0
         due = time.monotonic() + self.validation_interval
         error: str | None = None
         while True:
             await asyncio.sleep(min(self.poke_interval, max(due - time.monotonic(), 0.0)))
             try:
-                seen = await self._look(pipeline)
+                source, target = await ends.now()
             except PgddlError as failure:
-                if failure.retryable:
-                    self.log.warning("%s", failure)
-                    due = max(due, time.monotonic() + self.poke_interval)
-                    continue
-                error = str(failure)
-                break
+                in_a_row += 1
+                if not is_worth_retrying(failure) or in_a_row == LOOKS:
+                    error = str(failure)
+                    break
+                self.log.warning("%s", failure)
+                due = max(due, time.monotonic() + self.poke_interval)
+                continue
+            in_a_row = 0
+            try:
+                seen = await look(pipeline.pipeline, source, target, self.tables)
+            except PgddlError as failure:
+                if not ends.forget() and not failure.retryable:
+                    error = str(failure)
+                    break
+                self.log.warning("%s", failure)
+                due = max(due, time.monotonic() + self.poke_interval)
+                continue
             if seen != self.seen or time.monotonic() >= due:
                 break
         yield TriggerEvent({"started": self.started, "error": error})
-
-    async def _look(self, pipeline: Pipeline) -> str:
-        found = secrets(pipeline, (await airflow_connections(pipeline)).get, os.environ)
-        return await look(pipeline.pipeline, found["source"], found.get("target", found["source"]), self.tables)
 
 
 def ends_of(pipeline: Pipeline) -> dict[str, Any]:
@@ -150,36 +156,3 @@ async def standing(target: AsyncSession, pipeline: str, what: Literal["ddl", "mi
     if what == "ddl":
         return {str(event): status for event, status in journal["events"]}
     return {f"{row[0]}.{row[1]}": str(row[3]) for row in journal["statuses"] if row[2] == "mismatch"}
-
-
-async def airflow_connections(pipeline: Pipeline) -> dict[str, Any]:
-    """The pipeline's Airflow connections by id, as `connections.secrets` takes them; unknown ones are left out.
-
-    `extra_dejson` of a connection calls back to the supervisor, which would block the triggerer: it is made here."""
-    found = {}
-    for end in filter(None, (pipeline.source, pipeline.target)):
-        if end.conn_id is None or end.conn_id in found:
-            continue
-        try:
-            connection = await BaseHook.aget_connection(end.conn_id)
-        except AirflowNotFoundException:
-            continue
-        found[end.conn_id] = SimpleNamespace(
-            conn_id=connection.conn_id,
-            conn_type=connection.conn_type,
-            host=connection.host,
-            port=connection.port,
-            schema=connection.schema,
-            login=connection.login,
-            password=connection.password,
-            extra_dejson=_extra(connection.extra),
-        )
-    return found
-
-
-def _extra(text: str | None) -> dict[str, Any]:
-    """A connection's extra; {} where it is no JSON, as Airflow takes it."""
-    try:
-        return dict(json.loads(text or "{}"))
-    except ValueError:
-        return {}

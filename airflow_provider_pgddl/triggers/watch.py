@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import psycopg
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_provider_pgddl.connections import secrets
 from airflow_provider_pgddl.engine.errors import PgddlError, from_postgres
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.server.connect import connect_async
-from airflow_provider_pgddl.triggers.schema import airflow_connections, standing
+from airflow_provider_pgddl.retrying import is_worth_retrying
+from airflow_provider_pgddl.triggers.ends import Ends
+from airflow_provider_pgddl.triggers.schema import standing
 
 Watched = Literal["ddl", "mismatch"]
 
@@ -45,12 +45,12 @@ class PgddlWatchTrigger(BaseEventTrigger):  # type: ignore[misc]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         pipeline = Pipeline.model_validate_json(self.pipeline)
-        known = dict[str, str]()
+        ends, known = Ends(pipeline), dict[str, str]()
         while True:
             try:
-                found = await self._look(pipeline)
-            except PgddlError as error:
-                self.log.warning("%s is not watched now: %s", pipeline.pipeline, error)
+                found = await self._look(pipeline.pipeline, ends)
+            except Exception as error:  # noqa: BLE001 - nobody else would begin to watch again
+                self._say(pipeline.pipeline, error, passes=ends.forget())
             else:
                 new = [what for what, state in found.items() if known.get(what) != state]
                 known = found
@@ -58,12 +58,19 @@ class PgddlWatchTrigger(BaseEventTrigger):  # type: ignore[misc]
                     yield TriggerEvent({"pipeline": pipeline.pipeline, "watched": self.watched, "new": new})
             await asyncio.sleep(self.poke_interval)
 
-    async def _look(self, pipeline: Pipeline) -> dict[str, str]:
+    def _say(self, pipeline: str, error: Exception, *, passes: bool) -> None:
+        """What passes by itself is a warning; of others' errors, whose texts may show anything, their kind."""
+        said = str(error) if isinstance(error, PgddlError) else f"{type(error).__name__} while it was looked for"
+        if passes or (isinstance(error, PgddlError) and is_worth_retrying(error)):
+            self.log.warning("%s is not watched now: %s", pipeline, said)
+        else:
+            self.log.error("%s is not watched until somebody sees to this: %s", pipeline, said)
+
+    async def _look(self, pipeline: str, ends: Ends) -> dict[str, str]:
         """What stands, each with what makes it another one."""
-        found = secrets(pipeline, (await airflow_connections(pipeline)).get, os.environ)
-        target = found.get("target", found["source"])
+        _, target = await ends.now()
         try:
-            async with await connect_async(target, purpose="watch", pipeline=pipeline.pipeline) as conn:
-                return await standing(conn, pipeline.pipeline, self.watched)
+            async with await connect_async(target, purpose="watch", pipeline=pipeline) as conn:
+                return await standing(conn, pipeline, self.watched)
         except psycopg.Error as error:
             raise from_postgres(error, doing="looking at the journal") from None

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgddl.assets import alias
 from airflow_provider_pgddl.demo.compare import differences
-from tests.dags.conftest import Airflow
+from airflow_provider_pgddl.operators.stages import PgddlStagesOperator
+from tests.dags.conftest import LOCAL_SPARK, Airflow
 from tests.integration.lifecycle import Lifecycle, execute
 
 pytestmark = pytest.mark.airflow
@@ -26,8 +30,9 @@ INSERT INTO public.lines SELECT i, i FROM generate_series(1, 100) i;
 
 
 def test_a_migration_in_two_tasks(
-    airflow: Airflow, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], tmp_path: Path
-) -> None:
+    airflow: Airflow, source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     execute(source_dsn, SHOP)
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
     ends = {move.content[side]["dsn"][2:-1]: dsn for side, dsn in (("source", source_dsn), ("target", target_dsn))}
@@ -51,6 +56,19 @@ def test_a_migration_in_two_tasks(
     ]  # fmt: skip
     assert differences(source_dsn, target_dsn) == []
     lineage_is_told([json.loads(line) for line in file.read_text().splitlines()], source_dsn, target_dsn)
+    for variable, dsn in {**ends, "AIRFLOW_CONN_SPARK_DEFAULT": LOCAL_SPARK}.items():
+        monkeypatch.setenv(variable, dsn)
+    assert a_retry_tells(move.content) == {uri for uri, _, _ in airflow.asset_events("several")}
+
+
+def a_retry_tells(pipeline: dict[str, Any]) -> set[str]:
+    """The assets that a task tells of which was killed when all was done, and had told nobody."""
+    swap = PgddlStagesOperator(task_id="swap", pipeline=pipeline, stages="verify,swap")
+    ti = SimpleNamespace(dag_id="several", try_number=2, xcom_push=lambda *_: None)
+    events, here = OutletEventAccessors(), SimpleNamespace(folder=str(FOLDER))
+    told = swap.execute({"ti": ti, "task": swap, "dag": here, "outlet_events": events})  # type: ignore[typeddict-item]
+    assert {one["state"] for one in told["stages"]} == {"nothing_to_do"}
+    return {event.dest_asset_key.uri for event in events[alias(pipeline["pipeline"])].asset_alias_events}
 
 
 def lineage_is_told(events: list[dict[str, Any]], source: str, target: str) -> None:

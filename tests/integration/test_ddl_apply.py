@@ -485,7 +485,6 @@ def test_a_build_that_is_tried_once_waits_as_long_as_any_try(target: Target) -> 
             assert applying.finish().status == "applied"
 
 
-
 KILLED = """
 import sys
 from airflow_provider_pgddl.engine.server.connect import connect

@@ -49,7 +49,9 @@ GOOD = {"pipeline": "shop", "source": "a", "target": None, "in_place": False, "f
 
 
 def dag(*told: Any) -> dict[str, Any]:
-    fields = ({"task_id": f"t{n}", FIELD: one if isinstance(one, str) else json.dumps(one)} for n, one in enumerate(told))
+    fields = (
+        {"task_id": f"t{n}", FIELD: one if isinstance(one, str) else json.dumps(one)} for n, one in enumerate(told)
+    )
     return {"dag": {"tasks": [{"__var": each} for each in fields]}}
 
 

@@ -5,10 +5,11 @@ from airflow.sdk import DAG
 from airflow_provider_pgddl.operators.stages import PgddlSetupOperator
 
 NOBODY = {"pipeline": "nobody", "source": {"conn_id": "nobody"}, "rewrite": {"shop.orders": {}}}
+AGAIN = {"retries": 1, "retry_delay": 0}
 
 with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}):
-    PgddlSetupOperator(task_id="no_spark_connection", pipeline=NOBODY, conn_id="nowhere")
-    PgddlSetupOperator(task_id="no_source_connection", pipeline=NOBODY | {"source": {"conn_id": "nowhere"}})
+    PgddlSetupOperator(task_id="no_spark_connection", pipeline=NOBODY, conn_id="nowhere", **AGAIN)
+    PgddlSetupOperator(task_id="no_source_connection", pipeline=NOBODY | {"source": {"conn_id": "nowhere"}}, **AGAIN)
     PgddlSetupOperator(task_id="not_postgres", pipeline=NOBODY | {"source": {"conn_id": "spark_default"}})
     PgddlSetupOperator(task_id="cluster_mode", pipeline=NOBODY, deploy_mode="cluster")
     PgddlSetupOperator(task_id="failpoints", pipeline=NOBODY, env_vars={"PGDDL_FAILPOINTS": "/tmp"})
@@ -20,4 +21,4 @@ with DAG("bad_inputs", schedule=None, catchup=False, default_args={"retries": 0}
     PgddlSetupOperator(task_id="literal_password", pipeline="literal_password.yaml")
     PgddlSetupOperator(task_id="no_spark_submit", pipeline=NOBODY, spark_binary="spark9-submit")
     PgddlSetupOperator(task_id="wrong_password", pipeline=NOBODY | {"source": {"conn_id": "guarded"}}, retries=1)
-    PgddlSetupOperator(task_id="unreachable", pipeline=NOBODY, retries=1, retry_delay=0)
+    PgddlSetupOperator(task_id="unreachable", pipeline=NOBODY, **AGAIN)
