@@ -217,6 +217,8 @@ NAMES: Mapping[str, str] = {
     "cut_over.before_commit": "Across: all that writers will meet is on the target, and the cut-over is recorded.",
     "cut_over.after_commit": "Across: applications belong on the target; what follows up is not done.",
     "cut_over.before_look": "Across: it ended behind its fence; whether it has cut over is not known.",
+    "way_back.before_lost_fence_commit": "Across: the old server has lost the fence by a failover; nobody is told yet.",
+    "cut_over.before_closed_again_commit": "Across: a fence that a failover had taken away is up again.",
     "way_back.before_birth_commit": "Across: applications are on the target, the way back does not know yet.",
     "cut_over.before_fence_down_commit": "Across: a fence without a cut-over goes down.",
     "swap.before_follow_up_commit": "A foreign key is validated, a view filled, a table analyzed, and that is marked.",

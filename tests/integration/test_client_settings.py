@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, fence
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.server import catalog
 from tests.conftest import Database
@@ -387,7 +387,7 @@ def test_rows_are_logged_and_fenced_the_same(version: int, request: pytest.Fixtu
             if is_known(source.dsn, name):
                 assert logged(f"SELECT set_config('{name}', $v${value}$v$, false)") == expected, (name, value)
     with source.session() as session:
-        change_log.raise_fence(session, source.pipeline, "public", "rows")
+        fence.raise_fence(session, source.pipeline, ("public", "rows"))
     with psycopg.connect(source.dsn, autocommit=True) as writer:
         writer.execute("SET search_path = pg_temp, trap, public, pg_catalog")
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="pipeline shop has moved it"):

@@ -59,6 +59,9 @@ CHANGES = {
         DELETE FROM public.orders WHERE id % 9 = 0""",
     "rename table": """
         ALTER TABLE public.orders RENAME TO purchases
+        ALTER TABLE public.purchases RENAME CONSTRAINT orders_pkey TO purchases_pkey
+        CREATE UNIQUE INDEX numbered ON public.purchases (total, id)
+        ALTER TABLE public.purchases REPLICA IDENTITY USING INDEX purchases_pkey
         UPDATE public.purchases SET total = 3 WHERE id % 5 = 0""",
     "new table": """
         CREATE TABLE public.extra (id int PRIMARY KEY, o bigint REFERENCES public.orders)

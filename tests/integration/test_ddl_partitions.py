@@ -132,6 +132,43 @@ def test_a_table_is_a_partition_for_a_moment_between_two_looks(make: Make, rows:
     all_through(pipeline, after="schema_sync")
 
 
+BORN = "CREATE TABLE public.events_9 PARTITION OF public.events FOR VALUES FROM (900) TO (999)"
+TURNED_OFF = f"""
+    {BORN}
+    ALTER TABLE public.events_9 DISABLE TRIGGER ALL
+    INSERT INTO public.events SELECT i, 'new' FROM generate_series(900, 940) i
+    ALTER TABLE public.events_9 ENABLE TRIGGER ALL"""
+ON_AGAIN = """
+    ALTER TABLE public.events_9 ENABLE ALWAYS TRIGGER pgddl_row_{0}
+    ALTER TABLE public.events_9 ENABLE ALWAYS TRIGGER pgddl_truncate_{0}"""
+UNPUBLISHED = f"""
+    {BORN}
+    ALTER PUBLICATION pgddl_rows_of_{{0}} DROP TABLE public.events_9
+    INSERT INTO public.events SELECT i, 'new' FROM generate_series(900, 940) i
+    ALTER PUBLICATION pgddl_rows_of_{{0}} ADD TABLE public.events_9 (id)"""
+FILLED_BEFORE = """
+    CREATE TABLE public.more (id int PRIMARY KEY, what text) PARTITION BY RANGE (id)
+    CREATE TABLE public.more_1 PARTITION OF public.more FOR VALUES FROM (900) TO (999)
+    INSERT INTO public.more SELECT i, 'm' FROM generate_series(900, 940) i
+    ALTER TABLE public.events ATTACH PARTITION public.more FOR VALUES FROM (900) TO (999)"""
+
+
+@pytest.mark.parametrize(("rows", "how"), [
+    ("change_log", TURNED_OFF), ("change_log", TURNED_OFF + ON_AGAIN), ("change_log", FILLED_BEFORE),
+    ("wal", UNPUBLISHED), ("wal", FILLED_BEFORE),
+], ids=["off", "off and on", "filled before", "unpublished", "filled before, wal"])  # fmt: skip
+def test_c09_rows_that_a_new_partition_got_while_nobody_looked(make: Make, rows: str, how: str) -> None:
+    pipeline = make(capture={"rows": rows})
+    pipeline.run_all(until="replay")
+    each(pipeline.source, how.format(pipeline.name))
+    pipeline.run("replay")
+    execute(pipeline.source, "SET session_replication_role = replica; DELETE FROM public.events WHERE id = 905")
+    pipeline.run("replay")
+    rows_of = "SELECT id, what FROM public.events ORDER BY id"
+    assert pipeline.on_source(rows_of) == pipeline.journal(rows_of)
+    all_through(pipeline, after="schema_sync")
+
+
 def test_a_detached_partition_that_nobody_takes_is_not_left_stale_without_a_word(make: Make) -> None:
     pipeline = make(tables={"include": ["public.events"]})
     pipeline.run_all(until="replay")

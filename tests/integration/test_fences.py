@@ -13,7 +13,7 @@ from psycopg import errors as pg
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import fence
 from airflow_provider_pgddl.engine.errors import Fenced
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
 from airflow_provider_pgddl.engine.following.schema_gate import gate, validating
@@ -172,7 +172,7 @@ def test_c11_a_newer_run_waits_for_one_that_is_taking_its_fence_down(fencing: Li
 
 def test_c11_a_swap_that_was_taken_over_lowers_no_fence_as_it_begins(move: Lifecycle) -> None:
     with taken_over(move) as context:
-        change_log.raise_fence(context.source, move.name, "public", "t")
+        fence.raise_fence(context.source, move.name, ("public", "t"))
         with pytest.raises(Fenced):
             swap.run(context)
     with pytest.raises(pg.ReadOnlySqlTransaction):

@@ -20,6 +20,7 @@ from airflow_provider_pgddl.engine.swapping import way_back_across
 from tests.combinations import matrix
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.sessions import do
 from tests.integration.ways_back import EVERYTHING, SHOP, WORK, Lifecycles, Ways, refused
 
 
@@ -304,14 +305,21 @@ def test_only_our_transactions_pass_the_fence(ways: Ways) -> None:
 def test_a_write_past_the_fence_is_found_by_its_row(ways: Ways) -> None:
     ways.there.run_all(until="swap")
     execute(ways.new, WORK.format("there", 2))
-    execute(
-        ways.old,
+    stray = (
         "ALTER TABLE shop.customer DISABLE TRIGGER USER; UPDATE shop.customer SET name = 'stray' WHERE id = 11;"
-        " ALTER TABLE shop.customer ENABLE TRIGGER USER",
+        " ALTER TABLE shop.customer ENABLE TRIGGER USER;"
     )
+    always = f"ALTER TABLE shop.customer ENABLE ALWAYS TRIGGER pgddl_fence_{ways.there.name}"
+    execute(ways.old, stray + always)
     assert not ways.back.run("replay").blocked
     assert "11" in str(ways.back.refused("verify", StageFailed))
     ways.back.run("verify", mend=True)
+    ways.equal()
+    execute(ways.old, stray)  # from here on whoever takes the replica role would pass
+    assert {"had lost the fence" in b["reason"] for b in ways.back.run("replay").blocked} == {True}
+    refused(ways.old, "SET session_replication_role = replica; DELETE FROM shop.customer")
+    ways.back.run("verify", mend=True)
+    assert not ways.back.run("replay").blocked
     ways.equal()
 
 
@@ -588,3 +596,33 @@ def test_rows_that_change_just_before_a_fence_keep_the_values_of_columns_that_ar
             execute(new, "UPDATE shop.part SET added = 'a' || id")
         else:
             execute(old, "UPDATE shop.part SET mine = 'm' || id")
+
+
+def test_what_followed_ddl_makes_on_the_old_server_is_fenced(lifecycle: Lifecycles, servers: tuple[str, str]) -> None:
+    """A table that is rebuilt and renamed, a partition, and a table of its own: an application that has stayed behind
+    finds each of them closed from the moment that it is there."""
+    old, new = servers
+    execute(old, SHOP)
+    ways = Ways(lifecycle, old, new)
+    ways.there.run_all(until="swap")
+    do(
+        ways.new,
+        "ALTER TABLE shop.purchase RENAME TO bought",
+        "CREATE TABLE shop.purchase (id int PRIMARY KEY, total numeric)",
+        "INSERT INTO shop.purchase SELECT id, total FROM shop.bought",
+        "CREATE TABLE shop.part_2035 PARTITION OF shop.part FOR VALUES FROM ('2035-01-01') TO ('2036-01-01')",
+        "CREATE TABLE shop.apart (LIKE shop.part INCLUDING ALL)",
+    )
+    assert not ways.back.run("replay").blocked
+    refused(old, "INSERT INTO shop.purchase VALUES (-1, 1)")
+    refused(old, "DELETE FROM shop.bought")
+    refused(old, "INSERT INTO shop.part_2035 VALUES ('2035-05-05', 1, 'v')")
+    refused(old, "TRUNCATE shop.apart")
+    do(ways.new, "DROP TABLE shop.bought CASCADE", "ALTER TABLE shop.part DETACH PARTITION shop.part_2035")
+    assert not ways.back.run("replay").blocked
+    refused(old, "INSERT INTO shop.part_2035 VALUES ('2035-05-05', 1, 'v')")
+    ways.equal()
+    for stage in ("verify", "swap"):
+        assert not ways.back.run(stage).blocked
+    ways.equal()
+    do(old, "INSERT INTO shop.purchase VALUES (-1, 1)", "INSERT INTO shop.part_2035 VALUES ('2035-05-05', 1, 'v')")

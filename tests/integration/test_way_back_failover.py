@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands.ddl import record_decision
-from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.combinations import matrix
 from tests.conftest import Database
@@ -195,3 +195,37 @@ def test_a_synchronous_standby_has_all(lifecycle: Lifecycles, source_dsn: str, r
         assert not ways.back.run("replay").blocked
         ways.equal()
         ways.home_and_forth()
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_an_old_server_that_has_lost_the_fence(lifecycle: Lifecycles, target_dsn: str, at: At, late: bool) -> None:
+    """Applications that have stayed behind write there, and what had been moved before is missing there."""
+    with with_standby(16) as (primary, standby):
+        execute(primary.conninfo(), SHOP)
+        ways = Ways(lifecycle, primary.conninfo(), target_dsn)
+        ways.there.run_all(until="verify")
+
+        def part() -> None:
+            caught_up(primary, standby)
+            leave_behind(standby)
+            execute(ways.old, WORK.format("the standby never had this", 1))
+
+        def die() -> None:
+            raise Retry("here")
+
+        with at("cut_over.before_fence", once(part)), at("cut_over.after_commit", once(die)):
+            ways.there.refused("swap", Retry)
+        execute(ways.new, WORK.format("there", 2))
+        ways.old = promote(primary, standby)
+        ways.there.moved(ways.old)
+        ways.back.target_moved(ways.old)
+        if late:
+            execute(ways.old, "UPDATE shop.purchase SET note = 'late' WHERE id = 7")
+            assert "written to after the swap (shop.purchase: 1)" in str(ways.there.refused("swap"))
+        else:
+            assert not ways.there.run("swap").blocked
+            reasons = {b["reason"] for b in ways.back.run("replay").blocked}
+            assert len(reasons) == 1 and "had lost the fence" in reasons.pop()
+            assert not ways.back.run("verify", mend=True).blocked
+            ways.equal()
+        refused(ways.old, "UPDATE shop.purchase SET note = 'too late' WHERE id = 7")

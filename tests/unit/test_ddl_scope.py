@@ -456,6 +456,17 @@ CASES: dict[str, Case] = {
         "ALTER TABLE app.t ADD COLUMN d date DEFAULT '2026-01-01'",
         "ALTER TABLE app.t ALTER COLUMN d SET DEFAULT '2026-01-01'::date",
     ),
+    "ADD COLUMN with the word now within a range": applies(
+        on(table(1, "app", "t", ["id", "a", column(3, "d", "daterange", default="'[2026-01-01,)'::daterange",
+           missing="[2026-01-01,)")]), "ALTER TABLE", "alter table t add d daterange default '[Now,)'"),
+        "ALTER TABLE app.t ADD COLUMN d daterange DEFAULT '[2026-01-01,)'",
+        "ALTER TABLE app.t ALTER COLUMN d SET DEFAULT '[2026-01-01,)'::daterange",
+    ),
+    "ADD COLUMN with a word that has now in it": applies(
+        on(table(1, "app", "t", ["id", "a", column(3, "d", "text", default="'known'::text", missing="known")]),
+           "ALTER TABLE", "alter table t add d text default 'known'"),
+        "ALTER TABLE app.t ADD COLUMN d text DEFAULT 'known'",
+    ),
     "ADD COLUMN that rewrote": applies(
         on(table(1, "app", "t", ["id", "a", column(3, "r", default="random()")]), "ALTER TABLE",
            "alter table t add r float default random()", rewritten=[{"oid": 1, "reason": 2}]),

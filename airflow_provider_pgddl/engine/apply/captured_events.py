@@ -77,10 +77,12 @@ def apply_captured(
     trusted_on_source: Callable[[str], bool],
     powers_on_source: Callable[[str], Collection[str]],
     copies_only: bool = False,
+    then: Callable[[], None] | None = None,
 ) -> EventOutcome:
     """Runs one captured event on the target as its client did, once, whatever ends us in the middle.
 
-    `watch` opens one more session on the target. Retry where it is worth another run: the event stays to be done.
+    `then` is called behind it, in its transaction. `watch` opens one more session on the target. Retry where it is
+    worth another run: the event stays to be done.
     `trusted_on_source` is asked where the target lacks the client's role, and says whether our rights may stand in;
     `powers_on_source` where it may more on the target than most (`trust.powers`).
     """
@@ -94,7 +96,7 @@ def apply_captured(
         return EventOutcome(own.row(row.id).status, "it is not to be applied any more")
     event = own.captured(row.id)
     blockers = Blockers(watch, pipeline.pipeline, row.id, pipeline.ddl.signal_blockers, pipeline.ddl.lock_timeout)
-    run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only)
+    run = _Run(conn, watch, pipeline, own, fence, row, attempt, event, blockers, copies_only, then)
     try:
         return run.until_done(trusted_on_source, powers_on_source, None if attempt.interrupted else before)
     except StageFailed as error:
@@ -140,6 +142,7 @@ class _Run:
     event: CapturedEvent
     blockers: Blockers
     copies_only: bool
+    then: Callable[[], None] | None
 
     def until_done(
         self,
@@ -229,6 +232,8 @@ class _Run:
                 refuse_locks_outside(self.conn, ";\n".join(statements))
             elif client.role is None:
                 notes += self._give_away(roles)
+            if self.then is not None:
+                self.then()
             self.journal.finish_attempt(self.row.id, self.attempt, "applied", notes=notes)
             lease.check(self.conn, self.fence)
             failpoint("ddl.before_commit", self.conn)

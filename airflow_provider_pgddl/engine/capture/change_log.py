@@ -8,7 +8,7 @@ Which keys a changed row leaves is said by `pgddl.make_capture`, in the newest n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -52,10 +52,6 @@ def of_new(pipeline: str) -> str:
     """As what the new tables of a swap are captured on the target, where these replace others: no pipeline can have
     that name. A slot's logs are on the target as well, under the pipeline's own, by the oids of the source."""
     return f"{pipeline}-new"
-
-
-def fence_name(pipeline: str) -> str:
-    return f"pgddl_fence_{pipeline}"
 
 
 def log_name(pipeline: str, root: int) -> str:
@@ -244,6 +240,16 @@ def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = Fal
     source.execute(_Q["forget"], [pipeline, root])
 
 
+def since_birth(source: Session, pipeline: str, leaves: Collection[int]) -> dict[int, set[int]]:
+    """Those of the leaves whose capture nobody has touched since it began, with what lies between each and its root."""
+    args = {"leaves": list(leaves), "pipeline": pipeline, "triggers": list(trigger_names(pipeline)),
+            "publication": publication_name(pipeline)}  # fmt: skip
+    found: dict[int, set[int]] = {}
+    for leaf, between in source.execute(_Q["since_birth"], args):
+        found.setdefault(leaf, set()).update([] if between is None else [between])
+    return found
+
+
 def release(source: Session, pipeline: str, leaf: int) -> None:
     """Takes the capture of one leaf away that its root has no longer (detached, or dropped), in the caller's
     transaction. Bound the wait for its lock."""
@@ -290,28 +296,3 @@ def birth(source: Session, pipeline: str) -> Birth | None:
     known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captures') IS NOT NULL").fetchone()
     row = source.execute(_Q["birth"], [pipeline]).fetchone() if known and known[0] else None
     return Birth(*row) if row else None
-
-
-def fences(conn: Session, pipeline: str) -> list[tuple[str, str]]:
-    """The relations that a pipeline's fence stands on, wherever they are by now."""
-    return conn.execute(_Q["fenced"], [fence_name(pipeline)]).fetchall()
-
-
-def raise_fence(source: Session, pipeline: str, schema: str, name: str) -> None:
-    """From this transaction's commit on every write to the relation fails with SQLSTATE 25006."""
-    parts = {"trigger": sql.Identifier(fence_name(pipeline)), "relation": sql.Identifier(schema, name)}
-    source.execute(sql.SQL(_Q["fence"]).format(pipeline=sql.Literal(pipeline), **parts))
-    source.execute(sql.SQL(_Q["enable_always"]).format(**parts))
-
-
-def is_fenced(source: Session, pipeline: str, relation: tuple[str, str]) -> bool:
-    row = source.execute(_Q["is_fenced"], [*relation, fence_name(pipeline)]).fetchone()
-    return bool(row and row[0])
-
-
-def lower_fence(source: Session, pipeline: str, schema: str, name: str) -> None:
-    source.execute(
-        sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(
-            sql.Identifier(fence_name(pipeline)), sql.Identifier(schema, name)
-        )
-    )

@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.following.table_capture import (
     refuse_late_changes,
     stop_capture_of,
 )
-from airflow_provider_pgddl.engine.journal import migrations
+from airflow_provider_pgddl.engine.journal import lease, migrations
 from airflow_provider_pgddl.engine.journal.births import Births
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -41,6 +41,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forge
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping.fence import lower_fences
 from airflow_provider_pgddl.engine.swapping.way_back_across import is_alive, unmake
 
 Applied = tuple[int, DdlEvent]  # with the event's id in the journal
@@ -85,7 +86,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         if row.cut_over_at is not None and row.finished_at is None:
             _refuse_late_changes(pipeline, source, source_dsn, journal, held, chosen)
-        return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen)}
+        return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen, held)}
 
 
 def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, target: Session, row: PipelineRow) -> None:
@@ -111,7 +112,7 @@ def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, targ
 
 def _sweep(pipeline: Pipeline, source: Session, target: Session) -> list[str]:
     """What a setup or a reset that was killed leaves behind: the sets of migrations, without the pipeline in them."""
-    dropped = _drop_capture(pipeline, source, [], None)
+    dropped = _drop_capture(pipeline, source, None)
     forget_capture(source, pipeline.pipeline)
     if journal_exists(target) and Journal(target, pipeline.pipeline).others() == 0:
         migrations.revert(target, "journal")
@@ -171,7 +172,7 @@ def _reset_tables(
     standing = [] if pipeline.in_place else _standing_on(journal, row.run, ours)
     if pipeline.replaces:
         standing = _of_no_table(standing, tables)  # a table of such a name is the target's own
-    dropped = _drop_capture(pipeline, source, tables, [t.oid for t in tables])
+    dropped = _drop_capture(pipeline, source, [t.oid for t in tables])
     if pipeline.follow.finish:
         journal.finishes.look_again(row.run)  # first: what a reset that dies has taken back comes again
     take_back_finished(pipeline, journal, row.run, {(t.schema, t.name) for t in tables})
@@ -243,15 +244,16 @@ def _standing_on(journal: Journal, run: int, tables: Sequence[TableRow]) -> list
 
 
 def _reset_all(
-    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
+    pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow], held: Lease
 ) -> list[str]:
     dropped: list[str] = []
     if row.finished_at is None or pipeline.swap.fence != "none":
         try:
-            dropped += _drop_capture(pipeline, source, tables, None, only_if_empty=row.cut_over_at is not None)
+            dropped += _drop_capture(pipeline, source, None, only_if_empty=row.cut_over_at is not None)
         except change_log.LateChanges:
             refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
             raise
+        lower_fences(source, pipeline, lambda: lease.kept(journal.conn, held.fence))
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
         if pipeline.replaces:
             dropped += _undo_beside(journal, row.run, tables)
@@ -307,28 +309,19 @@ def _of_no_table(events: Sequence[Applied], tables: Sequence[TableRow]) -> list[
 
 
 def _drop_capture(
-    pipeline: Pipeline,
-    source: Session,
-    tables: Sequence[TableRow],
-    oids: Sequence[int] | None,
-    *,
-    only_if_empty: bool = False,
+    pipeline: Pipeline, source: Session, oids: Sequence[int] | None, *, only_if_empty: bool = False
 ) -> list[str]:
-    """Triggers, functions and logs of these roots (None: all of the pipeline's), and its fences; `only_if_empty`:
-    LateChanges where a log that triggers write holds some by then."""
+    """Triggers, functions and logs of these roots (None: all of the pipeline's); `only_if_empty`: LateChanges where a
+    log that triggers write holds some by then."""
     known = source.execute("SELECT pg_catalog.to_regclass('pgddl.captured') IS NOT NULL").fetchone()
     if not (known and known[0]):
         return []
-    name, swap, dropped = pipeline.pipeline, pipeline.swap, []
+    name, dropped = pipeline.pipeline, list[str]()
     for oid, log in change_log.captured_roots(source, name).items():
         if oids is None or oid in oids:
             failpoint("reset.before_capture", source)
             stop_capture_of(source, pipeline, oid, only_if_empty=only_if_empty)
             dropped.append(f"capture into {log}")
-    if oids is None and tables and swap.fence != "none":
-        from airflow_provider_pgddl.engine.swapping.across import lower_fences  # with half the engine behind it
-
-        lower_fences(source, pipeline, tables)
     return dropped
 
 

@@ -6,12 +6,17 @@ ADD COLUMN … DEFAULT now() writes no row on the source: old rows show what now
 
 from __future__ import annotations
 
+import re
+
 from postgast import ParseResult, pg_query_pb2
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, ColumnMeta, TableMeta
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, texts, unwrap
 from airflow_provider_pgddl.engine.errors import StageFailed
+
+# Also within a range, an array or a row: '[now,)', '{today}', '(1,tomorrow 10:00)'.
+_TIME = re.compile(r"(?<![a-z])(now|today|tomorrow|yesterday|allballs)(?![a-z])", re.IGNORECASE)
 
 
 def pin_defaults(tree: ParseResult, event: CapturedEvent, oid: int | None) -> list[str]:
@@ -92,7 +97,7 @@ def _is_plain(expression: Node) -> bool:
 
 
 def _means_a_time(text: str) -> bool:
-    return bool({"now", "today", "tomorrow", "yesterday", "allballs"} & set(text.lower().split()))
+    return _TIME.search(text) is not None
 
 
 def _set_default(table: Node, column: ColumnMeta) -> str:

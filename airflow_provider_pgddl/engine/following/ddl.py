@@ -11,7 +11,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured, lock_timeout
 from airflow_provider_pgddl.engine.capture import ddl_log
 from airflow_provider_pgddl.engine.ddl.altered_types import changes_values_as_text
 from airflow_provider_pgddl.engine.ddl.captured_events import (
@@ -22,29 +22,24 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
     is_about,
 )
 from airflow_provider_pgddl.engine.ddl.decide import decide
-from airflow_provider_pgddl.engine.ddl.decision import Decision
-from airflow_provider_pgddl.engine.ddl.deferred_parts import run_now
-from airflow_provider_pgddl.engine.ddl.dump_phases import Phase
 from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
-from airflow_provider_pgddl.engine.ddl.relocate import drop_statistics_of_copies
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.altered_types import lose_track_of_altered_types
 from airflow_provider_pgddl.engine.following.copies_ddl import (
-    about_late_tables,
-    for_copies,
     is_about_copies,
-    late_tables,
 )
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
+from airflow_provider_pgddl.engine.following.due_parts import due, take_names
 from airflow_provider_pgddl.engine.following.left_out import left_out_before, left_out_now
 from airflow_provider_pgddl.engine.following.new_tables import take_in_late_tables
+from airflow_provider_pgddl.engine.following.old_server import kept_closed
 from airflow_provider_pgddl.engine.following.reconcile import reconcile
 from airflow_provider_pgddl.engine.following.sequences import in_reach
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
-from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN, WAITS
+from airflow_provider_pgddl.engine.journal.ddl_history import SHOWN
 from airflow_provider_pgddl.engine.journal.ddl_rows import DdlRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
@@ -64,7 +59,6 @@ T = TypeVar("T")
 
 LOOKS = 5
 LATE = "it was run on the source after the cut-over: do it on the target and resolve it here, or skip it"
-ELSEWHERE = "in place: it is about no table of the pipeline, and has happened already"
 
 
 @dataclass(frozen=True)
@@ -297,20 +291,24 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())
-    names = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
-    rules = Rules.of(context.pipeline, names, context.source.info.server_version // 10_000)
+    mine = [(t.schema, t.name) for t in context.journal.tables.of(context.journal.run)]
+    rules = Rules.of(context.pipeline, mine, context.source.info.server_version // 10_000)
     failpoint("follow.after_flush")
     left_out = left_out_before(context, ddl)
+    before = dict(versions)
     decisions = decide(events, rules, versions, left_out)
     with context.fenced("follow.before_events_commit"):
-        rows = {(t.schema, t.name): t for t in context.journal.tables.of(context.journal.run)}
+        rows = {t.oid: t for t in context.journal.tables.of(context.journal.run)}
+        names = {(t.schema, t.name): t for t in rows.values()}
+        take_names(names, rows, before)
         for decided in decisions:
             past = shown and decided.verdict != "skip"
             decision = decided.skipped(SHOWN) if past else decided
             if late and decided.verdict == "apply":
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
-            ddl.record(_for_now(context, decision, rows), approval=context.pipeline.ddl.approval, masks=masks)
+            take_names(names, rows, decision.event["tables"])
+            ddl.record(due(context, decision, names), approval=context.pipeline.ddl.approval, masks=masks)
         lose_track_of_altered_types(context, events)
         for lost in read.lost:
             ddl.record_lost(lost)
@@ -323,54 +321,12 @@ def _skipped(context: Context, meta: TableMeta) -> Sequence[str]:
     return context.pipeline.skipped_columns.get((meta["schema"], meta["name"]), ())
 
 
-def _for_now(context: Context, decision: Decision, tables: Mapping[Name, TableRow]) -> Decision:
-    """What of a decision is run now: the rest waits for its stage, and in place it means the copies."""
-    if context.in_place and decision.event["tag"] == "DROP STATISTICS" and decision.rule.startswith("in place"):
-        gone = [(d["schema"] or "", d["name"] or "") for d in decision.event["dropped"] if d["original"]]
-        return replace(decision, verdict="apply", statements=drop_statistics_of_copies(gone))
-    if decision.verdict != "apply":
-        return decision
-    touched = [tables[name] for name in decision.touches if name in tables]
-    if context.in_place and not touched:
-        return decision.skipped(ELSEWHERE)
-    if context.pipeline.replaces and (late := about_late_tables(context.pipeline, decision.event, tables)):
-        return late_tables(decision, late, touched)
-    if touched and all(t.state == "captured" and not _has_copy(context, t) for t in touched):
-        return decision.skipped(SHOWN)  # their copies are made from a dump that is still to be taken
-    waiting: set[Phase] = {"foreign_key", "finish"} if context.moves_rows else set()
-    if any(_comes_by_blocks(context, t) for t in touched):
-        waiting.add("index")
-    brought = context.finishes
-    cut = [run_now(statement, decision.event, waiting, brought=brought) for statement in decision.statements]
-    statements = [statement for statement in cut if statement is not None]
-    if not statements:
-        return decision.skipped(WAITS)
-    if context.beside:
-        try:
-            statements = for_copies(context, decision.event, statements)
-        except StageFailed as error:
-            return replace(decision, verdict="unhandled", rule=error.what, statements=())
-    return replace(decision, statements=tuple(statements))
-
-
-def _comes_by_blocks(context: Context, table: TableRow) -> bool:
-    """Whether the copy gets its rows by blocks, and its indexes behind them. A table whose copy an event has made, key
-    and all, gets its rows by windows from the start: no later stage would build its indexes."""
-    if table.state != "captured" or table.id in context.journal.dump_events.tables(context.journal.run):
-        return table.state in ("captured", "created", "backfilled")
-    copy = catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name)
-    return copy is None or catalog.describe(context.target, [copy])[copy].key is None
-
-
-def _has_copy(context: Context, table: TableRow) -> bool:
-    return catalog.oid_of(context.target, table.plan.copy_schema, table.plan.copy_name) is not None
-
-
 def _apply(context: Context) -> int:
     """In commit order, each event by itself, up to the first that cannot be applied; returns how many were."""
     applied = 0
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     waiting = ddl.waiting()
+    close = kept_closed(context, lock_timeout(context.pipeline.ddl)) if waiting else None
     if context.moves_rows:
         _make_room(context, ddl, _to_be_tried(context, waiting))
     for row in waiting:
@@ -383,7 +339,7 @@ def _apply(context: Context) -> int:
                     context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
                     context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
                     powers_on_source=lambda role: _powers(context, role),
-                    copies_only=is_about_copies(context.pipeline, row),
+                    copies_only=is_about_copies(context.pipeline, row), then=close,
                 )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {': '.join(filter(None, [outcome.status, outcome.message]))}")
             if outcome.over:

@@ -55,9 +55,11 @@ def meet(context: Context) -> None:
             row = context.journal.lock()
             if row.source_timeline == now.timeline:
                 return  # another run was first
-            if not _read_beyond(context, switch):
+            if row.cut_over_at is not None:
+                context.say(f"the source was failed over ({changed}) at {switch}; applications are on the target")
+            elif not _read_beyond(context, switch):
                 context.say(f"the source was failed over ({changed}) at {switch}: nothing that was read is lost")
-            elif context.moves_rows and row.cut_over_at is None:
+            elif context.moves_rows:
                 context.journal.require_verify(
                     f"the source was failed over ({changed}): rows that the new primary never had may have been copied"
                 )

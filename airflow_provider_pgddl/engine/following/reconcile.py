@@ -360,7 +360,10 @@ def _look_again(context: Context, table: TableRow, now: Table) -> Look | None:
 
 def _born_empty(context: Context, table: TableRow, now: Table) -> set[int]:
     new = [leaf.oid for leaf in now.leaves if str(leaf.oid) not in table.physical]
-    return context.journal.ddl_history.born_as_partitions(context.journal.run, new) if new else set()
+    if not new:
+        return set()
+    captured = change_log.since_birth(context.source, context.name, new)
+    return context.journal.ddl_history.born_as_partitions(context.journal.run, captured)
 
 
 def _capture_again(context: Context, table: TableRow) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
@@ -82,7 +82,9 @@ class DdlHistory(JournalSection):
         """The relations that an applied event has made partitions no more."""
         return set(self._values("detached", [self.pipeline, run]))
 
-    def born_as_partitions(self, run: int, oids: Sequence[int]) -> set[int]:
-        """Those of the relations that were partitions of one table from their creation on, so were captured while empty
-        and ever since."""
-        return set(self._values("born_as_partitions", {"oids": list(oids), "pipeline": self.pipeline, "run": run}))
+    def born_as_partitions(self, run: int, between: Mapping[int, Collection[int]]) -> set[int]:
+        """Those of the relations that were partitions of one table from their creation on, so were captured while
+        empty. `between`: each with the partitions that lie between it and that table."""
+        pairs = [(leaf, oid) for leaf, oids in between.items() for oid in oids]
+        args = {"oids": list(between), "leaves": [leaf for leaf, _ in pairs], "between": [oid for _, oid in pairs]}
+        return set(self._values("born_as_partitions", {"pipeline": self.pipeline, "run": run, **args}))

@@ -17,6 +17,20 @@ SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s
 INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_names, key_types)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 
+-- name: since_birth
+-- What says that a leaf is captured was written by the same subtransaction that made its triggers, or published it: none of them has
+-- been switched off or made anew since. Beside each its ancestors below the root.
+SELECT k.leaf, a.relid::pg_catalog.oid
+FROM pgddl.captured k
+LEFT JOIN LATERAL pg_catalog.pg_partition_ancestors(k.leaf) a(relid) ON a.relid NOT IN (k.leaf, k.root)
+WHERE k.pipeline = %(pipeline)s AND k.leaf = ANY(%(leaves)s::oid[])
+  AND CASE k.function
+      WHEN '' THEN EXISTS (SELECT FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+                           WHERE r.prrelid = k.leaf AND p.pubname = %(publication)s AND r.xmin = k.xmin)
+      ELSE 2 = (SELECT count(*) FROM pg_catalog.pg_trigger t
+                WHERE t.tgrelid = k.leaf AND t.tgname = ANY(%(triggers)s::name[]) AND t.tgenabled = 'A' AND t.xmin = k.xmin)
+      END
+
 -- name: forget
 DELETE FROM pgddl.captured WHERE pipeline = %s AND root = %s
 
@@ -41,10 +55,21 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_depend d
                  AND d.classid = 'pg_catalog.pg_trigger'::pg_catalog.regclass
                  AND n.nspname = 'pgddl' AND p.proname = 'fence')
 
--- name: is_fenced
-SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger t
-               JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-               WHERE n.nspname = %s AND c.relname = %s AND t.tgname = %s)
+-- name: unfenced
+-- Disabled is as good as none.
+SELECT tn.nspname, tr.relname
+FROM ROWS FROM (unnest(%s::name[]), unnest(%s::name[])) k(schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name AND c.relkind IN ('r', 'p')
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.level BETWEEN 0 AND 10000) t(relid)
+JOIN pg_catalog.pg_class tr ON tr.oid = t.relid AND tr.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_namespace tn ON tn.oid = tr.relnamespace
+WHERE NOT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger g
+    JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid AND f.proname = 'fence'
+    JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace AND fn.nspname = 'pgddl'
+    WHERE g.tgrelid = t.relid AND g.tgname = %s AND g.tgenabled = 'A')
+ORDER BY tn.nspname COLLATE "C", tr.relname COLLATE "C"
 
 -- name: fenced
 SELECT n.nspname, c.relname

@@ -147,11 +147,13 @@ SELECT t.root, c.oid, n.nspname, c.relname, c.relkind::text,
        pg_catalog.md5((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
                        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
        pg_catalog.pg_get_expr(c.relpartbound, c.oid),
-       (SELECT pg_catalog.string_agg(g.name || ':' || g.state || ':' || g.version, ',' ORDER BY g.name COLLATE "C")
-        FROM (SELECT t.tgname::text AS name, t.tgenabled::text AS state, t.xmin::text AS version
+       -- One of both triggers, or one that does not fire in every session, is as good as none.
+       (SELECT CASE WHEN pg_catalog.bool_and(g.state NOT IN ('O', 'D', 'R')) AND pg_catalog.sum(g.trigger) IN (0, 2)
+                    THEN pg_catalog.string_agg(g.name || ':' || g.state || ':' || g.version, ',' ORDER BY g.name COLLATE "C") END
+        FROM (SELECT t.tgname::text AS name, t.tgenabled::text AS state, t.xmin::text AS version, 1 AS trigger
               FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = ANY(%(triggers)s::name[])
               UNION ALL
-              SELECT p.pubname, r.oid::text, r.xmin::text
+              SELECT p.pubname, r.oid::text, r.xmin::text, 0
               FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
               WHERE r.prrelid = c.oid AND p.pubname = ANY(%(triggers)s::name[])) g)
 FROM tree t

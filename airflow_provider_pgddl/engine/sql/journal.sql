@@ -207,16 +207,22 @@ WHERE e.pipeline = %s AND e.run = %s AND e.captured_id IS NOT NULL AND e.status 
   AND was.version ->> 'bound' IS NOT NULL AND now.version IS NOT NULL AND now.version ->> 'bound' IS NULL
 
 -- name: born_as_partitions
--- Partitions of which the first that was ever seen is their creation, and that were nothing else since.
+-- Partitions of which the first that was ever seen is their creation, and that were nothing else since; and what lies between them
+-- and their root had its place by then.
 SELECT o.oid FROM unnest(%(oids)s::bigint[]) o(oid)
 CROSS JOIN LATERAL (
-    SELECT e.captured ->> 'tag', e.captured -> 'tables' -> o.oid::text FROM pgddl.ddl_events e
-    WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured -> 'tables' ? o.oid::text ORDER BY e.seq LIMIT 1) first(tag, made)
+    SELECT e.seq, e.captured ->> 'tag', e.captured -> 'tables' -> o.oid::text FROM pgddl.ddl_events e
+    WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured -> 'tables' ? o.oid::text ORDER BY e.seq LIMIT 1) first(seq, tag, made)
 WHERE tag = 'CREATE TABLE' AND made ->> 'bound' IS NOT NULL
   AND NOT EXISTS (
     SELECT FROM pgddl.ddl_events e CROSS JOIN LATERAL (SELECT e.captured -> 'tables' -> o.oid::text) later(was)
     WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.captured -> 'tables' ? o.oid::text
       AND (was ->> 'bound' IS NULL OR was -> 'parents' IS DISTINCT FROM made -> 'parents'))
+  AND NOT EXISTS (
+    SELECT FROM unnest(%(leaves)s::bigint[], %(between)s::bigint[]) b(leaf, oid)
+    JOIN pgddl.ddl_events e ON e.captured -> 'tables' ? b.oid::text
+    WHERE b.leaf = o.oid AND e.pipeline = %(pipeline)s AND e.run = %(run)s AND e.seq > first.seq
+      AND (e.captured -> 'tables' -> b.oid::text ->> 'bound' IS NULL OR e.previous_version -> b.oid::text ->> 'bound' IS NULL))
 
 -- name: set_state
 UPDATE pgddl.tables SET state = %s WHERE id = ANY(%s)

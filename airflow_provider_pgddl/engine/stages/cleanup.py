@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.pending_keys import drop_pending, forget_keys
 from airflow_provider_pgddl.engine.swapping import replaced_back, way_back_across
+from airflow_provider_pgddl.engine.swapping.fence import close_again, stays
 
 
 def run(context: Context) -> StageResult:
@@ -55,6 +56,8 @@ def run(context: Context) -> StageResult:
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
         )  # fmt: skip
+    if not context.in_place:
+        close_again(context.source, context.name, context.pipeline.swap, stays(context))
     if change_log.captured_roots(context.source, context.name):  # else a swap with a way back has seen to it
         context.receive()
         refuse_late_changes(context.source, context.logs, context.name, tables)

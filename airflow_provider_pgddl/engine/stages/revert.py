@@ -38,7 +38,7 @@ from airflow_provider_pgddl.engine.server.giving_way import Effort
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all, lock_unseen, with_tries, writers_wait
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping import replaced_back
-from airflow_provider_pgddl.engine.swapping.across import lower_own_fences
+from airflow_provider_pgddl.engine.swapping.fence import lower_own_fences
 from airflow_provider_pgddl.engine.swapping.follow_ups import follow_up
 from airflow_provider_pgddl.engine.swapping.in_place import (
     ForeignKey,
@@ -78,13 +78,13 @@ def run(context: Context) -> StageResult:
         if row.reverted_at is None:
             raise UsageError("nothing has been swapped", todo="run stage swap first")
         if context.pipeline.replaces:
-            lower_own_fences(context, context.source, context.target, context.tables())
+            lower_own_fences(context, context.source, context.target)
         followed = follow_up(context)
         state = "done" if followed.done else "nothing_to_do"
         return followed.noted(context.result(state, validated=followed.done))
     if context.pipeline.replaces:
         figures = replaced_back.run(context)
-        lower_own_fences(context, context.source, context.target, context.tables())
+        lower_own_fences(context, context.source, context.target)
         followed = follow_up(context)
         states = {t.qualified: {"state": t.state} for t in context.tables()}
         return followed.noted(context.result("done", states, validated=followed.done, **figures))

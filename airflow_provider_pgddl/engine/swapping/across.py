@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, LiteralString
@@ -13,7 +13,6 @@ import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.dump_events import apply_together
-from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import (
     constraint_name,
     is_not_valid,
@@ -31,15 +30,11 @@ from airflow_provider_pgddl.engine.following.row_comparison import sides_of
 from airflow_provider_pgddl.engine.following.sequences import set_exactly
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream
-from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.dump_events import EventRow
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import matches
-from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
-from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.rows.keyless_tables import analyze, copy_all, copy_over
 from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
 from airflow_provider_pgddl.engine.rows.windows import Window, stopped_by_drift
@@ -50,6 +45,7 @@ from airflow_provider_pgddl.engine.server.strong_locks import lock_all, with_tri
 from airflow_provider_pgddl.engine.sql import queries
 from airflow_provider_pgddl.engine.swapping import way_back_across
 from airflow_provider_pgddl.engine.swapping.dry_run import rehearsed
+from airflow_provider_pgddl.engine.swapping.fence import lower_own_fences, raise_fences, to_be_fenced
 from airflow_provider_pgddl.engine.swapping.in_place import validate_statement
 from airflow_provider_pgddl.engine.swapping.readiness import NotYet, not_compared, refuse_blocked, refuse_unready
 from airflow_provider_pgddl.engine.swapping.replacing import Replacing
@@ -228,19 +224,19 @@ def _fence(context: Context, tables: Sequence[TableRow]) -> Iterator[Session | N
 
 @contextmanager
 def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
-    with_tries(context.pipeline.swap, "fence", lambda: _raise_fence(context, tables))
+    raise_fences(context, tables)
     try:
         yield
     except BaseException:
         if _certainly_not_cut_over(context):
-            _give_back(context, tables)
+            _give_back(context)
         raise
 
 
-def _give_back(context: Context, tables: Sequence[TableRow]) -> None:
+def _give_back(context: Context) -> None:
     try:
         with context.brief_session("source", "fence") as source, context.brief_session("target", "fence") as target:
-            lower_own_fences(context, source, target, tables)
+            lower_own_fences(context, source, target)
     except Fenced as error:  # what this run has failed with is for a person to see, and not that
         context.say(f"the cut-over did not happen, and the fence is left to the newer run: {error.what}")
     else:
@@ -271,68 +267,12 @@ def _certainly_not_cut_over(context: Context) -> bool:
         return False
 
 
-def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:
-    """As a run takes them down. Fenced where a newer one has taken over: by now they may be those that its own cut-over
-    stands on, which has drained behind them and asks for them no more.
-
-    The token is looked at by each try, which holds it to its end; so the newer run waits for one try and not for all.
-    Both sessions are there before that look. Should the target's be lost between it and the commit, whoever takes the
-    token ends the source's before he does anything else."""
-    lower_fences(source, context.pipeline, tables, lambda: lease.kept(target, context.fence()))
-
-
-def lower_fences(
-    source: Session,
-    pipeline: Pipeline,
-    tables: Sequence[TableRow],
-    held: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
-    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none. `held` is
-    around each try, from before it asks for its locks."""
-    name = pipeline.pipeline
-    fenced = [r for r in fenced_relations(source, tables) if change_log.is_fenced(source, name, r)]
-    if not fenced:
-        return
-
-    def attempt() -> None:
-        with held(), writers_wait(), source.transaction():
-            lock_all(source, fenced, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
-            for schema, table in fenced:
-                change_log.lower_fence(source, name, schema, table)
-            failpoint("cut_over.before_fence_down_commit", source)
-
-    with_tries(pipeline.swap, "lowering the fence", attempt)
-
-
-def _raise_fence(context: Context, tables: Sequence[TableRow]) -> None:
-    """All tables in one transaction: no application sees some of them closed and others open."""
-    relations = fenced_relations(context.source, tables)
-    failpoint("cut_over.before_fence_lock", context.source)
-    with writers_wait(), context.source.transaction():
-        lock_all(context.source, relations, "SHARE ROW EXCLUSIVE", context.pipeline.swap.lock_timeout)
-        passing = what_passes_a_fence(context.pipeline, context.source, [(t.schema, t.name) for t in tables])
-        refuse(passing, under_way=True)
-        for schema, name in relations:
-            change_log.raise_fence(context.source, context.name, schema, name)
-        context.check_fence()
-        failpoint("cut_over.before_fence_commit", context.source)
-
-
-def fenced_relations(source: Session, tables: Sequence[TableRow]) -> list[tuple[str, str]]:
-    """The tables and, of partitioned ones, every part: a statement on a leaf does not fire its root's trigger."""
-    found = []
-    for table in tables:
-        tree = source.execute(_Q["partitions_of"], [table.oid]).fetchall()
-        found += tree or [(table.schema, table.name)]
-    return [(schema, name) for schema, name in found]
-
-
 def _hold(context: Context, session: Session, tables: Sequence[TableRow], mode: LiteralString) -> None:
     """EXCLUSIVE lets readers, and our own windows, go on. SHARE ROW EXCLUSIVE, for tables that no window reads, keeps
     indexes out as well."""
     session.execute("BEGIN")
     try:
-        lock_all(session, fenced_relations(context.source, tables), mode, context.pipeline.swap.lock_timeout)
+        lock_all(session, to_be_fenced(context.source, tables), mode, context.pipeline.swap.lock_timeout)
     except pg.Error:
         session.rollback()
         raise

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine import preflight
-from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log, fence, slot_log
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, note_late, transport
@@ -52,10 +52,15 @@ from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all
 from airflow_provider_pgddl.engine.sql import queries
+from airflow_provider_pgddl.engine.swapping.fence import close_again, stays
 
 # What the cut-over has done for the run that is born by it.
 DONE = ("setup", "snapshot", "backfill", "schema_sync")
 THERE = "the old server has it: it came from there"
+LOST_FENCE = (
+    "the old server had lost the fence of the cut-over, as by a failover to a state from before it: what had been "
+    "committed there since may be missing, and what was written there meanwhile is nowhere else (the fence is up again)"
+)
 
 
 class WayBackAcross:
@@ -164,6 +169,7 @@ def hand_over(context: Context) -> None:
     if context.pipeline.swap.way_back is None or context.in_place:
         return
     tables = context.tables()
+    _close_again(context)
     note_late(context)
     if change_log.captured_roots(context.source, context.name):
         context.receive()
@@ -178,12 +184,46 @@ def hand_over(context: Context) -> None:
             begin(back)
 
 
+def _close_again(context: Context) -> None:
+    """Where the old server was failed over to a state from before the fence: what was committed since is not there, and
+    what was written there since is nowhere else. That has to be known before the fence is up again."""
+    tables = stays(context)
+    if not fence.unfenced(context.source, context.name, tables):
+        return
+    name = str(context.pipeline.swap.way_back)
+    found = Births(context.source, name).find()
+    if found is not None and found.of == context.name and not found.finished:
+        pipeline = load_pipeline(Journal(context.source, name).row().config)
+        with _held(context, pipeline) as held:
+            _note_lost_fence(Journal(context.source, name), held.fence)
+    context.say(LOST_FENCE)
+    close_again(context.source, context.name, context.pipeline.swap, tables)
+
+
+def _keep_closed(context: Context, of: str) -> None:
+    """The same while the way back lives."""
+    tables = [_copy(t) for t in context.tables()]
+    if fence.unfenced(context.target, of, tables):
+        _note_lost_fence(context.journal, context.fence())
+        context.say(LOST_FENCE)
+        close_again(context.target, of, context.pipeline.swap, tables)
+
+
+def _note_lost_fence(journal: Journal, held: lease.Fence) -> None:
+    with lease.fenced(journal.conn, held, "way_back.before_lost_fence_commit"):
+        journal.require_verify(LOST_FENCE)
+
+
 def begin(context: Context) -> None:
     """First of all in every stage: a run that is the way back of another is one like any other from its birth on.
     UsageError while it is void."""
     births = Births(context.target, context.name)
     found = births.find()
-    if found is None or not found.unborn:
+    if found is None or found.of is None:
+        return
+    if not found.unborn:
+        if is_alive(found, found.of):
+            _keep_closed(context, found.of)
         return
     birth = change_log.birth(context.source, context.name)
     if birth is None or birth.run != found.run:
@@ -237,11 +277,11 @@ def _lost(side: str, way_back: str, of: str) -> StageFailed:
 def lower_fence_there(context: Context) -> None:
     """In the transaction that goes back, on the old server: it takes writes again at this very commit."""
     of = born_of(context)
-    fenced = change_log.fences(context.target, of) if of else []
+    fenced = fence.fenced(context.target, of) if of else []
     if of and fenced:
         lock_all(context.target, fenced, "ACCESS EXCLUSIVE", context.pipeline.swap.lock_timeout)
-        for schema, name in fenced:
-            change_log.lower_fence(context.target, of, schema, name)
+        for relation in fenced:
+            fence.lower_fence(context.target, of, relation)
 
 
 def end_way_there(context: Context) -> None:
