@@ -267,3 +267,50 @@ def test_a_table_that_becomes_a_view_of_hers_is_not_read(
     with contextlib.suppress(PgddlError):
         stages.reset(load_pipeline(attempt.move.content), target_dsn, target_dsn, None)
     attempt.gained_nothing()
+
+
+def test_c28_a_policy_is_not_asked_whether_a_new_partition_has_rows(
+    lifecycle: Make, source_dsn: str, target_dsn: str, request: pytest.FixtureRequest
+) -> None:
+    """On a managed server, whose administrator's role makes event triggers, our functions belong to a role that
+    policies are for. It is made here of a superuser's set: no server of the tests has such a role."""
+
+    def drop() -> None:
+        with psycopg.connect(source_dsn, autocommit=True) as last:
+            last.execute("DROP SCHEMA IF EXISTS pgddl CASCADE")
+            last.execute("REVOKE SET ON PARAMETER lc_messages FROM keeper; DROP OWNED BY keeper, owner_of_m CASCADE")
+            last.execute("DROP ROLE keeper, owner_of_m")
+
+    with psycopg.connect(source_dsn, autocommit=True) as conn:
+        conn.execute("CREATE ROLE keeper; CREATE ROLE owner_of_m; GRANT owner_of_m TO keeper")
+        request.addfinalizer(drop)
+        conn.execute("GRANT SET ON PARAMETER lc_messages TO keeper")
+        conn.execute("CREATE SCHEMA m AUTHORIZATION owner_of_m; CREATE TABLE m.told (who text)")
+        conn.execute("GRANT INSERT ON m.told TO PUBLIC; SET ROLE owner_of_m")
+        conn.execute("CREATE TABLE m.root (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        conn.execute("CREATE TABLE m.rest PARTITION OF m.root DEFAULT; RESET ROLE")
+        lifecycle(source_dsn, target_dsn, tables={"include": ["m.root"]}, capture={"ddl": "queue"}).run("setup")
+        conn.execute("GRANT USAGE, CREATE ON SCHEMA pgddl TO keeper")
+        conn.execute("""
+            DO $$ DECLARE it record; BEGIN
+                FOR it IN SELECT 'TABLE' AS kind, oid::regclass::text AS name FROM pg_class
+                          WHERE relnamespace = 'pgddl'::regnamespace AND relkind = 'r'
+                          UNION ALL
+                          SELECT 'FUNCTION', oid::regprocedure::text FROM pg_proc
+                          WHERE pronamespace = 'pgddl'::regnamespace
+                            AND (prorettype <> 'event_trigger'::regtype OR proname = 'record_command')
+                LOOP EXECUTE format('ALTER %s %s OWNER TO keeper', it.kind, it.name); END LOOP;
+            END $$""")
+        conn.execute("SET ROLE owner_of_m")
+        conn.execute("""
+            CREATE FUNCTION m.evil() RETURNS boolean LANGUAGE plpgsql AS
+                'BEGIN INSERT INTO m.told VALUES (current_user); RETURN true; END';
+            CREATE TABLE m.part (LIKE m.root INCLUDING ALL);
+            INSERT INTO m.part VALUES (1);
+            ALTER TABLE m.part ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+            CREATE POLICY asked ON m.part USING (m.evil())""")
+        conn.execute("ALTER TABLE m.root ATTACH PARTITION m.part FOR VALUES FROM (1) TO (9)")
+        conn.execute("RESET ROLE")
+        assert conn.execute("SELECT * FROM m.told").fetchall() == []
+        told = conn.execute("SELECT what FROM pgddl.exceptions").fetchall()
+        assert len(told) == 1 and "row-level security policy" in told[0][0]

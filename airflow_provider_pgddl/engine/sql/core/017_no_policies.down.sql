@@ -1,0 +1,1 @@
+ALTER FUNCTION pgddl.follow_triggers(text) RESET row_security;
