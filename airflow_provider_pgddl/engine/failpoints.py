@@ -74,6 +74,7 @@ NAMES: Mapping[str, str] = {
     "snapshot.after_pg_dump": "The schema is dumped, and nothing is recorded.",
     "follow.before_flush": "Events are read that a crash of the source could still lose; nothing is recorded.",
     "follow.after_flush": "The source cannot lose the events that were read; nothing is recorded.",
+    "follow.before_lost_track_commit": "A leaf was truncated that the copy has otherwise: its log asks for all rows.",
     "follow.before_events_commit": "Events and the position behind them go into the journal.",
     "snapshot.before_versions_commit": "Events that the dump shows are recorded, the first versions of tables are not.",
     "follow.before_confirm": "The journal has the events, and the source keeps them still.",

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors as pg
 
 from airflow_provider_pgddl.engine.apply.captured_events import apply_captured, lock_timeout
-from airflow_provider_pgddl.engine.capture import ddl_log
+from airflow_provider_pgddl.engine.capture import ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.altered_types import changes_values_as_text
 from airflow_provider_pgddl.engine.ddl.captured_events import (
     TOLD_BY_A_DUMP,
@@ -47,6 +47,7 @@ from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights.trust import is_trusted, powers
 from airflow_provider_pgddl.engine.rows.ingest_for_ddl import clear_changed, clear_whole
+from airflow_provider_pgddl.engine.rows.truncated_leaves import PARTED_OTHERWISE
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
 from airflow_provider_pgddl.engine.rows.windows import TYPE_ALTERED
 from airflow_provider_pgddl.engine.schema.table_model import Schemas
@@ -110,6 +111,10 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
     if not stopped:
         return
     before = {t.id: t for t in context.tables() if t.id in stopped}
+    if parted := [t for t in before.values() if stopped[t.id] == [PARTED_OTHERWISE]]:
+        with context.fenced("follow.before_lost_track_commit"):  # from here on its log asks for all of it
+            there = context.target if context.pipeline.by_slot else context.session_once("source", "ddl marker")
+            slot_log.lose_track(there, parted)
     for _ in range(LOOKS):
         context.changed_again.clear()
         follow_ddl(context, look=True)

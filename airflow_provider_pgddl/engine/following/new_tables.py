@@ -62,7 +62,8 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
         late, then = known.get(oid), seen.get(oid)
         if then is None or (late and late.state != "captured") or catalog.oid_of(context.target, *name) is None:
             continue
-        if late and context.pipeline.tables.existing == "adopt" and not _made_by_ddl(context, late):
+        made = context.journal.ddl_history.has_made
+        if late and context.pipeline.tables.existing == "adopt" and not made(run_no, oid):
             continue  # the target had it before: the snapshot takes it as it is
         if f"{name[0]}.{name[1]}" in stuck or copies.get(name, oid) != oid:
             continue  # what bears its name on the target is another table's copy
@@ -108,10 +109,6 @@ def _stay_keyless(context: Context, keyless: Mapping[int, Name]) -> set[Name]:
     told = set(keyless.values()) & context.journal.schema.mismatches().keys()
     fresh = {oid for oid, name in keyless.items() if name not in told}
     return told | {keyless[oid] for oid in catalog.still_without_key(context.source, fresh)}
-
-
-def _made_by_ddl(context: Context, late: TableRow) -> bool:
-    return bool(context.journal.ddl_history.statements_about(context.journal.run, late.oid))
 
 
 def _only_in_part(context: Context, name: Name, oid: int, known: Collection[TableRow]) -> str | None:

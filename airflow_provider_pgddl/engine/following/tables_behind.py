@@ -22,8 +22,7 @@ def late(context: Context) -> list[TableRow]:
         return []
     captured = context.healthy(context.tables(), "captured") if captures_ddl(context) else []
     if context.pipeline.tables.existing == "adopt":  # what the target had before waits for a snapshot
-        made_by = context.journal.ddl_history.statements_about
-        captured = [t for t in captured if made_by(context.journal.run, t.oid)]
+        captured = [t for t in captured if context.journal.ddl_history.has_made(context.journal.run, t.oid)]
     there = (catalog.oid_of(context.target, t.plan.copy_schema, t.plan.copy_name) for t in captured)
     return [t for t, oid in zip(captured, there, strict=True) if oid is not None]
 
@@ -50,7 +49,7 @@ def refuse_waiting(context: Context, waiting: Sequence[TableRow], before: str, w
     stage = "snapshot" if first.state == "captured" else before
     run_no = context.journal.run
     # One that DDL has made has no copy under its name only while its next change is being followed.
-    late = first.state == "captured" and bool(context.journal.ddl_history.statements_about(run_no, first.oid))
+    late = first.state == "captured" and context.journal.ddl_history.has_made(run_no, first.oid)
     if late or (first.state != "captured" and context.journal.stage_runs.finished(run_no, before)):
         raise Retry(f"{what}: DDL has changed it again and again", table=first.qualified, todo="run the stage again")
     raise UsageError(f"{first.qualified} {what}", todo=f"run stage {stage} first")

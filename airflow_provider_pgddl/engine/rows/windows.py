@@ -45,6 +45,7 @@ from airflow_provider_pgddl.engine.rows.pending_keys import (
 )
 from airflow_provider_pgddl.engine.rows.row_counters import count_refusal
 from airflow_provider_pgddl.engine.rows.transfer import REFUSALS, refused_row
+from airflow_provider_pgddl.engine.rows.truncated_leaves import PARTED_OTHERWISE, parted_otherwise
 from airflow_provider_pgddl.engine.rows.wal_flush import flush
 from airflow_provider_pgddl.engine.rows.window_locks import (
     TRIES,
@@ -318,9 +319,10 @@ def ingest_across(
         if not (count or lost_track or (kept and copy_only_columns.unfollowed(replica.target, table))):
             continue
         staging = staging_table(replica.target, "ingest", table.plan, table.id)
-        keys = None if lost_track else stage_keys(logs, replica.target, table, staging)
+        parted = parted_otherwise(replica.source, replica.target, table, truncated)
+        keys = None if lost_track or parted else stage_keys(logs, replica.target, table, staging)
         if keys is None:
-            done.stopped[table.id] = [LOST_TRACK]
+            done.stopped[table.id] = [PARTED_OTHERWISE if parted else LOST_TRACK]
             continue
         keys -= spare_extra(replica.source, replica.target, table, staging)
         if kept:
@@ -345,6 +347,9 @@ def _ingest_together(
         done.stopped |= {i: [LOST_TRACK] for i, (_, lost, _) in found.items() if lost}
         return []
     if not any(count for count, _, _ in found.values()):
+        return []
+    if strange := [t.id for t in tables if parted_otherwise(replica.source, target, t, found[t.id][2])]:
+        done.stopped |= {i: [PARTED_OTHERWISE] for i in strange}
         return []
     staged = {t.id: (t.plan, staging_table(target, "ingest", t.plan, t.id)) for t in tables}
     for table in tables:
