@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -20,14 +21,20 @@ class Looked:
     error: str | None = None
 
 
+TOO_LONG = 30.0  # seconds
+MOST_STUCK = 3
+
+
 class Lookout:
-    """One thread at most for each thing that is looked at, however many people ask; who asks meanwhile gets what that
-    sees. `patience` is in seconds."""
+    """One thread for each thing that is looked at, however many people ask; who asks meanwhile gets what that sees.
+    `patience` is in seconds. A look that takes longer than TOO_LONG is waited for no more, as what it waits for may be
+    gone with nobody saying so; another one begins, unless MOST_STUCK have not ended yet."""
 
     def __init__(self, patience: float):
         self._patience = patience
         self._lock = threading.Lock()
-        self._under_way: dict[Hashable, Future[Looked]] = {}
+        self._under_way: dict[Hashable, tuple[float, Future[Looked]]] = {}
+        self._running: Counter[Hashable] = Counter()
         self._last: dict[Hashable, tuple[float, Any]] = {}
 
     async def look(self, key: Hashable, at: Callable[[], Any], *, fresh: float = 0.0) -> Looked:
@@ -54,11 +61,14 @@ class Lookout:
 
     def _begin(self, key: Hashable, at: Callable[[], Any]) -> Future[Looked]:
         with self._lock:
-            future = self._under_way.get(key)
-            if future is None or future.done():
-                future = self._under_way[key] = Future()
+            began, future = self._under_way.get(key, (0.0, None))
+            is_over = future is None or future.done() or time.monotonic() - began > TOO_LONG
+            if is_over and self._running[key] < MOST_STUCK:
+                future = Future()
+                self._under_way[key] = time.monotonic(), future
+                self._running[key] += 1
                 threading.Thread(target=self._run, args=(key, at, future), name="pgddl-page", daemon=True).start()
-            return future
+            return future or Future()  # which nobody will answer
 
     def _run(self, key: Hashable, at: Callable[[], Any], future: Future[Looked]) -> None:
         try:
@@ -66,7 +76,8 @@ class Lookout:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the page tells it
             looked = Looked(error=told(error))
         with self._lock:
-            if looked.error is None and self._under_way.get(key) is future:  # else it was forgotten meanwhile
+            self._running[key] -= 1
+            if looked.error is None and self._under_way.get(key, (0.0, None))[1] is future:  # else it was forgotten
                 self._last[key] = (time.monotonic(), looked.seen)
         future.set_result(looked)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.errors import PgddlError, PreflightRefused, Unreachable
-from airflow_provider_pgddl.engine.server.connect import PINNED, connect_async
+from airflow_provider_pgddl.engine.server.connect import NETWORK, PINNED, connect, connect_async, connect_replication
 
 
 @pytest.mark.parametrize("server", ["source_dsn", "target_dsn"])
@@ -43,3 +45,26 @@ def test_a_pooler_is_taken_in_session_mode_only(source_dsn: str, pgbouncer: Call
     assert asyncio.run(time_zone(pgbouncer(source_dsn, "session"))) == "UTC"
     with pytest.raises(PreflightRefused, match="pooler in transaction mode"):
         asyncio.run(time_zone(pgbouncer(source_dsn, "transaction")))
+
+
+@pytest.mark.parametrize(("given", "idle"), [({}, NETWORK["keepalives_idle"]), ({"keepalives_idle": 77}, 77)])
+def test_a_host_that_is_gone_without_a_word_is_noticed_in_every_session(
+    source_dsn: str, given: dict[str, int], idle: int
+) -> None:
+    dsn = psycopg.conninfo.make_conninfo(source_dsn, **given)
+
+    def alive(fileno: int) -> list[int]:
+        with socket.socket(fileno=os.dup(fileno)) as one:
+            on = one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            return [
+                on,
+                *(one.getsockopt(socket.IPPROTO_TCP, what) for what in (socket.TCP_KEEPIDLE, socket.TCP_KEEPCNT)),
+            ]
+
+    async def apart() -> list[int]:
+        async with await connect_async(dsn, purpose="test") as conn:
+            return alive(conn.fileno())
+
+    with connect(dsn, purpose="test") as one, connect_replication(dsn, purpose="test") as other:
+        found = [alive(one.fileno()), alive(other.fileno()), asyncio.run(apart())]
+    assert found == [[1, idle, NETWORK["keepalives_count"]]] * 3

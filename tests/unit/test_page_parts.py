@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 
 from airflow_provider_pgddl.description import FIELD
+from airflow_provider_pgddl.page import looks
 from airflow_provider_pgddl.page.actions import COOKIE, is_forged
+from airflow_provider_pgddl.page.looks import MOST_STUCK, TOO_LONG, Lookout
 from airflow_provider_pgddl.page.pipelines import FoundPipeline, _in_dag
 
 BASE = "https://airflow.example/team"
@@ -68,3 +75,57 @@ def test_one_that_cannot_be_read_hides_no_other(told: Any, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING, logger="airflow_provider_pgddl.page.pipelines"):
         assert [found.pipeline for found in _in_dag("d", dag(told, GOOD))] == ["shop"]
     assert "DAG d: task t0" in caplog.text
+
+
+class Server:
+    """It answers once it is `up`; who has asked before hears nothing until `end`."""
+
+    def __init__(self) -> None:
+        self.up, self.end = False, threading.Event()
+
+    def __call__(self) -> str:
+        if not self.up:
+            assert self.end.wait(60)
+        return "seen"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.end.set()
+
+
+def test_a_look_that_never_ends_is_replaced_and_only_so_often(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: now))
+    lookout = Lookout(0.01)
+
+    def look() -> looks.Looked:
+        return asyncio.run(lookout.look("journal", server))
+
+    for tried in range(1, MOST_STUCK + 3):
+        for _ in range(3):
+            assert look().error == "has not answered within 0.01 s"
+        assert lookout._running["journal"] == min(tried, MOST_STUCK)
+        now += TOO_LONG + 1
+    lookout.forget("journal")
+    assert look().error and lookout._running["journal"] == MOST_STUCK
+    server.end.set()
+    for thread in threading.enumerate():
+        if thread.name == "pgddl-page":
+            thread.join()
+    lookout._patience = 60
+    assert look().seen == "seen"
+
+
+def test_after_a_failover_the_page_recovers_by_itself(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: now))
+    lookout = Lookout(0.01)
+    assert asyncio.run(lookout.look("journal", server)).error
+    server.up = True
+    assert asyncio.run(lookout.look("journal", server)).error, "one that is under way is waited for"
+    now += TOO_LONG + 1
+    lookout._patience = 60
+    assert asyncio.run(lookout.look("journal", server)).seen == "seen"

@@ -20,7 +20,15 @@ from airflow_provider_pgddl.engine.server import credentials
 from airflow_provider_pgddl.engine.server.password_file import why_without_password
 from airflow_provider_pgddl.engine.server.pooler import shares_sessions
 
-CONNECT_TIMEOUT = 10  # seconds
+# How long a host is waited for that has gone without a word; a connection string's own wins. While an answer is waited
+# for it is the keepalives that tell, for which a kernel's own times are hours.
+NETWORK = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 30_000,  # milliseconds
+    "keepalives_idle": 10,  # seconds
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 OLDEST_MAJOR = 14
 GRANTS_PARAMETERS = 150_000
 # How often a statement is run before the client has its plan kept: never by itself, only where a caller asks for it.
@@ -71,15 +79,8 @@ _PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
 Session = Connection[Any]
 AsyncSession = AsyncConnection[Any]
 
-# Such a session knows only simple queries, into which the client writes the parameters; and it waits for the server
-# rather than asking it, so the network has to tell when that is gone.
-_REPLICATION: dict[str, Any] = {
-    "replication": "database",
-    "cursor_factory": psycopg.ClientCursor,
-    "keepalives_idle": 10,  # seconds
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
+# Such a session knows only simple queries, into which the client writes the parameters.
+_REPLICATION: dict[str, Any] = {"replication": "database", "cursor_factory": psycopg.ClientCursor}
 
 # Only in the session that greeted us, where its number is given.
 _PIN = sql.SQL("SELECT {} WHERE pg_catalog.pg_backend_pid() = coalesce(%s, pg_catalog.pg_backend_pid())")
@@ -95,9 +96,9 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
 
     Unreachable where no server answers, StageFailed where it refuses us.
     """
-    options = _options(application_name(pipeline, token, purpose))
+    name = application_name(pipeline, token, purpose)
     try:
-        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **options))
+        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **_options(now, name)))
     except psycopg.Error as error:
         raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
     credentials.remember(conn, dsn)
@@ -122,9 +123,9 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
 
     No pooler is looked for: one that takes such a connection gives it a session of the server's own.
     """
-    options = _options(application_name(pipeline, token, purpose)) | _REPLICATION
+    name = application_name(pipeline, token, purpose)
     try:
-        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **options))
+        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **_options(now, name) | _REPLICATION))
     except psycopg.Error as error:
         raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
     credentials.remember(conn, dsn)
@@ -144,7 +145,7 @@ def connect_replication(dsn: str, *, purpose: str, pipeline: str = "", token: in
 async def connect_async(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> AsyncSession:
     """`connect` for an event loop, which it never blocks: the same pins, the same errors."""
     try:
-        conn = await AsyncConnection.connect(dsn, **_options(application_name(pipeline, token, purpose)))
+        conn = await AsyncConnection.connect(dsn, **_options(dsn, application_name(pipeline, token, purpose)))
     except psycopg.Error as error:
         raise _not_opened(error, dsn) from None
     try:
@@ -218,14 +219,14 @@ def _open_and_close(dsn: str, purpose: str, pipeline: str, token: int) -> None:
     connect(dsn, purpose=purpose, pipeline=pipeline, token=token).close()
 
 
-def _options(name: str) -> dict[str, Any]:
+def _options(dsn: str, name: str) -> dict[str, Any]:
+    given = conninfo.conninfo_to_dict(dsn)
     return {
         "autocommit": True,
         "application_name": name,
         "fallback_application_name": None,
-        "connect_timeout": CONNECT_TIMEOUT,
-        "tcp_user_timeout": 30_000,
         "prepare_threshold": BY_HAND,
+        **{key: value for key, value in NETWORK.items() if key not in given},
     }
 
 

@@ -28,7 +28,7 @@ from airflow_provider_pgddl.engine.errors import (
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.secrets_in_text import SECRET_KEYWORDS, without_secrets
 from airflow_provider_pgddl.engine.server import credentials
-from airflow_provider_pgddl.engine.server.connect import connect, describe_dsn
+from airflow_provider_pgddl.engine.server.connect import NETWORK, connect, describe_dsn
 from airflow_provider_pgddl.engine.sql import queries
 
 CHOSEN_BY = "PGDDL_PG_DUMP"  # the environment variable that names one pg_dump and no other
@@ -155,7 +155,8 @@ def _dump(
     conninfo: str, server_major: int, *, section: str | None, snapshot: str | None, only: Collection[Name] | None,
     exclude: Collection[Name], lock_timeout: float, application_name: str | None,
 ) -> str:  # fmt: skip
-    parts = {key: str(value) for key, value in libpq.conninfo_to_dict(conninfo).items() if value is not None}
+    given = {**NETWORK, **libpq.conninfo_to_dict(conninfo)}
+    parts = {key: str(value) for key, value in given.items() if value is not None}
     if application_name:
         parts["application_name"] = application_name
     program = find_pg_dump(server_major)
@@ -165,7 +166,6 @@ def _dump(
     # Any other than the password libpq takes from the connection string alone, which the list of processes shows.
     if unusable := [key for key in SECRET_KEYWORDS if key in parts]:
         raise StageFailed(f"{unusable[0]} cannot be handed to pg_dump without showing it", todo="use a password file")
-    parts.setdefault("connect_timeout", "10")
     arguments = [
         f"--dbname={libpq.make_conninfo('', **parts)}",
         "--no-password",
