@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import do
@@ -73,3 +74,36 @@ def test_one_that_has_followed_ddl_is_attached_again(lifecycle: Lifecycles, sour
     execute(source_dsn, "UPDATE public.kept SET v = 'later' WHERE id < 9")
     pipeline.run_all(until="verify")
     assert differences(source_dsn, target_dsn) == []
+
+
+@pytest.mark.parametrize("rows", ["change_log", "wal"])
+def test_one_that_keeps_rows_is_attached_to_another_and_detached_again(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, rows: str
+) -> None:
+    """The first is refused, and what takes it back goes on without the loss of a kept row of either."""
+    made = """
+        CREATE TABLE public.a (id int PRIMARY KEY); INSERT INTO public.a SELECT generate_series(1, 20);
+        CREATE TABLE public.b (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE public.b_1 PARTITION OF public.b FOR VALUES FROM (100) TO (200);
+        INSERT INTO public.b SELECT generate_series(100, 120);
+    """
+    execute(source_dsn, made)
+    execute(target_dsn, made + "INSERT INTO public.a VALUES (50); INSERT INTO public.b VALUES (150)")
+    tables = {"include": ["public.*"], "existing": "adopt", "keep_extra": True}
+    move = lifecycle(source_dsn, target_dsn, tables=tables, capture={"ddl": "queue", "rows": rows})
+    move.run_all(until="replay")
+    do(
+        source_dsn, "ALTER TABLE public.b ATTACH PARTITION public.a FOR VALUES FROM (0) TO (100)",
+        "INSERT INTO public.b VALUES (30)", "DELETE FROM public.b WHERE id IN (3, 103)",
+    )  # fmt: skip
+    for _ in range(2):
+        assert "the target keeps rows of one of" in str(move.refused("replay", StageFailed))
+        assert move.journal("SELECT count(*) FROM public.b WHERE id IN (50, 150)") == [(2,)]
+    do(
+        source_dsn, "ALTER TABLE public.b DETACH PARTITION public.a",
+        "INSERT INTO public.a VALUES (31); DELETE FROM public.a WHERE id = 4",
+    )  # fmt: skip
+    assert not move.run("replay").blocked
+    for table, kept in (("public.a", 50), ("public.b", 150)):
+        rows_of = "SELECT id FROM {} UNION SELECT {} ORDER BY 1".format
+        assert move.on_source(rows_of(table, kept)) == move.journal(f"SELECT id FROM {table} ORDER BY 1")

@@ -390,10 +390,21 @@ def _make_room(context: Context, ddl: DdlJournal, rows: Sequence[DdlRow]) -> Non
         gone = [t for t in known if t.oid not in there]
         dropped = {each["objid"] for row in rows if gone for each in ddl.captured(row.id)["dropped"]}
         patiently(context, lambda: clear_whole(context.replica, [t for t in gone if t.oid in dropped]))
-        known = [t for t in known if t.oid in there]
+        known = _without_rows_of_others(context, [t for t in known if t.oid in there])
     if known:
         take_back(context, known)
         # A run that died between an event and the plan that follows from it has left names that are no more.
         with suppress(pg.UndefinedTable, pg.UndefinedColumn):
             while insistently(context, lambda e: clear_changed(context.replica, known, e.of(context.log_rows), e)):
                 pass  # more of the log is to be taken
+
+
+def _without_rows_of_others(context: Context, tables: Sequence[TableRow]) -> list[TableRow]:
+    """But for those whose copy has kept rows, and another table's copy for a partition: that was attached and is not
+    taken in, which is refused, and the rows that this one keeps are known by its own plan alone."""
+    if not any(t.plan.extra and t.plan.partitioned for t in tables):
+        return list(tables)
+    roots = catalog.partitions(context.target)
+    copies = {t.oid: (t.plan.copy_schema, t.plan.copy_name) for t in context.journal.tables.of(context.journal.run)}
+    of_others = {roots.get(copy) for copy in copies.values()}
+    return [t for t in tables if not (t.plan.extra and copies.get(t.oid) in of_others)]
