@@ -22,8 +22,8 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.parallel import spark
 from airflow_provider_pgddl.engine.rows import chunks, window_locks, windows
+from airflow_provider_pgddl.engine.server import catalog, giving_way
 from airflow_provider_pgddl.engine.server import connect as connecting
-from airflow_provider_pgddl.engine.server import giving_way
 from airflow_provider_pgddl.engine.server.connect import connect
 from tests.conftest import Database, database_name
 from tests.integration.calls import Paused, after_each, before_each, once
@@ -126,6 +126,22 @@ def test_c03_without_looking_at_the_file_rows_are_lost(items: Lifecycle, monkeyp
     (lost,) = differences(items.source, items.target)
     assert lost.only_source > 50
     assert "rows differ" in str(items.refused("verify", StageFailed))
+
+
+def test_c03_a_file_of_now_is_not_taken_for_that_of_a_snapshot(items: Lifecycle) -> None:
+    """A plan that is recorded with the one and the columns of the other would know a rewrite that it has not seen."""
+    with connect(items.source, purpose="look", pipeline=items.name) as conn:
+        oid = catalog.oid_of(conn, "public", "items")
+        assert oid is not None
+        (before,) = catalog.describe(conn, [oid])[oid].leaves
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        conn.execute("SELECT pg_current_snapshot()")
+        do(items.source, "ALTER TABLE public.items ALTER COLUMN id TYPE bigint")
+        (leaf,) = catalog.describe(conn, [oid])[oid].leaves
+        assert before.filenode and leaf.attributes == before.attributes and not leaf.filenode
+        conn.execute("ROLLBACK")
+        (after,) = catalog.describe(conn, [oid])[oid].leaves
+        assert after.filenode not in (0, before.filenode) and after.attributes != before.attributes
 
 
 @pytest.mark.parametrize("insist_from", [giving_way.INSIST_FROM, 0])

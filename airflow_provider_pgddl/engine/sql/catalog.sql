@@ -133,7 +133,8 @@ ORDER BY f.oid, k.place
 
 -- name: leaves
 -- What holds the rows: the table itself, or the leaves of a partitioned one as pg_inherits shows them to this snapshot.
--- "OFFSET 0" has each looked up by its index. filenode is as of now (hold a lock); attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.
+-- "OFFSET 0" has each looked up by its index. filenode is 0 where the snapshot shows another file than there is by now: beside columns of then that of now would make a rewrite
+-- between the two one that is known. attributes is a digest that every ALTER of a column changes, and no VACUUM FULL or TRUNCATE.
 WITH RECURSIVE tree(root, relid) AS (
     SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
     UNION ALL
@@ -143,7 +144,7 @@ WITH RECURSIVE tree(root, relid) AS (
     JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
 )
 SELECT t.root, c.oid, n.nspname, c.relname, c.relkind::text,
-       coalesce(pg_catalog.pg_relation_filenode(c.oid), 0),
+       coalesce(CASE WHEN pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode THEN c.relfilenode END, 0),
        pg_catalog.md5((SELECT pg_catalog.string_agg(a.attnum || ':' || a.xmin::text, ',' ORDER BY a.attnum)
                        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
        pg_catalog.pg_get_expr(c.relpartbound, c.oid),
