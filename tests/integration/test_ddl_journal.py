@@ -213,6 +213,9 @@ def test_what_the_source_could_not_record_waits_for_a_person(journal: DdlJournal
     assert "hunter2" not in str(journal.show(event).to_json())
     nowhere = journal.record_lost({**lost, "id": 5, "relation": None, "statement": None}) or 0
     assert journal.row(nowhere).touches == ()
+    cut = "ALTER TABLE t ADD x int; UPDATE t SET email = 'jane@"  # its first 2000 characters
+    part = journal.record_lost({**lost, "id": 6, "statement": cut}, in_part=True) or 0
+    assert "jane" not in str(journal.show(part).to_json())
 
 
 def test_secrets_do_not_reach_the_journal(journal: DdlJournal, target_dsn: str) -> None:

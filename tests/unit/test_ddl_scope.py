@@ -519,7 +519,7 @@ CASES: dict[str, Case] = {
     "what can be neither read nor rebuilt": Case(
         event("ALTER FUNCTION", "alter fuction f(int) cost 5",
               [thing("ALTER FUNCTION", "function", 30, "app", "f", identity="app.f(integer)")]),
-        "unhandled", rule="the parser cannot read alter fuction",
+        "unhandled", rule="the parser cannot read this ALTER FUNCTION",
     ),
     "backslashes that may be anything": Case(
         on(NEW, "CREATE TABLE", "create table x (id int, b text default 'a\\n')",

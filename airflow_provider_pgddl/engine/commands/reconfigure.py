@@ -8,21 +8,27 @@ no other stage begins before that has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.capture import change_log
-from airflow_provider_pgddl.engine.commands.reset import is_the_targets_own, refuse_archives, take_back_finished
+from airflow_provider_pgddl.engine.commands.reset import (
+    is_the_targets_own,
+    lacking,
+    refuse_archives,
+    refuse_values_away,
+    take_back_finished,
+)
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
-from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
 from airflow_provider_pgddl.engine.following.plans import first_plan
-from airflow_provider_pgddl.engine.following.rows_read import NOTHING
+from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, NOTHING, TELL_THERE, condition_there
 from airflow_provider_pgddl.engine.following.table_capture import RENAMED, stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context, refuse_reset_keys
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
@@ -30,6 +36,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.reconfigurations import Subject
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.later import later_of
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
@@ -38,7 +45,7 @@ from airflow_provider_pgddl.engine.pipeline.selection import Selection, check_co
 from airflow_provider_pgddl.engine.preflight import preflight
 from airflow_provider_pgddl.engine.preflight.findings import Finding, refuse
 from airflow_provider_pgddl.engine.preflight.unsupported_keys import unsupported
-from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
+from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.lock_timeout import limit_lock_wait
@@ -65,6 +72,8 @@ class ChangedFile:
     under_way: bool = False
     theirs: Collection[int] = ()
     """The ids of those that go with nothing on the target that the pipeline has made."""
+    away: Mapping[int, int] = field(default_factory=dict)
+    """By id, how many rows of those that go wait to be read again."""
 
     def drops(self, table: TableRow) -> bool:
         """Whether its copy goes with it. Beside the table that it is to replace it is nothing that anybody else knows
@@ -86,7 +95,7 @@ class ChangedFile:
             if self.drops(table):
                 then = f"{copy} is dropped"
             elif table.id in self.theirs or table.state == "indexed" or table.keyless:
-                then = f"{copy} stays as it is"
+                then = f"{copy} stays as it is{lacking(self.away.get(table.id, 0))}"
             else:
                 then = f"{copy} stays as it is, which is not complete"
             yield table.qualified, f"released: its changes are captured no longer; {then}"
@@ -145,8 +154,10 @@ def look(
     if any(one.key == key or one.key.startswith(f"{key}.") for one in found for key in OF_TABLES):
         planned = _with_tables(planned, source, target, tables)
         theirs = {t.id for t in planned.out if is_the_targets_own(pipeline, journal, row.run, t)}
-        planned = replace(planned, theirs=theirs)
+        away = count_pending(target, [t for t in planned.out if t.state != "captured"])
+        planned = replace(planned, theirs=theirs, away=away)
         refuse_archives(journal, [t for t in planned.out if planned.drops(t)], "--drop")
+        refuse_values_away(journal, [t for t in planned.out if not planned.drops(t)])
     if pipeline.follow.finish and not before.follow.finish:
         refuse([f for f in preflight(pipeline, source, target, ()) if f.code == "firing"], under_way=True)
     return planned
@@ -247,6 +258,7 @@ def _with_tables(planned: ChangedFile, source: Session, target: Session, tables:
     for name in sorted(about & described.keys()):
         left_out = next((t.plan.columns.left_out for t in again if (t.schema, t.name) == name), None)
         first_plan(pipeline, described[name], left_out)
+    _refuse_not_told_there(pipeline, target, again, described)
     if about:
         found = preflight(pipeline, source, target, sorted(about))
         new = [*added, *(part for part, root in partitions.items() if root in added)]
@@ -256,6 +268,22 @@ def _with_tables(planned: ChangedFile, source: Session, target: Session, tables:
             f"--drop: the structure of {', '.join(kept)} stays, by tables.schema_only", todo="run it without --drop"
         )
     return replace(planned, added=added, out=out, again=again)
+
+
+def _refuse_not_told_there(
+    pipeline: Pipeline, target: Session, again: Sequence[TableRow], described: Mapping[Name, Table]
+) -> None:
+    """Where the target's own rows are still to be told from the source's, by the condition that there is now."""
+    if pipeline.tables.keep_extra is False:
+        return
+    open_ = [t for t in again if t.plan.adopted == "uncompared" and (t.schema, t.name) in described]
+    there = catalog.oids_of(target, [(t.plan.copy_schema, t.plan.copy_name) for t in open_])
+    on_target = catalog.describe(target, there.values())
+    for table in open_:
+        source, oid = described[table.schema, table.name], there.get((table.plan.copy_schema, table.plan.copy_name), 0)
+        plan = first_plan(pipeline, source, table.plan.columns.left_out)
+        if plan.where and oid in on_target and not condition_there(plan, source.types, on_target[oid].types):
+            raise PreflightRefused(NOT_TOLD_THERE, table=table.qualified, todo=f"{TELL_THERE}; then run this again")
 
 
 def _counts(finding: Finding, added: Collection[Name], structure: Collection[Name]) -> bool:

@@ -35,8 +35,9 @@ from airflow_provider_pgddl.engine.journal.pipelines import exists as journal_ex
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
-from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.pipeline.names import table_name, written
 from airflow_provider_pgddl.engine.rows.change_log_reading import logs_now
+from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import count_pending, forget_keys
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session, connect
@@ -82,6 +83,7 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         chosen = _chosen(journal.tables.of(row.run), tables)
         if row.cut_over_at is None:
             refuse_archives(journal, chosen, "a reset")
+            refuse_values_away(journal, [t for t in chosen if t.plan.adopted])
         if tables is not None:
             return {"pipeline": name, "dropped": _reset_tables(pipeline, source, journal, row, chosen)}
         if row.cut_over_at is not None and row.finished_at is None:
@@ -162,6 +164,21 @@ def refuse_archives(journal: Journal, tables: Sequence[TableRow], what: str) -> 
             )  # fmt: skip
 
 
+def refuse_values_away(journal: Journal, tables: Sequence[TableRow]) -> None:
+    """Of tables that stay: values that the target alone has, while their rows wait to be read again."""
+    for table in tables:
+        if rows := count_kept(journal.conn, table):
+            columns = ", ".join(map(written, table.plan.columns.kept))
+            raise UsageError(
+                f"{rows} rows of it are away, to be read again, and the values that only the target has of them "
+                f"({columns}) would be lost",
+                table=table.qualified,
+                todo="run the stages up to replay first, which bring these rows back with them; then run this again."
+                " What can never come back, or is to come without, takes this on the target",
+                sql=sql.SQL("TRUNCATE {};").format(kept_table(table.id)).as_string(),
+            )  # fmt: skip
+
+
 def _reset_tables(
     pipeline: Pipeline, source: Session, journal: Journal, row: PipelineRow, tables: Sequence[TableRow]
 ) -> list[str]:
@@ -204,8 +221,12 @@ def _rows_away(journal: Journal, table: TableRow) -> list[str]:
     if catalog.oid_of(journal.conn, table.plan.copy_schema, table.plan.copy_name) is None:
         return []
     pending = count_pending(journal.conn, [table]).get(table.id, 0) if table.state != "captured" else 0
-    lacks = f", but for {pending} rows that were to be read again, which the source has" if pending else ""
-    return [f"what followed {table.qualified}: it stays with its rows{lacks}"]
+    return [f"what followed {table.qualified}: it stays with its rows{lacking(pending)}"]
+
+
+def lacking(pending: int) -> str:
+    """What a table that stays has not got, behind what is said of it."""
+    return f", but for {pending} rows that were to be read again, which the source has" if pending else ""
 
 
 def take_back_finished(pipeline: Pipeline, journal: Journal, run: int, tables: Collection[Name] | None) -> None:

@@ -41,7 +41,9 @@ def reuses_a_text(event: CapturedEvent, earlier: Iterable[CapturedEvent], labels
 
 
 def _text(event: CapturedEvent) -> str | None:
-    return event["inner"] if event["nested"] else event["statement"]
+    """None where it is not known, or was not kept."""
+    text = event["inner"] if event["nested"] else event["statement"]
+    return text if text is not None and re.search(r"\balter\b.*\btype\b", text, re.IGNORECASE | re.DOTALL) else None
 
 
 def _renamed(text: str) -> Iterator[tuple[str, str]]:

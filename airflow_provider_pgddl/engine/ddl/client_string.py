@@ -22,7 +22,6 @@ from airflow_provider_pgddl.engine.ddl.parse import (
     kind_of,
     parse,
     qualified,
-    start_of,
     statement_node,
     texts,
     unwrap,
@@ -290,7 +289,8 @@ def match(
         elif len({statement.meaning for statement in ways}) > 1:
             found.append(f"{len(ways)} statements of the client's string could be this {event['tag']}")
         elif ways[0].tree is None:
-            found.append(f"the parser cannot read {start_of(ways[0].text)}")
+            # Without its words, which may be of values that stay on the source.
+            found.append(f"the parser cannot read this {event['tag']}")
         else:
             found.append(ways[0])
     return found

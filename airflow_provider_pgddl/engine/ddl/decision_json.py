@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.dump_phases import Phase, phase_of
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.parse import parse, split
-from airflow_provider_pgddl.engine.ddl.redact import without_secrets
+from airflow_provider_pgddl.engine.ddl.redact import without_secrets, without_values
 from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
 
@@ -71,3 +71,19 @@ def kept(event: CapturedEvent) -> dict[str, Any]:
         "statement": without_secrets(event["statement"]),
         "inner": without_secrets(inner) if inner is not None else None,
     }
+
+
+def without_values_of(event: CapturedEvent) -> CapturedEvent:
+    """What was captured, as it is kept where values are to stay on the source."""
+    inner = event["inner"]
+    return {
+        **event,
+        "statement": without_values(event["statement"]),
+        "inner": without_values(inner) if inner is not None else None,
+        "tables": {oid: without_old_values(meta) for oid, meta in event["tables"].items()},
+    }
+
+
+def without_old_values(meta: TableMeta) -> TableMeta:
+    """A version of a table without what rows show that are older than a column, which only judging its event takes."""
+    return {**meta, "columns": [{**column, "missing": None} for column in meta["columns"]]}

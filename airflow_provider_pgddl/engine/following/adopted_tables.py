@@ -19,15 +19,16 @@ from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.following.catch_up import followed_tables, one_window
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl
 from airflow_provider_pgddl.engine.following.row_comparison import WINDOW_SECONDS, compare_all
+from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, TELL_THERE, condition_there
 from airflow_provider_pgddl.engine.following.schema_comparison import evaluate
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.journal.verification import RangeRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.model.plan import Adopted, is_user_type
+from airflow_provider_pgddl.engine.model.plan import Adopted
 from airflow_provider_pgddl.engine.model.ranges import Range
-from airflow_provider_pgddl.engine.pipeline.expressions import is_plain
+from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.preflight import too_old
@@ -75,16 +76,18 @@ def note_adopted(context: Context, tables: Sequence[TableRow]) -> None:
             )  # fmt: skip
     filled = {t.id for t in found if _has_rows(context, t)}
     on_source = catalog.describe(context.source, [t.oid for t in found])
-    columns = {names[name].id: {(c.name, c.type) for c in described[oid].columns} for name, oid in there.items()}
-    same = {t.id: {c.name for c in on_source[t.oid].columns if (c.name, c.type) in columns[t.id] and not
-                   is_user_type(c.type)} for t in found if t.oid in on_source}  # fmt: skip
+    there_by_id = {names[name].id: described[oid] for name, oid in there.items()}
     for table in (t for t in found if t.keyless and t.id in filled):
         raise PreflightRefused(
             "has rows on the target and no key: nothing tells them apart from the source's", table=table.qualified,
             todo="keep them elsewhere and empty it, then run the stage again",
             sql=sql.SQL("TRUNCATE {};").format(table.plan.copy_only).as_string(context.target),
         )  # fmt: skip
-    conditions = {t.id: _where_there(context, t, same.get(t.id, ())) for t in found if t.id in filled and t.plan.where}
+    conditions = {
+        t.id: _where_there(context, t, on_source[t.oid], there_by_id[t.id])
+        for t in found
+        if t.id in filled and t.plan.where and t.oid in on_source
+    }
     with context.fenced("adopt.before_noted_commit"):
         for table in found:
             how: Adopted = "uncompared" if table.id in filled else "empty"
@@ -95,20 +98,12 @@ def note_adopted(context: Context, tables: Sequence[TableRow]) -> None:
         context.say(f"{table.qualified}: the target's own table is taken as it is; {next_}")
 
 
-def _where_there(context: Context, table: TableRow, same: Collection[str]) -> str:
-    """The condition of `tables.where` for the target's own rows, where nobody's code says what it is of one. `same` are
-    columns that both have of one built-in type."""
-    columns = zip(table.plan.columns.names, table.plan.columns.expressions, strict=True)
-    if is_plain(table.plan.where, {c for c, value in columns if value == sql.Identifier(c).as_string() and c in same}):
-        return table.plan.where
-    if context.pipeline.tables.keep_extra is not False:
-        raise PreflightRefused(
-            "has rows on the target, and tables.where does not tell by built-in comparisons of columns that are copied "
-            "as they are which of them may be the source's", table=table.qualified,
-            todo="simplify the condition, or set tables.keep_extra: false, which removes what only the target has; then"
-            " run the stage again",
-        )  # fmt: skip
-    return ""
+def _where_there(context: Context, table: TableRow, source: Table, target: Table) -> str:
+    """The condition of `tables.where` for the target's own rows, where nobody's code says what it is of one."""
+    found = condition_there(table.plan, source.types, target.types)
+    if not found and context.pipeline.tables.keep_extra is not False:
+        raise PreflightRefused(NOT_TOLD_THERE, table=table.qualified, todo=f"{TELL_THERE}; then run the stage again")
+    return found
 
 
 def _has_rows(context: Context, table: TableRow) -> bool:

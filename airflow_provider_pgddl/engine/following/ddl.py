@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.ddl.captured_events import (
     is_about,
 )
 from airflow_provider_pgddl.engine.ddl.decide import decide
+from airflow_provider_pgddl.engine.ddl.decision_json import without_old_values
 from airflow_provider_pgddl.engine.ddl.left_out import LeftOut
 from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import Retry, StageFailed, gone_meanwhile
@@ -262,7 +263,8 @@ def record_shown(context: Context, shown: ShownDdl) -> None:
     with context.fenced("snapshot.before_versions_commit"):
         ddl.set_left_out(shown.left_out.to_json())
         for oid, meta in shown.versions.items():
-            ddl.save_version(oid, shown.read.lsn, meta, mask(meta, _skipped(context, meta)))
+            kept = without_old_values(meta) if context.pipeline.rows_read else meta
+            ddl.save_version(oid, shown.read.lsn, kept, mask(meta, _skipped(context, meta)))
     ddl_log.confirm(context.session_once("source", "ddl marker"), context.name, shown.read)
     reconcile(context, shown.tables, shown.schemas, again=False)
 
@@ -302,6 +304,7 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
     left_out = left_out_before(context, ddl)
     before = dict(versions)
     decisions = decide(events, rules, versions, left_out)
+    in_part = bool(context.pipeline.rows_read)
     with context.fenced("follow.before_events_commit"):
         rows = {t.oid: t for t in context.journal.tables.of(context.journal.run)}
         names = {(t.schema, t.name): t for t in rows.values()}
@@ -313,10 +316,11 @@ def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool
                 decision = replace(decided, verdict="unhandled", rule=LATE, statements=())
             masks = {int(oid): mask(m, _skipped(context, m)) for oid, m in decision.event["tables"].items()}
             take_names(names, rows, decision.event["tables"])
-            ddl.record(due(context, decision, names), approval=context.pipeline.ddl.approval, masks=masks)
+            approval = context.pipeline.ddl.approval
+            ddl.record(due(context, decision, names), approval=approval, masks=masks, in_part=in_part)
         lose_track_of_altered_types(context, events)
         for lost in read.lost:
-            ddl.record_lost(lost)
+            ddl.record_lost(lost, in_part=in_part)
         ddl.set_position(read.position, read.lsn)
         ddl.set_left_out(left_out.to_json())
         ddl.prune_versions()

@@ -72,7 +72,8 @@ def start_over(context: Context, was: TableRow, look: Look) -> None:
             begun = look
             if was.plan.adopted:  # it may have rows of others: what has to be read again, comparing tells
                 drop_extra(context.target, was.id)
-                begun = replace(look, fresh=uncompared(look.fresh))
+                other_part = was.plan.where != look.fresh.plan.where
+                begun = replace(look, fresh=uncompared(look.fresh, other_part=other_part))
             else:
                 empty_again(context.target, look.fresh)
             context.journal.tables.unplan(was.id)

@@ -34,6 +34,7 @@ from airflow_provider_pgddl.engine.following.new_plan import (
     start_over,
 )
 from airflow_provider_pgddl.engine.following.plans import first_plan, made_otherwise, plan_for, values_missing
+from airflow_provider_pgddl.engine.following.rows_read import NOT_TOLD_THERE, TELL_THERE, condition_there
 from airflow_provider_pgddl.engine.following.schema_comparison import (
     COPY_LEFT,
     KEYLESS,
@@ -50,6 +51,7 @@ from airflow_provider_pgddl.engine.journal.schema import Recorded
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.rows.adopted_rows import OTHER_KEY, has_other_key
@@ -214,8 +216,11 @@ def _fresh(
         plan = plan_for(context.pipeline, now, verdict, copy, evaluated.skipped, digest)
     was = table.plan
     plan = replace(plan, keepers=was.keepers, adopted=was.adopted, extra=was.extra, operations=was.operations)
-    if plan.where == was.where:
-        plan = replace(plan, where_there=was.where_there)
+    if verdict.mismatches or copy is None or evaluated.source is None:
+        plan = replace(plan, where_there=was.where_there if plan.where == was.where else "")
+    elif plan.adopted in ("uncompared", "compared"):
+        source_types, copy_types = ({c.name: c.type.text for c in t.columns} for t in (evaluated.source, copy))
+        plan = replace(plan, where_there=condition_there(plan, source_types, copy_types))
     return replace(
         table, schema=now.schema, name=now.name, plan=plan, version=now.version(),
         fingerprint=tables.fingerprint(now.structure()), physical=now.physical(),
@@ -240,6 +245,8 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         return recorded(look.evaluated, *missing)
     if has_other_key(table.plan, look.fresh.plan):
         return recorded(look.evaluated, stopped(OTHER_KEY, "data_loss_risk"))
+    if not _tells_rows_there(context, look.fresh.plan):
+        return recorded(look.evaluated, stopped(f"{NOT_TOLD_THERE}: {TELL_THERE}", "data_loss_risk"))
     if look.now.key is None:
         return _reconcile_keyless(context, table, look, again=again)
     if drift(table.version, table.physical, look.now) or look.lost_track:
@@ -258,6 +265,12 @@ def _reconcile(context: Context, table: TableRow, look: Look, *, again: bool) ->
         with context.fenced("settle.before_copy_commit", table):
             context.journal.tables.set_copy(look.fresh)
     return recorded(look.evaluated) if again or not _was_stopped(context, table) else None
+
+
+def _tells_rows_there(context: Context, plan: Plan) -> bool:
+    """Whether rows that nobody has decided about are safe from what the source does to others by their keys."""
+    undecided = plan.adopted == "uncompared" and context.pipeline.tables.keep_extra is not False
+    return not (undecided and plan.where and not plan.where_there)
 
 
 def _reconcile_keyless(context: Context, table: TableRow, look: Look, *, again: bool) -> Recorded | None:

@@ -7,13 +7,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from psycopg import sql
+
+from airflow_provider_pgddl.engine.ddl.parse import dotted_names
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.model.names import Name
+from airflow_provider_pgddl.engine.model.plan import Plan, is_user_type
 from airflow_provider_pgddl.engine.model.tables import Table
-from airflow_provider_pgddl.engine.pipeline.expressions import RowsRead
+from airflow_provider_pgddl.engine.pipeline.expressions import RowsRead, is_plain
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.schema.table_model import TableModel
+from airflow_provider_pgddl.engine.schema.table_model import ColumnModel, TableModel
 from airflow_provider_pgddl.engine.schema.verdict import SchemaFinding, Verdict
 
 NOTHING = RowsRead()
@@ -29,6 +33,11 @@ DETACHED_WITH_KEPT = (
     "was a partition of a table with rows that the target alone has (tables.existing), and would be read again without"
     " them: ATTACH it again, or leave it out (tables.exclude)"
 )
+NOT_TOLD_THERE = (
+    "has rows on the target, and tables.where does not tell by built-in comparisons of columns that are copied as they"
+    " are which of them may be the source's"
+)
+TELL_THERE = "simplify the condition, or set tables.keep_extra: false, which removes what only the target has"
 _MODIFIER = re.compile(r"\([^)]*\)")
 
 
@@ -53,6 +62,16 @@ def read_of(pipeline: Pipeline, table: Table) -> RowsRead:
             todo="leave it out of tables.transform",
         )  # fmt: skip
     return read
+
+
+def condition_there(plan: Plan, source: Mapping[str, str], target: Mapping[str, str]) -> str:
+    """`tables.where` for rows that the target had before the pipeline, by the types of either side's columns; "" where
+    there is none, or where it would take more than the server's own operators over columns that both have of one
+    built-in type and that are copied as they are."""
+    copied = zip(plan.columns.names, plan.columns.expressions, strict=True)
+    as_they_are = {c for c, value in copied if value == sql.Identifier(c).as_string()}
+    same = {c for c in as_they_are if c in source and source[c] == target.get(c) and not is_user_type(source[c])}
+    return plan.where if plan.where and is_plain(plan.where, same) else ""
 
 
 def unreadable(
@@ -86,11 +105,8 @@ def _changes(
             yield column, f"{text} is gone from the source or has another name: {back}"
         elif version is not None and version.get("attnums", {}).get(column, there.attnum) != there.attnum:
             yield column, f"{text} is another column than it was: {back}"
-        elif version is not None and _other_type(version["columns"].get(column), there.type.text):
-            yield (
-                column,
-                f"{text} is of type {there.type.text} now: give it back that which it had, or {reset}",
-            )
+        elif version is not None and (now_of := _other_type(version["columns"].get(column), there)):
+            yield column, f"{text} is of type {now_of} now: give it back that which it had, or {reset}"
     for column in sorted(read.transform):
         made = source.column(column)
         if column in (source.key or ()):
@@ -99,8 +115,24 @@ def _changes(
             yield column, f"Column {written(column)} is in tables.transform and generated"
 
 
-def _other_type(recorded: Mapping[str, Any] | None, now: str) -> bool:
-    return recorded is not None and _MODIFIER.sub("", recorded["type"]) != _MODIFIER.sub("", now)
+def _other_type(recorded: Mapping[str, Any] | None, now: ColumnModel) -> str | None:
+    """What a column is of now, if not of the type, or not under the collation, that is recorded: an expression may mean
+    something else by it. A version that an older release has recorded may not have the latter."""
+    if recorded is None:
+        return None
+    if _MODIFIER.sub("", recorded["type"]) != _MODIFIER.sub("", now.type.text):
+        return now.type.text
+    if "collation" not in recorded or recorded["collation"] == _collation(now):
+        return None
+    collation = now.collation or 'pg_catalog."default"'
+    return f"{now.type.text} COLLATE {collation}"
+
+
+def _collation(column: ColumnModel) -> str | None:
+    """As versions have it: without quotes, and that of `name`, which is not the database's, as well."""
+    if column.collation is None:
+        return "pg_catalog.C" if column.type.stored.name in ("name", "name[]") else None
+    return ".".join(next(dotted_names(column.collation)))
 
 
 def beside_the_expressions(read: RowsRead, verdict: Verdict) -> tuple[SchemaFinding, ...]:

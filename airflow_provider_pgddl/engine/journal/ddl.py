@@ -13,9 +13,9 @@ from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
-from airflow_provider_pgddl.engine.ddl.decision_json import event_json, kept
+from airflow_provider_pgddl.engine.ddl.decision_json import event_json, kept, without_values_of
 from airflow_provider_pgddl.engine.ddl.parse import dotted_names
-from airflow_provider_pgddl.engine.ddl.redact import without_secrets
+from airflow_provider_pgddl.engine.ddl.redact import without_secrets, without_values
 from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.journal.ddl_rows import (
     STATUSES,
@@ -70,12 +70,16 @@ class DdlJournal:
         *,
         approval: Literal["auto", "required"] = "auto",
         masks: Mapping[int, Sequence[int]] | None = None,
+        in_part: bool = False,
     ) -> int | None:
         """Writes an event behind all others, once: None where it is known already.
 
         What is saved of its tables is kept with it as what was before. `masks`: its tables, by oid, with the attnums of
         the columns that are replicated from here on; they are saved as versions at its LSN, what it drops as gone.
+        `in_part`: values of rows are to stay on the source.
         """
+        if in_part:
+            decision = replace(decision, event=without_values_of(decision.event))
         event, lsn = decision.event, decision.event["lsn"]
         gone = {d["objid"] for d in event["dropped"] if d["classid"] == "pg_class" and d["objsubid"] == 0}
         row = self.conn.execute(
@@ -101,11 +105,12 @@ class DdlJournal:
                 self.forget_version(dropped, lsn)
         return int(row[0])
 
-    def record_lost(self, lost: Mapping[str, Any]) -> int | None:
+    def record_lost(self, lost: Mapping[str, Any], *, in_part: bool = False) -> int | None:
         """A command that the source could not record: nobody can say what it was but a person who looks."""
         relation = next(dotted_names(lost.get("relation") or ""), None)
+        text = without_secrets(lost.get("statement") or "")
         event = {"seq": 0, "tag": lost.get("tag") or "unknown", "kind": "unknown", "section": None, "phase": "create",
-                 "statement": without_secrets(lost.get("statement") or ""), "source": "captured"}  # fmt: skip
+                 "statement": without_values(text) if in_part else text, "source": "captured"}  # fmt: skip
         args = {
             "pipeline": self.pipeline,
             "run": self.run,

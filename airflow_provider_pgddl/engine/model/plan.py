@@ -151,8 +151,9 @@ class ReversePlan:
 
 
 # "": we have made the copy. Of one that was there: it had no rows, so blocks fill it; blocks have begun to, and what is
-# left comparing tells; it has rows that nobody has compared yet; what differed has become pending.
-Adopted = Literal["", "empty", "begun", "uncompared", "compared"]
+# left comparing tells; the same by another `where`, so what the source has of it may belong there no more; it has rows
+# that nobody has compared yet; what differed has become pending.
+Adopted = Literal["", "empty", "begun", "other_part", "uncompared", "compared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class Plan:
     @property
     def is_to_be_compared(self) -> bool:
         """Whether comparing tells what of the copy's rows has to be read."""
-        return self.adopted in ("begun", "uncompared")
+        return self.adopted in ("begun", "other_part", "uncompared")
 
     @property
     def is_updated(self) -> bool:

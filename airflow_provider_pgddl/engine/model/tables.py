@@ -85,6 +85,11 @@ class Table:
     def qualified(self) -> str:
         return f"{self.schema}.{self.name}"
 
+    @property
+    def types(self) -> dict[str, str]:
+        """The columns' types by name."""
+        return {c.name: c.type for c in self.columns}
+
     def structure(self) -> dict[str, Any]:
         """The structure without oids: what is fingerprinted, kept as the schema version, and compared (JSON)."""
         return {

@@ -34,10 +34,12 @@ OTHER_KEY = (
 )
 
 
-def uncompared(table: TableRow) -> TableRow:
+def uncompared(table: TableRow, *, other_part: bool = False) -> TableRow:
     """One that nobody knows the rows of any more. Those of one that was empty have come from the source, and a TRUNCATE
-    there is about them."""
-    adopted: Adopted = "begun" if table.plan.adopted in ("empty", "begun") else "uncompared"
+    there is about them. `other_part`: not all of them by the condition that there is now."""
+    adopted: Adopted = "uncompared"
+    if table.plan.adopted in ("empty", "begun", "other_part"):
+        adopted = "other_part" if other_part or table.plan.adopted == "other_part" else "begun"
     return replace(table, plan=replace(table.plan, adopted=adopted, extra=""))
 
 
@@ -101,8 +103,12 @@ def but_extra(plan: Plan, relation: sql.Composable) -> sql.Composed:
 
 def stage_extra(source: Session, target: Session, table: TableRow, within: Range) -> tuple[sql.Identifier, int]:
     """The keys of the copy's rows in a range that the source has not at its snapshot, wherever it would have them; in a
-    temporary table of the target, and how many. The live table is locked, and so is the copy."""
+    temporary table of the target, and how many. The live table is locked, and so is the copy.
+
+    What the source has, and came by a condition that is another one now, is nobody else's."""
     plan = table.plan
+    if plan.adopted == "other_part":
+        table = replace(table, plan=replace(plan, where=""))
     here, alone = (_staging(target, purpose, plan, table.id) for purpose in ("range", "alone"))
     query = sql.SQL(_W["keys_of_copy"]).format(
         keys=_typed_keys(plan), copy=shown_as_t(plan), where=where(plan, within), staging=here,

@@ -25,6 +25,9 @@ SELECT EXISTS (SELECT FROM {kept} WHERE {batch} IS NOT NULL)
 -- name: exists
 SELECT pg_catalog.to_regclass(%s) IS NOT NULL
 
+-- name: count
+SELECT count(*) FROM {kept}
+
 -- name: create_until
 -- The snapshot of the last window whose changed keys were followed.
 CREATE TABLE {until} (snapshot pg_catalog.pg_snapshot NOT NULL)

@@ -1,0 +1,125 @@
+"""`tables.existing: adopt` with `tables.where` that changes before the rows of the target have been compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_pgddl.engine.commands.reconfigure import look_at
+from airflow_provider_pgddl.engine.commands.reset import reset
+from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
+from tests.failpoints import At, once
+from tests.integration.lifecycle import Lifecycle, execute
+
+Lifecycles = Callable[..., Lifecycle]
+TABLE = "CREATE TABLE public.t (id int PRIMARY KEY, tenant int, v text);"
+ROWS = "INSERT INTO public.t SELECT n, 7 + n % 3, 'v' FROM generate_series(1, 300) n;"
+
+
+def adopting(lifecycle: Lifecycles, source: str, target: str, where: str, **more: Any) -> Lifecycle:
+    tables = {"include": ["public.t"], "existing": "adopt", "keep_extra": True, "where": {"public.t": where}, **more}
+    return lifecycle(source, target, tables=tables, backfill={"chunk_bytes": "16kB", "workers": 1})
+
+
+def reconfigured(move: Lifecycle, **tables: Any) -> None:
+    move.content["tables"] |= tables
+    move.run("setup", reconfigure=True)
+
+
+def test_rows_of_the_target_stay_when_the_condition_changes_before_they_are_compared(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    """Those of tenant 8, whom the source has under the same keys."""
+    execute(source_dsn, TABLE + ROWS)
+    execute(target_dsn, TABLE + ROWS + "UPDATE public.t SET v = 'here' WHERE tenant = 8")
+    own = "SELECT id, v FROM public.t WHERE tenant = 8 ORDER BY id"
+    move = adopting(lifecycle, source_dsn, target_dsn, "tenant = 7")
+    move.run_all(until="backfill")
+    before = move.journal(own)
+    not_told = {"public.t": "abs(tenant) IN (7, 9)"}
+    move.content["tables"]["where"] = not_told
+    refused = str(move.refused("setup", PreflightRefused, reconfigure=True))
+    assert "does not tell" in refused and "tables.keep_extra: false" in refused
+    reconfigured(move, where={"public.t": "tenant IN (7, 9)"})
+    execute(
+        source_dsn, "UPDATE public.t SET v = v || '?' WHERE id BETWEEN 40 AND 60; DELETE FROM public.t WHERE id = 1"
+    )
+    move.run_all(after="snapshot", until="schema_sync")
+    move.run("replay")
+    assert move.journal(own) == before
+    others = "SELECT id, v FROM public.t WHERE tenant IN (7, 9) ORDER BY id"
+    assert move.journal(others) == move.on_source(others)
+    move.run("verify")
+
+
+def test_a_condition_that_is_not_asked_of_them_stops_the_table_once_they_are_to_stay(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(source_dsn, TABLE + ROWS)
+    execute(target_dsn, TABLE + ROWS + "UPDATE public.t SET v = 'here' WHERE tenant = 8")
+    own = "SELECT id, v FROM public.t WHERE tenant = 8 ORDER BY id"
+    move = adopting(lifecycle, source_dsn, target_dsn, "abs(tenant) = 7", keep_extra=False)
+    move.run_all(until="backfill")
+    before = move.journal(own)
+    execute(source_dsn, "UPDATE public.t SET v = v || '?' WHERE id BETWEEN 40 AND 60")
+    move.content["tables"]["keep_extra"] = True  # which any stage takes up
+    (blocked,) = move.run("schema_sync").blocked
+    assert "does not tell" in blocked["reason"] and move.journal(own) == before
+    reconfigured(move, where={"public.t": "tenant = 7"})
+    move.run_all(after="snapshot", until="replay")
+    assert move.journal(own) == before
+
+
+def test_what_came_by_the_former_condition_into_an_empty_table_goes(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, at: At
+) -> None:
+    """What somebody else writes there meanwhile does not, and is theirs."""
+    execute(source_dsn, TABLE + ROWS)
+    execute(target_dsn, TABLE)
+    move = adopting(lifecycle, source_dsn, target_dsn, "tenant IN (7, 8)")
+    move.run_all(until="snapshot")
+    somebody = "INSERT INTO public.t VALUES (-1, 7, 'theirs'), (-2, 8, 'theirs')"
+    with at("backfill.before_chunk", once(lambda: execute(target_dsn, somebody))):
+        move.run("backfill")
+    assert move.journal("SELECT count(*) FROM public.t WHERE tenant = 8 AND id > 0") == [(100,)]
+    execute(source_dsn, "UPDATE public.t SET v = 'w' WHERE id % 10 = 0; DELETE FROM public.t WHERE id BETWEEN 7 AND 9")
+    reconfigured(move, where={"public.t": "tenant = 7"})
+    move.run_all(after="snapshot", until="replay")
+    shown = "SELECT id, tenant, v FROM public.t WHERE tenant = 7 ORDER BY id"
+    there = [(-2, 8, "theirs"), (-1, 7, "theirs"), *move.on_source(shown)]
+    assert move.journal("SELECT id, tenant, v FROM public.t ORDER BY id") == there
+    move.run("verify")
+
+
+def test_no_value_of_the_target_goes_with_a_row_that_is_away(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    """What differs has left the table; its notes, which no other server has, wait for it."""
+    execute(source_dsn, TABLE + ROWS + "UPDATE public.t SET v = 'w' WHERE id % 10 = 0")
+    noted = "ALTER TABLE public.t ADD COLUMN note text; UPDATE public.t SET note = 'of ' || id"
+    execute(target_dsn, TABLE + ROWS + noted)
+    move = adopting(lifecycle, source_dsn, target_dsn, "tenant = 7")
+    move.run_all(until="schema_sync")
+    away = 300 - int(move.journal("SELECT count(*) FROM public.t")[0][0])
+    config = load_pipeline(move.content)
+    for tables in (["public.t"], None):
+        with pytest.raises(UsageError, match=rf"{away} rows of it are away.* \(note\)") as refused:
+            reset(config, source_dsn, target_dsn, tables)
+    assert (refused.value.sql or "").startswith('TRUNCATE "pgddl"."kept_') and away > 0
+    execute(source_dsn, "CREATE TABLE public.other (id int PRIMARY KEY)")
+    taken_out = load_pipeline({**move.content, "tables": {"include": ["public.other"], "existing": "adopt"}})
+    with pytest.raises(UsageError, match=f"{away} rows of it are away"):
+        look_at(taken_out, source_dsn, target_dsn)
+    kept = move.journal("SELECT string_agg(oid::regclass::text, '') FROM pg_class WHERE relname ~ '^kept_[0-9]+$'")[0][
+        0
+    ]
+    execute(target_dsn, f"CREATE TABLE public.aside AS TABLE {kept}; {refused.value.sql}")
+    (told,) = (does for table, does in look_at(taken_out, source_dsn, target_dsn).steps() if table == "public.t")
+    assert f"stays as it is, but for {away} rows that were to be read again" in told
+    execute(target_dsn, f"INSERT INTO {kept} TABLE public.aside")
+    move.run("replay")
+    reset(config, source_dsn, target_dsn)
+    assert move.journal("SELECT count(*) FROM public.t WHERE note = 'of ' || id") == [(300,)]
