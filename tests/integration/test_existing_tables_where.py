@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_pgddl.engine.commands.reconfigure import look_at
 from airflow_provider_pgddl.engine.commands.reset import reset
-from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute
@@ -123,3 +123,28 @@ def test_no_value_of_the_target_goes_with_a_row_that_is_away(
     move.run("replay")
     reset(config, source_dsn, target_dsn)
     assert move.journal("SELECT count(*) FROM public.t WHERE note = 'of ' || id") == [(300,)]
+
+
+def test_no_value_of_the_target_goes_with_a_table_that_becomes_a_partition(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    made = (
+        "CREATE TABLE public.p (id int PRIMARY KEY, tenant int, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE public.p_2 PARTITION OF public.p FOR VALUES FROM (1000) TO (2000);"
+    )
+    noted = "ALTER TABLE public.{0} ADD COLUMN note text; UPDATE public.{0} SET note = 'of ' || id;"
+    execute(source_dsn, TABLE + ROWS + made + "UPDATE public.t SET v = 'w' WHERE id % 10 = 0")
+    execute(target_dsn, TABLE + ROWS + made + noted.format("t") + noted.format("p"))
+    tables = {"include": ["public.*"], "existing": "adopt", "keep_extra": False}
+    move = lifecycle(source_dsn, target_dsn, tables=tables)
+    move.run_all(until="schema_sync")
+    execute(source_dsn, "ALTER TABLE public.p ATTACH PARTITION public.t FOR VALUES FROM (0) TO (1000)")
+    refused = str(move.refused("replay", StageFailed))
+    assert "was attached to public.p; 300 rows of it" in refused and "(note)" in refused
+    execute(source_dsn, "ALTER TABLE public.p DETACH PARTITION public.t")
+    assert not move.run("replay").blocked
+    assert move.journal("SELECT count(*) FROM public.t WHERE note = 'of ' || id") == [(300,)]
+    execute(source_dsn, "ALTER TABLE public.p ATTACH PARTITION public.t FOR VALUES FROM (0) TO (1000)")
+    execute(target_dsn, move.refused("replay", StageFailed).sql or "")
+    assert not move.run("replay").blocked
+    assert move.journal("SELECT count(*), (SELECT count(*) FROM public.put_aside) FROM public.p") == [(300, 300)]

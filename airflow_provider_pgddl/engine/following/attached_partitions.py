@@ -5,18 +5,40 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from psycopg import sql
+
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.table_capture import stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
+from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.verdict import stopped
+from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
+
+
+def refuse_values_away(target: Session, table: TableRow, root: str) -> None:
+    """StageFailed while values that the target alone has wait for rows of a table that is a partition of `root` now: of
+    which rows these are is known by its own log, which goes."""
+    if not (rows := count_kept(target, table)):
+        return
+    kept = kept_table(table.id)
+    raise StageFailed(
+        f"was attached to {root}; {rows} rows of it are to be read again with that one, and the values that only the "
+        f"target has of them ({', '.join(map(written, table.plan.columns.kept))}) would be lost",
+        table=table.qualified,
+        todo="detach it, and run replay, which brings these rows back with them; or put the values aside on the target,"
+        " where you write them to the rows when these have come",
+        sql=sql.SQL("CREATE TABLE public.put_aside AS TABLE {kept};\nTRUNCATE {kept};").format(kept=kept).as_string(),
+    )
 
 
 def forget_attached(context: Context, table: TableRow, root: Table) -> None:
     """A table that has become a partition of another: its rows are that one's, whose log says that they came."""
+    refuse_values_away(context.target, table, root.qualified)
     stop_capture_of(context.source, context.pipeline, table.oid)
     with context.fenced("settle.before_attached_commit", table):
         forget_keys(context.target, table)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from psycopg import errors as pg
 
+from airflow_provider_pgddl.engine.following.attached_partitions import refuse_values_away
 from airflow_provider_pgddl.engine.following.schema_comparison import Evaluated, recorded
 from airflow_provider_pgddl.engine.job.context import Context, insistently, patiently
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
@@ -92,6 +93,7 @@ def read_again(
 
     def note(conn: Session) -> None:
         for table in within:
+            refuse_values_away(conn, table, look.fresh.qualified)
             forget_keys(conn, table)
             Journal(conn, context.name).tables.forget(table)
         record(conn, context.name, was, look, "indexed")
