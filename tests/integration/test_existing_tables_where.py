@@ -148,3 +148,36 @@ def test_no_value_of_the_target_goes_with_a_table_that_becomes_a_partition(
     execute(target_dsn, move.refused("replay", StageFailed).sql or "")
     assert not move.run("replay").blocked
     assert move.journal("SELECT count(*), (SELECT count(*) FROM public.put_aside) FROM public.p") == [(300, 300)]
+
+
+def test_no_value_of_the_target_goes_with_a_partition_that_is_detached(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(
+        source_dsn,
+        """
+        CREATE TABLE public.p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+        CREATE TABLE public.p_1 PARTITION OF public.p FOR VALUES FROM (0) TO (100);
+        CREATE TABLE public.p_2 PARTITION OF public.p FOR VALUES FROM (100) TO (200);
+        CREATE TABLE public.p_3 PARTITION OF public.p FOR VALUES FROM (200) TO (300);
+        INSERT INTO public.p SELECT n, 'v' FROM generate_series(1, 250) n;
+        """,
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.p*"]})
+    move.run_all(until="replay")
+    execute(target_dsn, "ALTER TABLE public.p ADD COLUMN note text; UPDATE public.p SET note = 'of ' || id")
+    assert not move.run("replay").blocked
+    changed, detach = (
+        "UPDATE public.p SET v = 'w' WHERE id % 10 = 0;",
+        "ALTER TABLE public.p DETACH PARTITION public.p_2;",
+    )
+    execute(source_dsn, changed + detach + "DROP TABLE public.p_3")  # with which its rows and their values go
+    refused = str(move.refused("replay", StageFailed))
+    assert "public.p_2 was detached while 10 rows of it were away" in refused and "(note)" in refused
+    execute(source_dsn, "ALTER TABLE public.p ATTACH PARTITION public.p_2 FOR VALUES FROM (100) TO (200)")
+    assert not move.run("replay").blocked
+    assert move.journal("SELECT count(*) FROM public.p WHERE note = 'of ' || id") == [(199,)]
+    execute(source_dsn, detach)
+    assert not move.run("replay").blocked
+    noted = "SELECT (SELECT count(note) FROM public.p), (SELECT count(note) FROM public.p_2)"
+    assert move.journal(noted) == [(99, 100)]

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.pipeline.names import written
 from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.verdict import stopped
+from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -25,15 +26,41 @@ def refuse_values_away(target: Session, table: TableRow, root: str) -> None:
     which rows these are is known by its own log, which goes."""
     if not (rows := count_kept(target, table)):
         return
-    kept = kept_table(table.id)
     raise StageFailed(
         f"was attached to {root}; {rows} rows of it are to be read again with that one, and the values that only the "
-        f"target has of them ({', '.join(map(written, table.plan.columns.kept))}) would be lost",
+        f"target has of them ({_kept(table)}) would be lost",
         table=table.qualified,
         todo="detach it, and run replay, which brings these rows back with them; or put the values aside on the target,"
         " where you write them to the rows when these have come",
-        sql=sql.SQL("CREATE TABLE public.put_aside AS TABLE {kept};\nTRUNCATE {kept};").format(kept=kept).as_string(),
+        sql=_put_aside(table),
     )
+
+
+def refuse_values_of_detached(context: Context, table: TableRow, gone: Collection[int]) -> None:
+    """The same where leaves are no partitions any more: their rows would be read anew, as a table's of their own."""
+    if not (gone and table.plan.columns.kept):
+        return
+    copies = table.plan.copies
+    still = [copies[str(leaf)] for leaf in catalog.describe(context.source, gone) if str(leaf) in copies]
+    there = catalog.oids_of(context.target, still)
+    if there and (rows := count_kept(context.target, table, list(there.values()))):
+        raise StageFailed(
+            f"{', '.join(f'{s}.{n}' for s, n in sorted(there))} was detached while {rows} rows of it were away, to be"
+            f" read again, and the values that only the target has of them ({_kept(table)}) would be lost",
+            table=table.qualified,
+            todo="attach it again, and run replay, which brings these rows back with them, before it is detached;"
+            " or put the values aside on the target, where you write them to the rows when these have come",
+            sql=_put_aside(table),
+        )
+
+
+def _kept(table: TableRow) -> str:
+    return ", ".join(map(written, table.plan.columns.kept))
+
+
+def _put_aside(table: TableRow) -> str:
+    statements = "CREATE TABLE public.put_aside AS TABLE {kept};\nTRUNCATE {kept};"
+    return sql.SQL(statements).format(kept=kept_table(table.id)).as_string()
 
 
 def forget_attached(context: Context, table: TableRow, root: Table) -> None:

@@ -21,6 +21,7 @@ from airflow_provider_pgddl.engine.following.attached_partitions import (
     forget_attached,
     leave_to_new_table,
     refuse_attached_parts,
+    refuse_values_of_detached,
 )
 from airflow_provider_pgddl.engine.following.auto_migrate import migrate
 from airflow_provider_pgddl.engine.following.direct_trigger import take_back
@@ -359,7 +360,9 @@ def _follow_source(context: Context, table: TableRow, look: Look) -> None:
         look = again
     elif change.what != "reload" and (reason := _why_again(context, table, look)) is not None:
         change = Change("reload", reason)
-    for leaf in {int(oid) for oid in table.physical} - {leaf.oid for leaf in look.now.leaves}:
+    gone = {int(oid) for oid in table.physical} - {leaf.oid for leaf in look.now.leaves}
+    refuse_values_of_detached(context, table, gone)
+    for leaf in gone:
         release_leaf(context, leaf)
     _replan(context, table, look, change)
 

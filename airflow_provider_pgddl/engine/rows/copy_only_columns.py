@@ -127,12 +127,13 @@ def drop_kept(target: Session, table: TableRow) -> None:
     target.execute(sql.SQL(_Q["drop"]).format(kept=kept_table(table.id), until=_until(table.id)))
 
 
-def count_kept(target: Session, table: TableRow) -> int:
-    """Rows that are away from the copy, and of which it alone has values."""
+def count_kept(target: Session, table: TableRow, leaves: Sequence[int] | None = None) -> int:
+    """Rows that are away from the copy, and of which it alone has values; of these leaves of the copy only, by oid."""
     there = target.execute(_Q["exists"], [f"pgddl.kept_{table.id}"]).fetchone()
     if there != (True,):
         return 0
-    row = target.execute(sql.SQL(_Q["count"]).format(kept=kept_table(table.id))).fetchone()
+    query = sql.SQL(_Q["count"]).format(kept=kept_table(table.id), leaf=sql.Identifier(_LEAF))
+    row = target.execute(query, {"leaves": None if leaves is None else list(leaves)}).fetchone()
     return int(row[0]) if row else 0
 
 
