@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from airflow_provider_pgddl.engine.commands.reconfigure import look_at
@@ -172,8 +173,12 @@ def test_no_value_of_the_target_goes_with_a_partition_that_is_detached(
         "ALTER TABLE public.p DETACH PARTITION public.p_2;",
     )
     execute(source_dsn, changed + detach + "DROP TABLE public.p_3")  # with which its rows and their values go
-    refused = str(move.refused("replay", StageFailed))
-    assert "public.p_2 was detached while 10 rows of it were away" in refused and "(note)" in refused
+    refused = move.refused("replay", StageFailed)
+    assert "public.p_2 was detached while 10 rows of it were away" in str(refused) and "(note)" in str(refused)
+    with psycopg.connect(target_dsn) as conn:
+        conn.execute((refused.sql or "").encode())
+        assert conn.execute("SELECT count(*), min(note) FROM public.put_aside").fetchone() == (10, "of 100")
+        conn.rollback()
     execute(source_dsn, "ALTER TABLE public.p ATTACH PARTITION public.p_2 FOR VALUES FROM (100) TO (200)")
     assert not move.run("replay").blocked
     assert move.journal("SELECT count(*) FROM public.p WHERE note = 'of ' || id") == [(199,)]

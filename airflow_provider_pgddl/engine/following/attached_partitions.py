@@ -13,7 +13,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_table
+from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_of, kept_table
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
@@ -50,7 +50,7 @@ def refuse_values_of_detached(context: Context, table: TableRow, gone: Collectio
             table=table.qualified,
             todo="attach it again, and run replay, which brings these rows back with them, before it is detached;"
             " or put the values aside on the target, where you write them to the rows when these have come",
-            sql=_put_aside(table),
+            sql=_put_aside(table, there.values()),
         )
 
 
@@ -58,9 +58,10 @@ def _kept(table: TableRow) -> str:
     return ", ".join(map(written, table.plan.columns.kept))
 
 
-def _put_aside(table: TableRow) -> str:
-    statements = "CREATE TABLE public.put_aside AS TABLE {kept};\nTRUNCATE {kept};"
-    return sql.SQL(statements).format(kept=kept_table(table.id)).as_string()
+def _put_aside(table: TableRow, leaves: Collection[int] | None = None) -> str:
+    which = kept_of(leaves)
+    aside = sql.SQL("CREATE TABLE public.put_aside AS SELECT * FROM {kept}{which};\nDELETE FROM {kept}{which};")
+    return aside.format(kept=kept_table(table.id), which=which).as_string()
 
 
 def forget_attached(context: Context, table: TableRow, root: Table) -> None:

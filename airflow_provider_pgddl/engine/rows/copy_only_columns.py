@@ -11,7 +11,7 @@ last windows have read again left the new server's tables, and not the old one's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -127,14 +127,20 @@ def drop_kept(target: Session, table: TableRow) -> None:
     target.execute(sql.SQL(_Q["drop"]).format(kept=kept_table(table.id), until=_until(table.id)))
 
 
-def count_kept(target: Session, table: TableRow, leaves: Sequence[int] | None = None) -> int:
+def count_kept(target: Session, table: TableRow, leaves: Collection[int] | None = None) -> int:
     """Rows that are away from the copy, and of which it alone has values; of these leaves of the copy only, by oid."""
     there = target.execute(_Q["exists"], [f"pgddl.kept_{table.id}"]).fetchone()
     if there != (True,):
         return 0
-    query = sql.SQL(_Q["count"]).format(kept=kept_table(table.id), leaf=sql.Identifier(_LEAF))
-    row = target.execute(query, {"leaves": None if leaves is None else list(leaves)}).fetchone()
+    row = target.execute(sql.SQL(_Q["count"]).format(kept=kept_table(table.id), which=kept_of(leaves))).fetchone()
     return int(row[0]) if row else 0
+
+
+def kept_of(leaves: Collection[int] | None) -> sql.Composable:
+    """The WHERE for values of rows that stood in these leaves of the copy, by oid; none for all."""
+    if leaves is None:
+        return sql.SQL("")
+    return sql.SQL(" WHERE {} = ANY({}::oid[])").format(sql.Identifier(_LEAF), sql.Literal(list(leaves)))
 
 
 # --- rows leave the copy ----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ SELECT EXISTS (SELECT FROM {kept} WHERE {batch} IS NOT NULL)
 SELECT pg_catalog.to_regclass(%s) IS NOT NULL
 
 -- name: count
-SELECT count(*) FROM {kept} WHERE %(leaves)s::oid[] IS NULL OR {leaf} = ANY(%(leaves)s::oid[])
+SELECT count(*) FROM {kept}{which}
 
 -- name: create_until
 -- The snapshot of the last window whose changed keys were followed.
