@@ -186,3 +186,29 @@ def test_no_value_of_the_target_goes_with_a_partition_that_is_detached(
     assert not move.run("replay").blocked
     noted = "SELECT (SELECT count(note) FROM public.p), (SELECT count(note) FROM public.p_2)"
     assert move.journal(noted) == [(99, 100)]
+
+
+def test_no_value_of_the_target_goes_with_a_key_that_becomes_another(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles
+) -> None:
+    execute(
+        source_dsn,
+        "CREATE TABLE public.t (id int PRIMARY KEY, code int NOT NULL UNIQUE, v text);"
+        "INSERT INTO public.t SELECT n, 1000 - n, 'v' FROM generate_series(1, 100) n",
+    )
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.t"]})
+    move.run_all(until="replay")
+    execute(target_dsn, "ALTER TABLE public.t ADD COLUMN note text; UPDATE public.t SET note = 'of ' || id")
+    assert not move.run("replay").blocked
+    execute(
+        source_dsn,
+        "UPDATE public.t SET v = 'w' WHERE id % 10 = 0;"
+        "ALTER TABLE public.t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)",
+    )
+    (blocked,) = move.run("replay").blocked
+    assert "has another key now, and 10 rows of it are away" in blocked["reason"]
+    execute(target_dsn, blocked["reason"].partition("have come: ")[2])
+    assert not move.run("replay").blocked
+    back = 'UPDATE public.t SET note = a.note FROM public.put_aside a WHERE id = a."pgddl key 1"'
+    execute(target_dsn, back)
+    assert move.journal("SELECT count(*) FROM public.t WHERE note = 'of ' || id") == [(100,)]

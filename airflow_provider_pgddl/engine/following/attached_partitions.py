@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from psycopg import sql
-
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.table_capture import stop_capture_of
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import written
-from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, kept_of, kept_table
+from airflow_provider_pgddl.engine.rows.copy_only_columns import count_kept, put_aside
 from airflow_provider_pgddl.engine.rows.pending_keys import forget_keys
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
@@ -32,7 +30,7 @@ def refuse_values_away(target: Session, table: TableRow, root: str) -> None:
         table=table.qualified,
         todo="detach it, and run replay, which brings these rows back with them; or put the values aside on the target,"
         " where you write them to the rows when these have come",
-        sql=_put_aside(table),
+        sql=put_aside(table),
     )
 
 
@@ -50,18 +48,12 @@ def refuse_values_of_detached(context: Context, table: TableRow, gone: Collectio
             table=table.qualified,
             todo="attach it again, and run replay, which brings these rows back with them, before it is detached;"
             " or put the values aside on the target, where you write them to the rows when these have come",
-            sql=_put_aside(table, there.values()),
+            sql=put_aside(table, there.values()),
         )
 
 
 def _kept(table: TableRow) -> str:
     return ", ".join(map(written, table.plan.columns.kept))
-
-
-def _put_aside(table: TableRow, leaves: Collection[int] | None = None) -> str:
-    which = kept_of(leaves)
-    aside = sql.SQL("CREATE TABLE public.put_aside AS SELECT * FROM {kept}{which};\nDELETE FROM {kept}{which};")
-    return aside.format(kept=kept_table(table.id), which=which).as_string()
 
 
 def forget_attached(context: Context, table: TableRow, root: Table) -> None:

@@ -55,6 +55,7 @@ from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.pipeline.names import table_name
+from airflow_provider_pgddl.engine.rows import copy_only_columns
 from airflow_provider_pgddl.engine.rows.adopted_rows import OTHER_KEY, has_other_key
 from airflow_provider_pgddl.engine.rows.change_log_reading import lost_tracks
 from airflow_provider_pgddl.engine.rows.copy_shape import copy_digests
@@ -66,6 +67,10 @@ from airflow_provider_pgddl.engine.schema.table_model import Schemas
 from airflow_provider_pgddl.engine.schema.verdict import stopped
 from airflow_provider_pgddl.engine.server import catalog
 
+VALUES_OF_ANOTHER_KEY = (
+    "has another key now, and {} rows of it are away, of which the target alone has values, by the former one: put"
+    " these aside, and write them to the rows when they have come"
+)
 OTHER_PART = "the file takes another part of it (tables.where)"
 
 
@@ -397,6 +402,10 @@ def _capture_again(context: Context, table: TableRow) -> Table:
 def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None:
     """The plan, in one transaction with what it asks for and with the verdict."""
     fresh = look.fresh
+    rows = copy_only_columns.count_kept(context.target, was) if fresh.plan.columns.kept else 0
+    if rows and copy_only_columns.has_other_key(was, fresh):
+        context.block({was.id: [f"{VALUES_OF_ANOTHER_KEY.format(rows)}: {copy_only_columns.put_aside(was)}"]})
+        return
     context.say(f"{fresh.qualified}: {change.why}{'' if change.what == 'plan' else '; its rows are read again'}")
     take_back(context, [was])
     failpoint("settle.before_plan")

@@ -109,18 +109,23 @@ def rekey(target: Session, was: TableRow, now: TableRow) -> None:
     """When a table's plan becomes another: values stay where the key still is of the same columns, in their new types.
 
     Of another key nobody can tell which row they belong to, and of columns that are kept no more they are old ones."""
-    keys = [[t.version["attnums"].get(name) for name in t.plan.key.columns] for t in (was, now)]
     kept, types = kept_table(now.id), zip(was.plan.key.types, now.plan.key.types, strict=False)
     row = target.execute(_Q["exists"], [f"pgddl.kept_{now.id}"]).fetchone()
     if row is None or not row[0]:
         return
-    if not now.plan.columns.kept or keys[0] != keys[1]:
+    if not now.plan.columns.kept or has_other_key(was, now):
         drop_kept(target, now)
         return
     for i, (before, type_) in enumerate(types, 1):
         if before != type_:
             parts = {"kept": kept, "column": sql.Identifier(f"{_KEY}{i}"), "type": sql.SQL(type_)}
             target.execute(sql.SQL(_Q["alter_column"]).format(**parts))
+
+
+def has_other_key(was: TableRow, now: TableRow) -> bool:
+    """Whether the key is of other columns of the source than it was."""
+    keys = [[t.version["attnums"].get(name) for name in t.plan.key.columns] for t in (was, now)]
+    return keys[0] != keys[1]
 
 
 def drop_kept(target: Session, table: TableRow) -> None:
@@ -141,6 +146,13 @@ def kept_of(leaves: Collection[int] | None) -> sql.Composable:
     if leaves is None:
         return sql.SQL("")
     return sql.SQL(" WHERE {} = ANY({}::oid[])").format(sql.Identifier(_LEAF), sql.Literal(list(leaves)))
+
+
+def put_aside(table: TableRow, leaves: Collection[int] | None = None) -> str:
+    """SQL for a person who writes the values to the rows by hand once these have come."""
+    parts = {"kept": kept_table(table.id), "which": kept_of(leaves)}
+    statements = "CREATE TABLE public.put_aside AS SELECT * FROM {kept}{which};\nDELETE FROM {kept}{which};"
+    return sql.SQL(statements).format(**parts).as_string()
 
 
 # --- rows leave the copy ----------------------------------------------------------------------------------------------
