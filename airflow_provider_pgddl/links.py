@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink, conf
 
 from airflow_provider_pgddl.description import describe
+
+log = logging.getLogger(__name__)
 
 
 class PipelineLink(BaseOperatorLink):  # type: ignore[misc]
@@ -33,11 +36,19 @@ class SparkLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 def show_spark(context: Any, url: str) -> None:
-    context["ti"].xcom_push(SparkLink().xcom_key, url)
+    _push(context, SparkLink().xcom_key, url)
 
 
 def show(task: Any, context: Any) -> None:
     """While the task runs, too: Airflow itself looks for links once it has ended."""
     for link in task.operator_extra_links:
         if url := link.get_link(task, ti_key=context["ti"]):
-            context["ti"].xcom_push(link.xcom_key, url)
+            _push(context, link.xcom_key, url)
+
+
+def _push(context: Any, key: str, url: str) -> None:
+    """No stage ends for a link that Airflow could not be given."""
+    try:
+        context["ti"].xcom_push(key, url)
+    except Exception as error:  # noqa: BLE001
+        log.warning("%s is not shown: %s", key, type(error).__name__)

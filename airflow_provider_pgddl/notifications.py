@@ -89,9 +89,10 @@ class PgddlNotifier(BaseNotifier):  # type: ignore[misc]
 
     async def async_notify(self, context: Any) -> None:
         """The same in the triggerer, as for a deadline."""
-        import asyncio
+        from asgiref.sync import sync_to_async
 
-        await asyncio.to_thread(self.notify, context)
+        # Unlike in any other thread, Airflow's own calls find their way from there.
+        await sync_to_async(self.notify, thread_sensitive=False)(context)
 
     def _tell_of(self, pipeline: Pipeline, context: Any) -> None:
         from airflow_provider_pgddl.connections import lookup_in_task, refuse_commands, secrets

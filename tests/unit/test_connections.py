@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_pgddl import connections
+from airflow_provider_pgddl import connections, links
 from airflow_provider_pgddl.connections import handed_out, secrets
 from airflow_provider_pgddl.engine.errors import NoConnection, PgddlError, Retry, Unreachable, UsageError
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
@@ -72,6 +72,14 @@ def test_a_waiting_gate_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = sensors.PgddlSchemaSensor(task_id="gate", pipeline=SHOP, deferrable=False)
     with pytest.raises(WorthRetrying, match="Airflow knows no connection a"):
         gate.poke({"dag": SimpleNamespace(folder="/")})  # type: ignore[typeddict-item]
+
+
+def test_a_link_that_airflow_does_not_take_ends_no_application(caplog: pytest.LogCaptureFixture) -> None:
+    def away(*_: Any) -> None:
+        raise RuntimeError("API_SERVER_ERROR")
+
+    links.show_spark({"ti": SimpleNamespace(xcom_push=away)}, "http://spark:4040")
+    assert "_link_SparkLink is not shown: RuntimeError" in caplog.text
 
 
 # --- the triggerer ----------------------------------------------------------------------------------------------------
