@@ -82,12 +82,12 @@ def tell(
     stage: str,
     changed: Mapping[str, Mapping[str, Any]] | None,
     conninfo: str,
-) -> None:
-    """An event for each of these tables (`schema.table` → figures) of a run, or for all where None; nothing where the
-    task has not the pipeline's alias as an outlet."""
+) -> bool:
+    """An event for each of these tables (`schema.table` → figures) of a run, or for all where None; none, and False,
+    where the task has not the pipeline's alias as an outlet."""
     outlet = alias(journal.pipeline)
     if outlet not in context["task"].outlets:
-        return
+        return False
     tables = journal.tables.of(run)
     rows = _compared(journal, tables) if stage == "swap" else {}
     for table in tables:
@@ -97,6 +97,7 @@ def tell(
             asset = Asset(uri(conninfo, table.schema, table.name))
             extra = {"pipeline": journal.pipeline, "run": run, "stage": stage, **figures}
             context["outlet_events"][outlet].add(asset, extra=extra)
+    return True
 
 
 def _compared(journal: Journal, tables: Sequence[TableRow]) -> dict[str, dict[str, int]]:

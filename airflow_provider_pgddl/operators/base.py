@@ -398,12 +398,16 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
         return small(results[-1])
 
     def _tell_assets(self, conn: Session, job: Job, recorded: Mapping[str, Any], target: str, context: Context) -> None:
-        """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody."""
+        """Once at least: a try that was killed, and a task that is shown as skipped, have told nobody. So has a worker
+        that was lost behind the end of its application, wherefore the journal remembers who has."""
         journal, run, ti = Journal(conn, job.pipeline.pipeline), recorded["run"], context["ti"]
-        changed = journal.stage_runs.untold(run, job.stage, job.id, blocked_are_told=self.on_blocked == "go_on")
+        who = f"assets of {job.stage}"
+        changed = journal.stage_runs.untold(run, job.stage, job.id, journal.schema.shown_last(who))
         if not is_first_try(ti.try_number, ti.max_tries, self.retries):
             changed = None
-        self._tell(journal, run, job.stage, changed, target, context)
+        is_told = self._tell(journal, run, job.stage, changed, target, context)
+        if is_told and (self.on_blocked == "go_on" or not recorded["blocked"]):
+            journal.schema.shown(who, job.id)
 
     def _tell_again(self, quiet: Sequence[StageResult], pipeline: Pipeline, target: str, context: Context) -> None:
         """Of stages that have nothing to do any more: an earlier try may have done it, and have been killed before it
@@ -415,14 +419,15 @@ class PgddlOperator(Described, lineage.TellsLineage, SparkSubmitOperator):  # ty
             for one in missed:
                 self._tell(Journal(conn, pipeline.pipeline), one.run, one.stage, None, target, context)
 
-    def _tell(self, journal: Journal, run: int, stage: str, changed: Any, target: str, context: Context) -> None:
-        """A stage that is done does not fail for what Airflow makes of it."""
+    def _tell(self, journal: Journal, run: int, stage: str, changed: Any, target: str, context: Context) -> bool:
+        """Whether there was anybody to tell. A stage that is done does not fail for what Airflow makes of it."""
         try:
-            assets.tell(context, journal, run, stage, changed, target)
+            return assets.tell(context, journal, run, stage, changed, target)
         except (psycopg.Error, PgddlError):  # worth a retry, which tells of all
             raise
         except Exception as error:  # noqa: BLE001
             self.log.warning("no DAG starts on what %s has changed: %s: %s", stage, type(error).__name__, error)
+            return False
 
 
 def small(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,9 @@ TARGET = "host=db18 dbname=shop"
 DONE = [StageResult(stage, "shop", 7, "nothing_to_do") for stage in ("verify", "swap")]
 
 
+remembered: dict[str, str] = {}
+
+
 class Journal(SimpleNamespace):
     """Of a run with two tables, one of which was compared whole."""
 
@@ -54,6 +57,8 @@ class Journal(SimpleNamespace):
         compared = {0: SimpleNamespace(rows=5, ranges_left=0)}
         super().__init__(
             pipeline=pipeline,
+            stage_runs=SimpleNamespace(untold=lambda *_: {"app.x": {}}),
+            schema=SimpleNamespace(shown_last=remembered.get, shown=remembered.__setitem__),
             tables=SimpleNamespace(of=lambda run: named if run == 7 else []),
             verification=SimpleNamespace(of_tables=lambda _: compared),
         )
@@ -66,6 +71,7 @@ def no_session(_dsn: str, **_: Any) -> Iterator[None]:
 
 @pytest.fixture
 def swap(monkeypatch: pytest.MonkeyPatch) -> PgddlStagesOperator:
+    remembered.clear()
     monkeypatch.setattr(base, "connect", no_session)
     monkeypatch.setattr(base, "Journal", Journal)
     return PgddlStagesOperator(task_id="swap", pipeline=SHOP, stages="verify..cleanup")
@@ -106,3 +112,26 @@ def test_a_journal_that_is_away_is_worth_another_try(
     monkeypatch.setattr(base.assets, "uri", away)
     with pytest.raises(psycopg.OperationalError):
         told(swap, 2)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "uri_of", "on_blocked", "marked"),
+    [
+        ([], None, "skip", {"assets of swap": "job"}),
+        ([{"table": "app.x"}], None, "go_on", {"assets of swap": "job"}),
+        ([{"table": "app.x"}], None, "skip", {}),
+        ([], "postgres://fd12::5:5432/x/y/z", "skip", {}),
+    ],
+)
+def test_the_journal_remembers_what_airflow_has_been_told(
+    blocked: list[Any], uri_of: str | None, on_blocked: Any, marked: dict[str, str], swap: PgddlStagesOperator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if uri_of is not None:
+        monkeypatch.setattr(base.assets, "uri", lambda *_: uri_of)
+    swap.on_blocked = on_blocked
+    ti = SimpleNamespace(try_number=1, max_tries=3)
+    context: Any = {"task": swap, "outlet_events": OutletEventAccessors(), "ti": ti}
+    job: Any = SimpleNamespace(id="job", stage="swap", pipeline=SimpleNamespace(pipeline="shop"))
+    swap._tell_assets(None, job, {"run": 7, "blocked": blocked}, TARGET, context)  # type: ignore[arg-type]
+    assert remembered == marked

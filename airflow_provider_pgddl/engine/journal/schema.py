@@ -159,6 +159,11 @@ class SchemaJournal:
         self.conn.execute(_Q["forget_shown"], args)
         return False
 
+    def shown_last(self, who: str) -> str | None:
+        """The digest that `who` was shown last."""
+        row = self.conn.execute(_Q["shown_last"], [self.pipeline, who]).fetchone()
+        return None if row is None else str(row[0])
+
     # --- counters -----------------------------------------------------------------------------------------------
 
     def count(self, name: Name | None, counter: str, label: str, by: float = 1) -> None:

@@ -41,20 +41,23 @@ def stage_result(conn: Session, job_id: str) -> dict[str, Any] | None:
 
 
 class StageRuns(JournalSection):
-    def untold(self, run: int, stage: str, job_id: str, *, blocked_are_told: bool) -> dict[str, dict[str, Any]] | None:
+    def untold(self, run: int, stage: str, job_id: str, last_told: str | None) -> dict[str, dict[str, Any]] | None:
         """`schema.table` → what the results say of it, for the tables that a job has changed, those that came right
-        before it, and those changed by jobs whose end nobody was told of: they were killed, or, unless
-        `blocked_are_told`, had left tables out. None: any may have changed."""
+        before it, and those changed by jobs since `last_told`, the last of whose tables somebody was told. None: any
+        may have changed, as by a job that was killed."""
         found, mine, known = dict[str, dict[str, Any]](), dict[str, dict[str, Any]](), set[str]()
         for job, result in self.conn.execute(self._Q["results"], [self.pipeline, run, stage]).fetchall():
             if result is None:
                 return None
-            if job == job_id:
-                mine = result["tables"]
-            elif blocked_are_told or not result["blocked"]:
+            if job == last_told:
                 known = set(result["tables"])
                 break
+            if job == job_id:
+                mine = result["tables"]
             found = {n: t for n, t in result["tables"].items() if stage != "replay" or "keys" in t} | found
+        else:
+            if last_told is not None:  # longer ago than the journal remembers, or in another run
+                return None
         return {n: t for n, t in mine.items() if n not in known} | found
 
     def start(self, job_id: str, run: int, stage: str, token: int) -> None:

@@ -93,6 +93,9 @@ INSERT INTO pgddl.schema_shown AS s (pipeline, who, digest) VALUES (%(pipeline)s
 ON CONFLICT (pipeline, who) DO UPDATE SET digest = excluded.digest, shown_at = excluded.shown_at
 WHERE s.digest <> excluded.digest RETURNING true
 
+-- name: shown_last
+SELECT digest FROM pgddl.schema_shown WHERE pipeline = %s AND who = %s
+
 -- name: forget_shown
 -- A sensor that has not said anything new for so long has ended: it is known by its task and run.
 DELETE FROM pgddl.schema_shown
