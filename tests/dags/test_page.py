@@ -242,7 +242,7 @@ def decides(page: Page, shop: Lifecycle) -> None:
     assert {answer.status_code for answer in refused} == {403}
     assert page.post("move_shop/nothing/pause", "vic").status_code == 404
     assert page.post(f"{path}/swap", "ann").status_code == 404, "a swap is a task"
-    assert httpx.post(f"{page.base}/pgddl/{path}/pause").status_code == 401
+    assert httpx.post(f"{page.base}/pgddl/{path}/pause", timeout=60).status_code == 401
     assert shop.journal("SELECT FROM pgddl.controls WHERE paused_at IS NOT NULL") == []
 
     done = page.post(f"{path}/pause", "ann", {"origin": page.base.removesuffix("/team")}, note="the nightly report")
@@ -344,8 +344,9 @@ def cancels(page: Page, shop: Lifecycle) -> None:
 
 def nobody_else_learns_that_it_exists(page: Page) -> None:
     for path in ("", "move_shop", "move_shop/shop", "move_shop/nothing", "_static/pgddl.css"):
-        assert httpx.get(f"{page.base}/pgddl/{path}").status_code == 401
-        forged = httpx.get(f"{page.base}/pgddl/{path}", cookies={"_token": page.tokens["vic"][:-4] + "AAAA"})
+        assert httpx.get(f"{page.base}/pgddl/{path}", timeout=60).status_code == 401
+        token = page.tokens["vic"][:-4] + "AAAA"
+        forged = httpx.get(f"{page.base}/pgddl/{path}", cookies={"_token": token}, timeout=60)
         assert forged.status_code in (401, 403)
     missing = [page.get(path) for path in ("no_dag/shop", "move_shop/nothing", "unknown/shop")]
     assert {answer.status_code for answer in missing} == {404}
