@@ -212,3 +212,23 @@ def test_no_value_of_the_target_goes_with_a_key_that_becomes_another(
     back = 'UPDATE public.t SET note = a.note FROM public.put_aside a WHERE id = a."pgddl key 1"'
     execute(target_dsn, back)
     assert move.journal("SELECT count(*) FROM public.t WHERE note = 'of ' || id") == [(100,)]
+
+
+def test_a_condition_that_changes_once_rows_were_compared_takes_out_what_it_leaves_out(
+    source_dsn: str, target_dsn: str, lifecycle: Lifecycles, at: At
+) -> None:
+    """The stage has died before the table was followed."""
+    execute(source_dsn, TABLE + ROWS)
+    execute(target_dsn, TABLE + ROWS)
+    move = adopting(lifecycle, source_dsn, target_dsn, "tenant > 0")
+    move.run_all(until="backfill")
+    with at("schema_sync.before_indexed_commit") as passes:
+        passes.act = lambda _: passes.lose()
+        move.refused("schema_sync")
+    assert move.journal("SELECT state, plan ->> 'adopted' FROM pgddl.tables") == [("backfilled", "compared")]
+    reconfigured(move, where={"public.t": "tenant = 7"})
+    execute(source_dsn, "UPDATE public.t SET v = 'w' WHERE id % 10 = 0; UPDATE public.t SET tenant = 7 WHERE id = 1")
+    move.run_all(after="snapshot", until="replay")
+    there = "SELECT id, tenant, v FROM public.t ORDER BY id"
+    assert move.journal(there) == move.on_source("SELECT id, tenant, v FROM public.t WHERE tenant = 7 ORDER BY id")
+    move.run("verify")

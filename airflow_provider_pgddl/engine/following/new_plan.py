@@ -106,7 +106,7 @@ def read_part_again(context: Context, was: TableRow, look: Look) -> None:
     told of a row, which may be why there is a new one."""
 
     def note(conn: Session) -> None:
-        record(conn, context.name, was, look, "indexed")
+        record(conn, context.name, was, look, was.state)
 
     def attempt(effort: Effort) -> int:
         return reload_part(context.replica, look.fresh, was.plan, note, effort)
@@ -117,7 +117,7 @@ def read_part_again(context: Context, was: TableRow, look: Look) -> None:
         context.say(
             f"{look.fresh.qualified}: {error.__class__.__name__} by the former condition: all of it is read again"
         )
-        read_again(context, was, look)
+        read_again(context, was, look) if was.state == "indexed" else start_over(context, was, look)
 
 
 def _reread(context: Context, was: TableRow, look: Look, attempt: Callable[[Effort], int]) -> None:

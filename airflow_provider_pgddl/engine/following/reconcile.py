@@ -322,8 +322,10 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
 def _reads_another_part(table: TableRow, fresh: TableRow) -> bool:
     """Whether nothing but tables.where says something else of it."""
     old, new = table.plan, fresh.plan
+    # An adopted table that was compared is its source's, but for the rows that are known to be its own.
+    known = table.state == "indexed" or (table.state == "backfilled" and old.adopted == "compared")
     return (
-        table.state == "indexed"
+        known
         and old.where != new.where
         and not (old.columns.kept or new.columns.kept)
         and _concerns_rows(table, replace(fresh, plan=replace(new, where=old.where))) is False
@@ -412,10 +414,10 @@ def _replan(context: Context, was: TableRow, look: Look, change: Change) -> None
     if was.state == "captured" or change.what == "plan":
         with context.fenced("settle.before_plan_commit", was):
             record(context.target, context.name, was, look, was.state)
-    elif was.state != "indexed":
-        start_over(context, was, look)
     elif change.what == "part":
         read_part_again(context, was, look)
+    elif was.state != "indexed":
+        start_over(context, was, look)
     else:
         leaves = change.leaves if change.what == "leaves" else ()
         read_again(context, was, look, leaves)
