@@ -54,6 +54,12 @@ def test_rows_of_the_target_stay_when_the_condition_changes_before_they_are_comp
     others = "SELECT id, v FROM public.t WHERE tenant IN (7, 9) ORDER BY id"
     assert move.journal(others) == move.on_source(others)
     move.run("verify")
+    # From then on the source's row of such a key takes its place as soon as it belongs there.
+    reconfigured(move, where={"public.t": "tenant IN (7, 8)"})
+    move.run("replay")
+    there = "SELECT id, tenant, v FROM public.t {} ORDER BY id"
+    belong = move.on_source(there.format("WHERE tenant IN (7, 8)"))
+    assert move.journal(there.format("")) == [(1, 8, "here"), *belong]
 
 
 def test_a_condition_that_is_not_asked_of_them_stops_the_table_once_they_are_to_stay(

@@ -322,13 +322,14 @@ def _why_again(context: Context, table: TableRow, look: Look) -> str | None:
 def _reads_another_part(table: TableRow, fresh: TableRow) -> bool:
     """Whether nothing but tables.where says something else of it."""
     old, new = table.plan, fresh.plan
+    as_before = replace(new, where=old.where, where_there=old.where_there)
     # An adopted table that was compared is its source's, but for the rows that are known to be its own.
     known = table.state == "indexed" or (table.state == "backfilled" and old.adopted == "compared")
     return (
         known
         and old.where != new.where
         and not (old.columns.kept or new.columns.kept)
-        and _concerns_rows(table, replace(fresh, plan=replace(new, where=old.where))) is False
+        and _concerns_rows(table, replace(fresh, plan=as_before)) is False
         and not was_rewritten(table.copy_physical, fresh.copy_physical)
     )
 
