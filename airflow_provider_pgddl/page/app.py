@@ -41,7 +41,7 @@ templates = Environment(
     loader=PackageLoader("airflow_provider_pgddl.page"), autoescape=True, undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
-templates.filters |= {name: getattr(telling, name) for name in ("ago", "duration", "size", "count")}
+templates.filters |= {name: getattr(telling, name) for name in ("ago", "duration", "size", "count", "events")}
 templates.globals |= {"line": telling.line, "whole_command": whole_command, "allowing": allowing, "in_file": in_file}
 
 

@@ -38,6 +38,12 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def events(command: str) -> list[int]:
+    """The DDL event that a command is about, `ddl approve 7`."""
+    words = command.split()
+    return [int(words[2])] if words[0] == "ddl" and len(words) > 2 and words[2].isdecimal() else []
+
+
 def line(minutes: Sequence[Minute], figure: str) -> dict[str, Any] | None:
     """The points of a polyline over the last hour, those of the area below it, and its highest value; None where there
     are no two minutes."""

@@ -199,7 +199,7 @@ def reads_only(browser: Browser, base: str) -> None:
 
 def by_keyboard(window: Page, page: FrameLocator) -> None:
     """A person's whole way through an approval without a mouse: what asks once more can be left, and confirmed."""
-    summary = page.locator("summary", has_text="Approve…")
+    summary = page.locator("summary", has_text="Approve…").first  # in the box of the table that it blocks
     summary.focus()
     window.keyboard.press("Enter")
     confirm = page.get_by_role("button", name="Yes, approve")
