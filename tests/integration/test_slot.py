@@ -32,6 +32,7 @@ from airflow_provider_pgddl.engine.rows.window_locks import logs_of
 from airflow_provider_pgddl.engine.server import catalog
 from tests.combinations import matrix
 from tests.conftest import Database
+from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, do, in_transaction, one, wait_for, waits
 
@@ -462,6 +463,28 @@ def test_changes_that_no_log_has_are_never_passed_over(shop: Lifecycle, how: str
         assert shop.refused("verify", StageFailed).what
         assert shop.run("verify", mend=True).figures["mended"] > 0
         assert not shop.run("replay").blocked
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_slot_is_lost_while_a_table_is_read_again(shop: Lifecycle, at: At) -> None:
+    """Which keys there are was read before the new slot begins: what came between the two is in neither."""
+    shop.content["capture"]["on_slot_lost"] = "restart_tables"
+    shop.run_all(until="replay")
+    do(shop.target, "ALTER TABLE items ALTER COLUMN body TYPE text USING body || ''")
+    do(shop.source, f"SELECT pg_drop_replication_slot('pgddl_rows_of_{shop.name}')")
+    with at("replay.after_snapshot", once(lambda: do(shop.source, "INSERT INTO items VALUES (7000, 'between', 'x')"))):
+        shop.run("replay")
+    shop.run("replay")
+    assert differences(shop.source, shop.target) == []
+
+
+def test_a_publication_that_is_gone_is_made_again(shop: Lifecycle) -> None:
+    shop.content["capture"]["on_slot_lost"] = "restart_tables"
+    shop.run_all(until="replay")
+    do(shop.source, f"DROP PUBLICATION pgddl_rows_of_{shop.name}", "UPDATE items SET body = 'unseen' WHERE id < 9")
+    shop.run("replay")
+    do(shop.source, "DELETE FROM items WHERE id < 5")
+    shop.run("replay")
     assert differences(shop.source, shop.target) == []
 
 

@@ -56,9 +56,7 @@ def start_slot(source: Session, target: Session, pipeline: str, failover: bool) 
     """The publication first, for decoding looks that up as of each change; the tables join it one by one (C2). Does
     nothing where the slot is there. StageFailed where it was there once and is gone, or is of no use."""
     name = slot_name(pipeline)
-    row = source.execute(_Q["publication_exists"], [name]).fetchone()
-    if not (row and row[0]):
-        source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
+    _publish_nothing(source, name)
     if received(target, pipeline) is None:
         failpoint("setup.before_rows_slot", source)
         # A run that died has perhaps made one without noting it: no table was captured by it yet.
@@ -67,6 +65,13 @@ def start_slot(source: Session, target: Session, pipeline: str, failover: bool) 
         failpoint("setup.before_rows_slot_noted", target)
         target.execute(_Q["set_received"], [start, pipeline])
     refuse_lost(source, target, pipeline)
+
+
+def _publish_nothing(source: Session, name: str) -> None:
+    """Makes the publication where it is not there; the tables join it one by one."""
+    row = source.execute(_Q["publication_exists"], [name]).fetchone()
+    if not (row and row[0]):
+        source.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
 
 
 def _drop_slot(source: Session, name: str) -> None:
@@ -94,6 +99,7 @@ def begin_anew(source: Session, target: Session, pipeline: str, failover: bool, 
     """A new slot in place of one that was lost; every log says that it does not know what has changed. Nobody may
     trust a snapshot that is older than the end of all transactions that are in progress now."""
     name = slot_name(pipeline)
+    _publish_nothing(source, name)  # decoding looks it up as of each change
     _drop_slot(source, name)
     failpoint("slot.before_anew", source)
     start = _create_slot(source, name, failover)

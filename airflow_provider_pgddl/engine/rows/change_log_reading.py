@@ -45,16 +45,23 @@ class Logs:
         log = change_log.log_table(table.log_table)
         return sql.SQL("(SELECT * FROM {}{})").format(log, where) if where else log
 
-    def forget(self, tables: Iterable[TableRow], *, read_again: bool = False) -> None:
+    def lost_track(self, table: TableRow) -> list[str]:
+        """Where in the log it says that track of the table was lost."""
+        query = sql.SQL("SELECT ctid::text FROM {} AS l WHERE op = 'X'").format(change_log.log_table(table.log_table))
+        return [place for (place,) in self.session.execute(query)]
+
+    def forget(self, tables: Iterable[TableRow], *, read_again: Sequence[str] = ()) -> None:
         """What has been taken, and nothing else: in the transaction that has read it, or one with its snapshot.
 
-        That track of a table was lost only who has `read_again` all of it may forget. Whoever takes a log has found no
-        such row in it; another run may have put one there since, which every snapshot shows."""
+        That track of a table was lost only who has `read_again` all of it may forget, as far as that was said, at these
+        places, before the snapshot that he has read it at. Whoever takes a log has found no such row in it; another run
+        may have put one there since, which every snapshot shows."""
         for table in tables:
             statement = sql.SQL("DELETE FROM {}{}").format(
                 change_log.log_table(table.log_table), self._where(table) or sql.SQL(" WHERE true")
             )
-            self.session.execute(statement if read_again else statement + sql.SQL(" AND op <> 'X'"))
+            said_before = sql.SQL(" AND (op <> 'X' OR ctid = ANY(%s::pg_catalog.tid[]))")
+            self.session.execute(statement + said_before, [list(read_again)])
 
     def _where(self, table: TableRow) -> sql.Composable | None:
         terms = list[sql.Composable]()

@@ -64,6 +64,7 @@ def reload(
     where the table or its copy is not that any more, Tied where its copy cannot be emptied, GaveWay where somebody
     waits for it.
     """
+    lost = Logs(replica.target).lost_track(table) if replica.receive is not None else None
     with watched(replica, effort):
         lock_tables(replica, [table], effort.wait)
         triggers = change_log.capture_names(replica.pipeline)
@@ -73,6 +74,8 @@ def reload(
         assert now is not None
         names = {leaf.oid: sql.Identifier(leaf.schema, leaf.name) for leaf in now.leaves}
         logs = logs_of(replica)
+        if lost is None:
+            lost = logs.lost_track(table)
         if replica.in_place:
             keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
         else:
@@ -81,13 +84,13 @@ def reload(
                     _refuse_tied(tied)
                     keys = _make_pending(replica, logs, table, record, {oid: names[oid] for oid in leaves})
                 if not leaves and logs.on_target:
-                    logs.forget([table], read_again=True)
+                    logs.forget([table], read_again=lost)
                 flush(replica.watcher, insert_lsn(replica.source))
                 number = _note_as_window(replica, keys)
                 lease.check(replica.target, replica.fence)
                 failpoint("settle.before_reload_commit", replica.target)
         if not leaves and not logs.on_target:
-            logs.forget([table], read_again=True)
+            logs.forget([table], read_again=lost)
         if not replica.in_place:
             change_log.acknowledge(replica.source, replica.pipeline, number)
     return keys
