@@ -164,7 +164,9 @@ def reset(args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
             raise UsageError(f"reset of {what} needs a confirmation", todo="give --yes")
-        if input(f"Drop capture, unfinished copies and recorded progress of {what}? [y/N] ").strip().lower() != "y":
+        print(f"Drop capture, unfinished copies and recorded progress of {what}? [y/N] ", end="", file=sys.stderr)
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() != "y":
             raise UsageError("not confirmed; nothing has been changed")
     done = _plain(stages.reset(pipeline, source, target, tables))
     if args.json:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_pgddl.engine import stages
 
 Lookup = Callable[[str], Any]
+NO_OUTCOME = "the application has ended without an outcome: it was killed, or could not begin"
 _KINDS: Mapping[int, type[PgddlError]] = {kind.exit_code: kind for kind in (UsageError, PreflightRefused, Retry)}
 
 
@@ -189,7 +190,11 @@ def run(args: argparse.Namespace, pipeline: Pipeline, lookup: Lookup) -> int:
         outcome, code = submission.submit(job, quiet=args.json)
     if outcome is None:
         # The application could not even read its job, or was killed; spark-submit's exit code is all there is.
-        return code if 0 < code < 128 else 5
+        code = code if 0 < code < 128 else 5
+        if args.json:
+            why = Retry(NO_OUTCOME, todo="see what spark-submit said, then run it again").to_json()
+            _print_result(args, why | {"exit_code": code})
+        return code
     if several:
         done = [] if outcome.result is None else outcome.result["stages"] if job.then else [outcome.result]
         error = {} if outcome.error is None else {"error": outcome.error}

@@ -255,6 +255,23 @@ def test_what_another_pipeline_has_cut_over_is_not_set_back(
     assert move.journal("SELECT max(id), count(*) FROM shop.t") == [(51, 51)]
 
 
+def test_a_sequence_that_waves_share_is_not_set_back(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:
+    """It goes with no column, and is in a schema of both: applications draw from it on the target since the first."""
+    table = "CREATE TABLE public.{} (id int DEFAULT nextval('public.ids') PRIMARY KEY, n int);"
+    execute(source_dsn, "CREATE SEQUENCE public.ids;" + table.format("a") + table.format("b"))
+    execute(source_dsn, "INSERT INTO a (n) SELECT 1 FROM generate_series(1, 20); INSERT INTO b (n) VALUES (1)")
+    for name in ("a", "b"):
+        move = lifecycle(
+            source_dsn, target_dsn, tables={"include": [f"public.{name}"], "existing": "adopt"},
+            swap={"fence": "read_only"}, pipeline=name,
+        )  # fmt: skip
+        move.run_all(until="swap")
+        if name == "a":
+            execute(target_dsn, "INSERT INTO a (n) SELECT 2 FROM generate_series(1, 30)")
+    execute(target_dsn, "INSERT INTO b (n) VALUES (3); INSERT INTO a (n) VALUES (3)")
+    assert move.journal("SELECT count(*) FROM (SELECT id FROM a UNION SELECT id FROM b) ids") == [(53,)]
+
+
 def test_rows_that_only_the_target_has_keep_their_numbers(
     lifecycle: Lifecycles, source_dsn: str, target_dsn: str
 ) -> None:

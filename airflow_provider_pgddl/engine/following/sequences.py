@@ -131,14 +131,14 @@ def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, 
 
 def set_exactly(context: Context, *, forward_only: Collection[Name] = ()) -> int:
     """Every sequence of the source that the target has too stands where the source's stands; returns how many. None is
-    set back of those in `forward_only`, of those that may be somebody else's, as another pipeline's that has cut over,
-    and of tables with rows that the target alone has. In the caller's transaction, though a sequence does not go back
-    with it."""
+    set back of those in `forward_only`, of those that may be somebody else's, as another pipeline's that has cut over
+    (where the target had tables before, so may any that goes with no column), and of tables with rows that the target
+    alone has. In the caller's transaction, though a sequence does not go back with it."""
     here = _sequences(context.target)
     now = _on_source(context, here)
     owners, mine = _owners(context), _own_tables(context)
     with_extra = {(t.schema, t.name) for t in context.tables() if t.plan.extra}
-    schemas = {schema for schema, _ in mine}
+    schemas = set[str]() if context.pipeline.tables.existing == "adopt" else {schema for schema, _ in mine}
     stay = {name for name, owner in owners.items() if (owner in with_extra if owner else name[0] not in schemas)}
     stay |= {*forward_only} | _of_others(owners, mine)
     kept = {name: here[name].oid for name in now if name in stay}
