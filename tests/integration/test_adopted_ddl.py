@@ -40,10 +40,16 @@ SOURCE = PARTS.format(1, 100, 200)
 @pytest.mark.parametrize("ddl", ["queue", "off"])
 @pytest.mark.parametrize(("source", "target"), [
     (SOURCE, PARTS.format(1, 150, 300)), (SOURCE, PARTS.format(200, 300, 400)), (SOURCE, SOURCE), (NESTED, SOURCE),
-    (SOURCE, DEFAULT_ALONE),
-], ids=["other bounds", "no common rows", "alike", "in two steps", "not there"])  # fmt: skip
+    (SOURCE, DEFAULT_ALONE), (SOURCE, SOURCE.replace("id int", "id bigint")),
+], ids=["other bounds", "no common rows", "alike", "in two steps", "not there", "bigint"])  # fmt: skip
 def test_a_leaf_is_emptied(
-    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, source: str, target: str, ddl: str
+    lifecycle: Lifecycles,
+    source_dsn: str,
+    target_dsn: str,
+    source: str,
+    target: str,
+    ddl: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What it takes from the source leaves the target, and nothing else does."""
     execute(source_dsn, source + ROWS)
@@ -57,6 +63,8 @@ def test_a_leaf_is_emptied(
         do(source_dsn, f"TRUNCATE public.{leaf}", "INSERT INTO public.part VALUES (5, 'new') ON CONFLICT DO NOTHING")
         assert not pipeline.run("replay").blocked
         assert differences(source_dsn, target_dsn) == []
+    alike = target.replace("bigint", "int") == source
+    assert ("the copy has with other bounds" in capsys.readouterr().out) != alike
 
 
 def test_one_that_has_followed_ddl_is_attached_again(lifecycle: Lifecycles, source_dsn: str, target_dsn: str) -> None:

@@ -177,3 +177,20 @@ def test_c11_a_swap_that_was_taken_over_lowers_no_fence_as_it_begins(move: Lifec
             swap.run(context)
     with pytest.raises(pg.ReadOnlySqlTransaction):
         do(move.source, WRITE)
+
+
+def test_a_fence_of_an_earlier_run_stays(lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str) -> None:
+    """It goes on to keep applications from what has moved, whatever the pipeline is used for next."""
+    for table in ("moved", "next"):
+        do(source_dsn, f"CREATE TABLE public.{table} (id int PRIMARY KEY)", f"INSERT INTO public.{table} VALUES (1)")
+    first = lifecycle(source_dsn, target_dsn, tables={"include": ["public.moved"]}, swap={"fence": "read_only"})
+    first.run_all()
+    second = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["public.next"]}, swap={"fence": "read_only"}, pipeline=first.name
+    )
+    second.run("setup", again=True)
+    second.run_all(after="setup", until="verify")
+    second.run("swap")
+    for table in ("moved", "next"):
+        with pytest.raises(pg.ReadOnlySqlTransaction):
+            do(source_dsn, f"INSERT INTO public.{table} VALUES (2)")

@@ -18,6 +18,7 @@ from airflow_provider_pgddl.engine.ddl.scope import Rules
 from airflow_provider_pgddl.engine.errors import UsageError, no_such_exception
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.copies_ddl import is_about_copies
+from airflow_provider_pgddl.engine.following.old_server import kept_closed
 from airflow_provider_pgddl.engine.job.context import require_same_config
 from airflow_provider_pgddl.engine.journal.actions import Actions
 from airflow_provider_pgddl.engine.journal.ddl import STATUSES, DdlDetails, DdlJournal, DdlRow
@@ -237,12 +238,13 @@ def retry(
             if who is not None:
                 Actions(target, name).add(who, "retry", None if event_id is None else str(event_id), None)
             ddl = DdlJournal(target, name, Journal(target, name).run)
+            close = kept_closed(pipeline, Journal(target, name).row(), target)
             tried = []
             for row in _failed(ddl, event_id):
                 outcome = apply_captured(
                     target, lambda: session("ddl watch"), pipeline, ddl, held.fence, row,
                     trusted_on_source=trusted_on_source, powers_on_source=powers_on_source,
-                    copies_only=is_about_copies(pipeline, row),
+                    copies_only=is_about_copies(pipeline, row), then=partial(close, row) if close else None,
                 )  # fmt: skip
                 tried.append(row.id)
                 if not outcome.over:

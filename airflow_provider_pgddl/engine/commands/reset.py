@@ -274,7 +274,7 @@ def _reset_all(
         except change_log.LateChanges:
             refuse_late_changes(source, logs_now(pipeline, source, journal.conn), pipeline.pipeline, tables)
             raise
-        lower_fences(source, pipeline, lambda: lease.kept(journal.conn, held.fence))
+        lower_fences(source, pipeline, None, lambda: lease.kept(journal.conn, held.fence))
     if row.cut_over_at is None and row.born_of is None:  # else none of it is what the run has made for a cut-over
         if pipeline.replaces:
             dropped += _undo_beside(journal, row.run, tables)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from airflow_provider_pgddl.engine.apply.captured_events import apply_captured, lock_timeout
+from airflow_provider_pgddl.engine.apply.captured_events import apply_captured
 from airflow_provider_pgddl.engine.capture import ddl_log, slot_log
 from airflow_provider_pgddl.engine.ddl.altered_types import changes_values_as_text
 from airflow_provider_pgddl.engine.ddl.captured_events import (
@@ -113,6 +113,8 @@ def stop(context: Context, stopped: Mapping[int, list[str]]) -> None:
         return
     before = {t.id: t for t in context.tables() if t.id in stopped}
     if parted := [t for t in before.values() if stopped[t.id] == [PARTED_OTHERWISE]]:
+        for table in parted:
+            context.say(f"{table.qualified}: {PARTED_OTHERWISE}")
         with context.fenced("follow.before_lost_track_commit"):  # from here on its log asks for all of it
             there = context.target if context.pipeline.by_slot else context.session_once("source", "ddl marker")
             slot_log.lose_track(there, parted)
@@ -335,7 +337,7 @@ def _apply(context: Context) -> int:
     applied = 0
     ddl = DdlJournal(context.target, context.name, context.journal.run)
     waiting = ddl.waiting()
-    close = kept_closed(context, lock_timeout(context.pipeline.ddl)) if waiting else None
+    close = kept_closed(context.pipeline, context.row(), context.target) if waiting else None
     if context.moves_rows:
         _make_room(context, ddl, _to_be_tried(context, waiting))
     for row in waiting:
@@ -348,7 +350,7 @@ def _apply(context: Context) -> int:
                     context.target, lambda: context.brief_session("target", "watch"), context.pipeline, ddl,
                     context.fence(), row, trusted_on_source=lambda role: _is_trusted(context, role),
                     powers_on_source=lambda role: _powers(context, role),
-                    copies_only=is_about_copies(context.pipeline, row), then=close,
+                    copies_only=is_about_copies(context.pipeline, row), then=partial(close, row) if close else None,
                 )  # fmt: skip
             context.say(f"DDL event {row.id}, {row.tag}: {': '.join(filter(None, [outcome.status, outcome.message]))}")
             if outcome.over:

@@ -78,6 +78,10 @@ class DdlHistory(JournalSection):
         """Whether an event that dropped this relation on the source has been applied."""
         return bool(self._value("was_dropped", [self.pipeline, run, oid]))
 
+    def created(self, run: int, oids: Collection[int]) -> set[int]:
+        """Those of these relations that came under way."""
+        return set(self._values("created", {"oids": list(oids), "pipeline": self.pipeline, "run": run}))
+
     def detached(self, run: int) -> set[int]:
         """The relations that an applied event has made partitions no more."""
         return set(self._values("detached", [self.pipeline, run]))

@@ -5,14 +5,16 @@ rows in a partition of that name, or none of that name. Then nobody knows which 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
-from typing import Any
 
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
+_Q = queries("catalog")
+_NUMBER = re.compile(r"'(-?\d+)'")  # a bound is printed with quotes as a bigint, and without as an integer
 PARTED_OTHERWISE = "a partition was truncated that the copy has with other bounds, or not at all"
 
 
@@ -27,8 +29,6 @@ def parted_otherwise(source: Session, target: Session, table: TableRow, truncate
     return any(here.get(leaf) is None or here[leaf] != copy.get(plan.copies[str(leaf)]) for leaf in leaves)
 
 
-def _paths(conn: Session, table: Name) -> list[tuple[int, Name, Any]]:
-    return [(oid, (schema, name), path) for oid, schema, name, path in conn.execute(_Q["leaf_paths"], table)]
-
-
-_Q = queries("catalog")
+def _paths(conn: Session, table: Name) -> list[tuple[int, Name, str]]:
+    rows = conn.execute(_Q["leaf_paths"], table).fetchall()
+    return [(oid, (schema, name), _NUMBER.sub(r"\1", path)) for oid, schema, name, path in rows]

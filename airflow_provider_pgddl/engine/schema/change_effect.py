@@ -53,7 +53,7 @@ def change_of(
     columns = {c.name: c for c in now.columns}
     key_now = [(columns[k].attnum, columns[k].base_type) for k in now.key.columns] if now.key else []
     if lost_track:
-        return Change("capture", "a key column changed while rows were written")
+        return Change("capture", "its log does not tell which rows changed")
     if key_now != list(zip(numbers, key_types, strict=True)):
         return Change("capture", f"its key changed (it was {', '.join(key)})")
     bare = [leaf for leaf in now.leaves if leaf.triggers is None]

@@ -178,20 +178,29 @@ WHERE n.nspname = %s AND c.relname = %s
 
 -- name: leaf_paths
 -- The leaves of a partitioned table, by which bounds a row comes to each: from the root down the key of every parent and the bound of
--- its child; where that is DEFAULT, with those of all others, which tell what it is the rest of.
+-- its child; where that is DEFAULT, with those of all others, which tell what it is the rest of. With the database's encoding, and
+-- how the key is ordered, which is not the same on every server.
 WITH RECURSIVE tree(relid, path) AS (
     SELECT c.oid, '[]'::jsonb
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
     UNION ALL
-    SELECT i.inhrelid, t.path || pg_catalog.jsonb_build_array(pg_catalog.pg_get_partkeydef(t.relid), b.bound, CASE b.bound WHEN 'DEFAULT' THEN (
+    SELECT i.inhrelid, t.path || pg_catalog.jsonb_build_array(pg_catalog.pg_get_partkeydef(t.relid), b.bound, (
+               SELECT pg_catalog.jsonb_agg(CASE k.oid WHEN 100 THEN d.ordered ELSE pg_catalog.jsonb_build_array(
+                   k.collname, k.collprovider, k.collcollate, k.collversion, d.ordered -> 0) END)
+               FROM pg_catalog.unnest(p.partcollation::oid[]) c(oid) JOIN pg_catalog.pg_collation k ON k.oid = c.oid
+               WHERE p.partstrat <> 'l'), CASE b.bound WHEN 'DEFAULT' THEN (
                SELECT pg_catalog.jsonb_agg(pg_catalog.pg_get_expr(x.relpartbound, x.oid) ORDER BY pg_catalog.pg_get_expr(x.relpartbound, x.oid) COLLATE "C")
                FROM pg_catalog.pg_inherits o JOIN pg_catalog.pg_class x ON x.oid = o.inhrelid WHERE o.inhparent = t.relid) END)
     FROM tree t
     JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = t.relid
+    CROSS JOIN (SELECT pg_catalog.jsonb_build_array(d.encoding, d.datcollate, coalesce(j ->> 'datlocprovider', 'c'),
+                       coalesce(j ->> 'datlocale', j ->> 'daticulocale'), j ->> 'datcollversion')
+                FROM pg_catalog.pg_database d CROSS JOIN LATERAL pg_catalog.to_jsonb(d) j
+                WHERE d.datname = pg_catalog.current_database()) d(ordered)
     JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
     CROSS JOIN LATERAL (SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM pg_catalog.pg_class c WHERE c.oid = i.inhrelid) b(bound)
 )
-SELECT t.relid, n.nspname, c.relname, t.path
+SELECT t.relid, n.nspname, c.relname, t.path::text
 FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind <> 'p'
 

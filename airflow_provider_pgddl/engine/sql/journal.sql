@@ -198,6 +198,15 @@ SELECT EXISTS (SELECT FROM pgddl.ddl_events e
                  AND e.captured -> 'dropped' @> pg_catalog.jsonb_build_array(
                      pg_catalog.jsonb_build_object('classid', 'pg_class', 'objid', %s::bigint, 'objsubid', 0)))
 
+-- name: created
+-- By a command of the source that was captured, whatever has become of it.
+SELECT o.oid FROM unnest(%(oids)s::bigint[]) o(oid)
+WHERE EXISTS (SELECT FROM pgddl.ddl_events e
+              WHERE e.pipeline = %(pipeline)s AND e.run = %(run)s
+                AND e.captured ->> 'tag' IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA')
+                AND e.captured -> 'objects' @> pg_catalog.jsonb_build_array(
+                    pg_catalog.jsonb_build_object('classid', 'pg_class', 'objid', o.oid)))
+
 -- name: detached
 SELECT DISTINCT was.oid::bigint
 FROM pgddl.ddl_events e

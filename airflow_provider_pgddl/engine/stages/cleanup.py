@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture.fence import unfenced
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, old_schema
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError, about_whole_pipeline
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -56,11 +57,8 @@ def run(context: Context) -> StageResult:
             f"is blocked: {'; '.join(findings)}; cleaning up would take away what tells why", table=name,
             todo="look at its rows on both sides first; `pgddl reset` takes the pipeline away without them",
         )  # fmt: skip
-    if not context.in_place:
-        close_again(context.source, context.name, context.pipeline.swap, stays(context))
     if change_log.captured_roots(context.source, context.name):  # else a swap with a way back has seen to it
-        context.receive()
-        refuse_late_changes(context.source, context.logs, context.name, tables)
+        _refuse_late_changes(context, tables)
     if context.pipeline.replaces:
         replaced_back.refuse_rows_of_old(context, tables)
     failpoint("cleanup.before_way_back")
@@ -84,6 +82,19 @@ def run(context: Context) -> StageResult:
     if not context.in_place and fenced:
         context.say("the fence on the source stays up; `pgddl reset` takes it down when nothing writes there any more")
     return context.result("done", {t.qualified: {"state": "cleaned"} for t in tables})
+
+
+def _refuse_late_changes(context: Context, tables: Sequence[TableRow]) -> None:
+    """Nobody sees what is written once capture has ended: across, the fence has to stand by then, which a failover of
+    the source may have taken away."""
+    context.receive()
+    refuse_late_changes(context.source, context.logs, context.name, tables)
+    if context.in_place or not (open_ones := unfenced(context.source, context.name, stays(context))):
+        return
+    close_again(context, context.source, context.name, open_ones)
+    context.say(f"the source had lost its fence on {', '.join('.'.join(name) for name in open_ones)}: it is up again")
+    context.receive()
+    refuse_late_changes(context.source, context.logs, context.name, tables)
 
 
 def _kept_for(context: Context, back: str) -> StageResult:

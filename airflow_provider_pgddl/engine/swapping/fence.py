@@ -4,7 +4,7 @@ failover of the server that applications have left has opened."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from airflow_provider_pgddl.engine.capture import fence
 from airflow_provider_pgddl.engine.failpoints import failpoint
@@ -12,7 +12,7 @@ from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.names import Name
-from airflow_provider_pgddl.engine.pipeline.model import Pipeline, Swap
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.preflight import what_passes_a_fence
 from airflow_provider_pgddl.engine.preflight.findings import refuse
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -56,9 +56,10 @@ def stays(context: Context) -> list[Name]:
     return [(t.schema, t.name) for t in closed]
 
 
-def close_again(conn: Session, pipeline: str, swap: Swap, tables: Collection[Name]) -> None:
+def close_again(context: Context, conn: Session, pipeline: str, tables: Collection[Name]) -> None:
     """Raises the fence that a pipeline's cut-over has raised on these tables where it does not stand: on a standby that
     was promoted without it, writes would go on, and once capture has ended nobody would see them."""
+    swap = context.pipeline.swap
 
     def attempt() -> None:
         relations = fence.unfenced(conn, pipeline, tables)
@@ -67,6 +68,7 @@ def close_again(conn: Session, pipeline: str, swap: Swap, tables: Collection[Nam
                 lock_all(conn, relations, "SHARE ROW EXCLUSIVE", swap.lock_timeout)
                 for relation in relations:
                     fence.raise_fence(conn, pipeline, relation)
+                context.check_fence()
                 failpoint("cut_over.before_closed_again_commit", conn)
 
     with_tries(swap, "fence", attempt)
@@ -79,23 +81,31 @@ def lower_own_fences(context: Context, source: Session, target: Session) -> None
     The token is looked at by each try, which holds it to its end; so the newer run waits for one try and not for all.
     Both sessions are there before that look. Should the target's be lost between it and the commit, whoever takes the
     token ends the source's before he does anything else."""
-    lower_fences(source, context.pipeline, lambda: lease.kept(target, context.fence()))
+    lower_fences(source, context.pipeline, context.tables(), lambda: lease.kept(target, context.fence()))
 
 
 def lower_fences(
-    source: Session, pipeline: Pipeline, held: Callable[[], AbstractContextManager[None]] = nullcontext
+    source: Session,
+    pipeline: Pipeline,
+    tables: Sequence[TableRow] | None,
+    held: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Takes the fences of a pipeline down, all in one transaction; nothing happens where there are none. `held` is
-    around each try, from before it asks for its locks."""
+    """Takes the fences of these tables down, all in one transaction; None: all that the pipeline has raised, in
+    whichever of its runs. Nothing happens where there are none. `held` is around each try, from before it asks for its
+    locks."""
     name = pipeline.pipeline
+
+    def standing() -> list[Name]:
+        found = fence.fenced(source, name)
+        return found if tables is None else [r for r in to_be_fenced(source, tables) if r in found]
 
     def attempt() -> None:
         with held(), writers_wait(), source.transaction():
-            relations = fence.fenced(source, name)
-            lock_all(source, relations, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
+            if relations := standing():
+                lock_all(source, relations, "ACCESS EXCLUSIVE", pipeline.swap.lock_timeout)
             for relation in relations:
                 fence.lower_fence(source, name, relation)
             failpoint("cut_over.before_fence_down_commit", source)
 
-    if fence.fenced(source, name):
+    if standing():
         with_tries(pipeline.swap, "lowering the fence", attempt)

@@ -188,25 +188,30 @@ def _close_again(context: Context) -> None:
     """Where the old server was failed over to a state from before the fence: what was committed since is not there, and
     what was written there since is nowhere else. That has to be known before the fence is up again."""
     tables = stays(context)
-    if not fence.unfenced(context.source, context.name, tables):
-        return
     name = str(context.pipeline.swap.way_back)
     found = Births(context.source, name).find()
+    if found is not None and found.of == context.name and found.cut_over:
+        return  # applications are back there
+    if not fence.unfenced(context.source, context.name, tables):
+        return
     if found is not None and found.of == context.name and not found.finished:
         pipeline = load_pipeline(Journal(context.source, name).row().config)
         with _held(context, pipeline) as held:
             _note_lost_fence(Journal(context.source, name), held.fence)
     context.say(LOST_FENCE)
-    close_again(context.source, context.name, context.pipeline.swap, tables)
+    close_again(context, context.source, context.name, tables)
 
 
 def _keep_closed(context: Context, of: str) -> None:
-    """The same while the way back lives."""
-    tables = [_copy(t) for t in context.tables()]
-    if fence.unfenced(context.target, of, tables):
-        _note_lost_fence(context.journal, context.fence())
-        context.say(LOST_FENCE)
-        close_again(context.target, of, context.pipeline.swap, tables)
+    """The same while the way back lives. What a person has made there in place of DDL is closed, too: nobody can have
+    lost a fence that never stood."""
+    tables = context.tables()
+    if open_ones := set(fence.unfenced(context.target, of, [_copy(t) for t in tables])):
+        since = context.journal.ddl_history.created(context.journal.run, [t.oid for t in tables])
+        if open_ones & {_copy(t) for t in tables if t.oid not in since}:
+            _note_lost_fence(context.journal, context.fence())
+            context.say(LOST_FENCE)
+        close_again(context, context.target, of, open_ones)
 
 
 def _note_lost_fence(journal: Journal, held: lease.Fence) -> None:
