@@ -149,6 +149,6 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
         target_contents.existing_objects, adopted_tables.adopted, replaced_tables.replaced,
         target_contents.extensions, target_contents.roles,
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
-        target_contents.left_behind, source_tables.subscribed,
+        target_contents.same_ddl, target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip
     return [servers.same_database, *_SERVERS, *_TABLES, *part_of_rows.CHECKS, operations.unfit, *created, *last]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import written
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.preflight.facts import (
     KINDS,
     Facts,
@@ -21,6 +24,7 @@ from airflow_provider_pgddl.engine.preflight.facts import (
 )
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.server import catalog
 
 SET_ON_PARAMETER = 150_000  # the first version that has such a right
 ELSEWHERE = "give the pipeline another target, such as an empty database"
@@ -125,6 +129,36 @@ def event_triggers(facts: Facts) -> Iterator[Finding]:
         what = f"event trigger {written(names[0])}{_and_more(names)} fires for all DDL that is applied here"
         fix = "\n".join(f"ALTER EVENT TRIGGER {facts.target.name(name)} DISABLE;" for name in names)
         yield Finding("warning", "event_trigger", "target", None, what, fix)
+
+
+def same_ddl(facts: Facts) -> Iterator[Finding]:
+    """Another pipeline from the same source that follows what belongs to no table, as this one does: what the one has
+    made is there already for the other, and what is run on the source behind a cut-over still reaches its target."""
+    assert facts.target is not None
+    mine = facts.pipeline
+    if (
+        mine.capture.ddl == "off"
+        or mine.ddl.scope == "replicated_tables"
+        or facts.target.rows("journal_exists") != [(True,)]
+    ):
+        return
+    system = catalog.server(facts.source.conn).system
+    schemas = {schema for schema, _ in catalog.table_names(facts.source.conn)}
+    for name, config, cut_over in facts.target.rows("others_with_ddl", pipeline=mine.pipeline, system=system):
+        other = load_pipeline(config)
+        if other.capture.ddl == "off" or other.ddl.scope == "replicated_tables" or other.in_place:
+            continue
+        what = f"pipeline {name!r} follows DDL of this source that belongs to no table (types, functions, views), too"
+        if cut_over:
+            what += ", and has cut over: what is run there now would change what applications use on the target"
+        fix = "ddl: {scope: replicated_tables} in all of them but one, or schemas of their own (ddl.schemas)"
+        if any(_schemas(mine)(schema) and _schemas(other)(schema) for schema in schemas):
+            yield Finding("warning", "same_ddl", "pipeline", None, what, fix)
+
+
+def _schemas(pipeline: Pipeline) -> Callable[[str], bool]:
+    pattern = re.compile(pipeline.ddl.schemas if pipeline.ddl.scope == "schemas" else "", re.IGNORECASE)
+    return lambda schema: pattern.search(schema) is not None
 
 
 def _and_more(names: Sequence[str]) -> str:

@@ -210,6 +210,11 @@ FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY(%(schemas)s::text[])
 -- Whether a run of this pipeline is under way; then what it created is on the target already.
 SELECT finished_at IS NULL FROM pgddl.pipelines WHERE pipeline = %s
 
+-- name: others_with_ddl
+-- Pipelines of this journal from one source that are under way, or whose tables applications use.
+SELECT pipeline, config, cut_over_at IS NOT NULL FROM pgddl.pipelines
+WHERE pipeline <> %(pipeline)s AND source_system = %(system)s AND (finished_at IS NULL OR cut_over_at IS NOT NULL) ORDER BY pipeline
+
 -- name: recorded
 -- The tables that this pipeline's present run has made already, with their states.
 SELECT t.schema_name, t.table_name, t.state

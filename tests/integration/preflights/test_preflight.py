@@ -378,3 +378,24 @@ def test_roles_that_the_target_lacks(pg16: Cluster, source_dsn: str, target_dsn:
     assert finding.fix == f"CREATE ROLE {reader};\nCREATE ROLE {seller};"
     assert only(findings(migrate(ddl={"missing_role": "fail"}), source_dsn, target_dsn), "role")
     run(source_dsn, f"DROP OWNED BY {seller}, {reader}")
+
+
+def test_two_pipelines_that_follow_the_same_ddl(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str, target_dsn: str
+) -> None:
+    """What belongs to no table both would bring; and behind the cut-over of the one, the other still would."""
+    run(
+        source_dsn,
+        "CREATE SCHEMA crm; CREATE TABLE crm.a (id int PRIMARY KEY); CREATE TABLE crm.b (id int PRIMARY KEY)",
+    )
+    first = lifecycle(source_dsn, target_dsn, tables={"include": ["crm.a"]}, pipeline="first")
+    first.run("setup")
+
+    def told(**ddl: str) -> list[str]:
+        second = {**first.content, "pipeline": "second", "tables": {"include": ["crm.b"]}, "ddl": ddl}
+        return [f.what for f in findings(second, source_dsn, target_dsn) if f.code == "same_ddl"]
+
+    assert len(told()) == 1 and "'first'" in told()[0] and "cut over" not in told()[0]
+    assert told(schemas="^shop$") == told(scope="replicated_tables") == []
+    first.run_all(after="setup")
+    assert "has cut over" in told()[0]
