@@ -137,7 +137,7 @@ def client_of(
     for name, absent in _absent(conn, given):
         notes.append(f"{name} {absent} is not on the target: the default was taken")
         del settings[name]
-    mapping = missing_role if isinstance(missing_role, dict) else {}
+    mapping = pipeline.ddl.other_roles
     role = mapping.get(event["role"], event["role"])
     trusted, path = tuple(pipeline.trusted_roles), tuple(event["path"])
     if role in roles:

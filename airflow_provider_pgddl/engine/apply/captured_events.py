@@ -251,10 +251,8 @@ class _Run:
 
     def _give_away(self, roles: Collection[str]) -> list[str]:
         """To its owner on the source what was made with our rights; returns what could not be given."""
-        ddl = self.pipeline.ddl
-        mapping = ddl.missing_role if isinstance(ddl.missing_role, dict) else {}
         notes = []
-        for kind, identity, statement in gifts(self.event, mapping, roles):
+        for kind, identity, statement in gifts(self.event, self.pipeline.ddl.other_roles, roles):
             if kind == "sequence" and self._follows_a_table(identity):
                 continue
             try:

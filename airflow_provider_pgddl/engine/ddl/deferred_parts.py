@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
 from airflow_provider_pgddl.engine.ddl.constraint_nodes import cut_from_column
-from airflow_provider_pgddl.engine.ddl.dump_phases import FINISHING, FINISHING_ACTIONS, Phase
+from airflow_provider_pgddl.engine.ddl.dump_phases import FINISHING, FINISHING_ACTIONS, OPEN_TO_ALL, Phase
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind, object_type_words
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, statement_node, unwrap
 
@@ -48,9 +48,8 @@ def run_now(statement: str, event: CapturedEvent, waiting: Collection[Phase], *,
 
 def _waits(node: Node, kind: str, event: CapturedEvent, waiting: Collection[Phase]) -> bool:
     if kind in FINISHING and "finish" in waiting:
-        return not (
-            kind == "GrantStmt" and object_type_words(node.objtype) == "SCHEMA"
-        )  # needed for the DDL that comes behind it
+        # A right on a schema is needed for the DDL that comes behind it; what all may use would be open until the swap.
+        return not (kind == "GrantStmt" and object_type_words(node.objtype) in ("SCHEMA", *OPEN_TO_ALL))
     if kind == "RuleStmt":
         return "finish" in waiting and node.rulename != "_RETURN"
     if kind == "RenameStmt" and object_type_words(node.rename_type) == "CONSTRAINT":

@@ -18,6 +18,7 @@ create       what rows need: schemas, types, functions, sequences, tables, defau
 index        on full tables: indexes, constraints other than foreign keys, statistics, and what needs those
 foreign_key  once the tables are live
 finish       what acts on writers or tells about things: triggers, rules, policies, grants, comments, refreshed views
+             (grants on what is new and OPEN_TO_ALL, or on a new schema, come with it: `following.new_rights`)
 noise        never applied: settings of a dump's session, rows, what is not ours to carry
 """
 
@@ -36,6 +37,8 @@ FINISHING = {
     "AlterDefaultPrivilegesStmt",
     "RefreshMatViewStmt",
 }
+# Everybody may use these unless that is taken away (kinds of objects as a GRANT calls them).
+OPEN_TO_ALL = ("FUNCTION", "PROCEDURE", "ROUTINE", "TYPE", "DOMAIN", "LANGUAGE")
 _ROWS = {"InsertStmt", "UpdateStmt", "DeleteStmt", "MergeStmt", "CopyStmt"}
 # Replication is set up by us or by people, never copied; --no-publications and --no-subscriptions say the same.
 _REPLICATION = {

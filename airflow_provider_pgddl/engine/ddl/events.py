@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from postgast import ParseResult
 
-from airflow_provider_pgddl.engine.ddl.dump_phases import DumpSection, Phase, phase_of, setting_value
+from airflow_provider_pgddl.engine.ddl.dump_phases import OPEN_TO_ALL, DumpSection, Phase, phase_of, setting_value
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, added_constraints, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import Node, deparse, kind_of, parse, split, start_of, unwrap
 from airflow_provider_pgddl.engine.ddl.parse import statement_node as node_of
@@ -60,6 +60,16 @@ class DdlEvent:
     def is_right_on_schema(self) -> bool:
         """Its owner, or a grant: clients need these for their DDL from the start, wherever the schema is new."""
         return self.kind == "schema" and self.tag in ("ALTER SCHEMA", "GRANT", "REVOKE")
+
+    @property
+    def is_right_on_what_all_may_use(self) -> bool:
+        """A grant on a routine, a type or a language: without it everybody may use a new one."""
+        return self.tag in ("GRANT", "REVOKE") and self.kind.upper() in OPEN_TO_ALL
+
+    @property
+    def is_right_from_start(self) -> bool:
+        """It comes with what it is about, where that is new, and does not wait for the swap."""
+        return self.is_right_on_schema or self.is_right_on_what_all_may_use
 
     def to_json(self) -> dict[str, Any]:
         return {key: _listed(value) for key, value in asdict(self).items()}

@@ -6,6 +6,7 @@ arrives in one transaction, so that readers never have a grant without the polic
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import psycopg
 from psycopg import sql
@@ -104,8 +105,8 @@ def _wanted(context: Context, dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
                 context.say(f"trigger {event.name} stays on the source: it is enabled ALWAYS or REPLICA")
         elif event.phase == "foreign_key" and event.table in partitioned:
             context.say(f"foreign key {event.name} of a partitioned table comes with a swap only, before Postgres 18")
-        else:
-            found.append(event)
+        else:  # as the target is to have it
+            found.append(replace(event, statement=step.statement))
     return found
 
 

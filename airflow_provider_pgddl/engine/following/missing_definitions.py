@@ -10,6 +10,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.finish_statements import group_of, key_of, tree_of_event
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
+from airflow_provider_pgddl.engine.following.target_roles import TargetRoles
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -67,10 +68,11 @@ def without_finished(context: Context, arrived: Arrived, events: Iterable[DdlEve
     listed = list(events)
     if not context.finishes:
         return listed
-    finishing = [e for e in listed if group_of(e) is not None]
+    roles = TargetRoles(context)
+    finishing = [(e, roles.fitted(e).event) for e in listed if group_of(e) is not None]
     before = [DdlEvent.from_json(event) for event in context.journal.finishes.events(context.journal.run)]
-    missing = difference(finishing, before, arrived.events).missing
-    left = [id(event) for event in missing]
+    missing = {id(event) for event in difference([f for _, f in finishing], before, arrived.events).missing}
+    left = {id(event) for event, fitted in finishing if id(fitted) in missing}
     return [e for e in listed if group_of(e) is None or id(e) in left]
 
 

@@ -34,13 +34,14 @@ def live_tables(target: Session, tables: Collection[Name]) -> dict[Name, int]:
 
 
 def copy_schemas(
-    target: Session, pipeline: str, events: Iterable[DdlEvent], tables: Collection[Name]
+    target: Session, pipeline: str, events: Iterable[DdlEvent], tables: Collection[Name], others: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
-    """(tag, schema, statement) of what makes the copies' schemas, and lets the copies have their owners."""
+    """(tag, schema, statement) of what makes the copies' schemas, and lets the copies have their owners; `others`:
+    roles by their names on the target, where these are not the source's."""
     owners: dict[str, set[str]] = {schema: set() for schema, _ in tables}
     for event in events:
         if event.kind == "owner" and event.table is not None and event.table in tables:
-            owners[event.table[0]].update(event.roles)
+            owners[event.table[0]].update(others.get(role, role) for role in event.roles)
     roles = {row[0] for row in target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     for schema in sorted(owners):
         home = sql.Identifier(copy_schema(schema))

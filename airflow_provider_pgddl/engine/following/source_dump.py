@@ -14,7 +14,7 @@ from psycopg import sql
 from airflow_provider_pgddl.engine.ddl.columns import going_with
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.finish_statements import key_of
-from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, statement_node
+from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, statement_node
 from airflow_provider_pgddl.engine.ddl.partitioned_copy import fits_partitioned
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema, moving, relocate
 from airflow_provider_pgddl.engine.ddl.rewrite_actions import alter_actions, dropped_columns
@@ -30,10 +30,12 @@ from airflow_provider_pgddl.engine.following.ddl import (
     record_shown,
 )
 from airflow_provider_pgddl.engine.following.left_out import tables_left_out
+from airflow_provider_pgddl.engine.following.new_rights import NewRights
 from airflow_provider_pgddl.engine.following.partition_by import Shaper
 from airflow_provider_pgddl.engine.following.plans import split_of
 from airflow_provider_pgddl.engine.following.replacing_dump import KEEPS, Beside, copy_schemas, live_tables
 from airflow_provider_pgddl.engine.following.target_dump import Arrived
+from airflow_provider_pgddl.engine.following.target_roles import TargetRoles
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model import tables
@@ -227,18 +229,17 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
     notes = {e.seq: ABSENT for e in out}
     # What is there already is not ours to make, nor to take away again.
     extensions = {row[0] for row in context.target.execute("SELECT extname FROM pg_catalog.pg_extension")}
-    roles = {row[0] for row in context.target.execute("SELECT rolname FROM pg_catalog.pg_roles")}
-    schemas = {row[0] for row in context.target.execute("SELECT nspname FROM pg_catalog.pg_namespace")}
-    new = [e.is_right_on_schema and e.schema not in schemas for e in events]
+    roles, rights = TargetRoles(context), NewRights(context.target, events)
     there = _There(context) if context.pipeline.tables.existing != "refuse" else None
     beside = _beside(context, events) if context.pipeline.replaces else None
     if beside is not None:
-        for tag, schema, statement in copy_schemas(context.target, context.name, events, beside.tables):
+        others = context.pipeline.ddl.other_roles
+        for tag, schema, statement in copy_schemas(context.target, context.name, events, beside.tables, others):
             yield DumpStep(_ours(statement, tag, schema), statement)
-    for event in (replace(e, phase="create") if early else e for e, early in zip(events, new, strict=True)):
+    for event in map(rights.in_time, events):
         if event.phase == "noise":
             continue
-        missing = sorted(set(event.roles) - roles - {"public", "PUBLIC"})
+        fitted = roles.fitted(event)
         if event.seq in notes:
             yield DumpStep(event, event.statement, "skipped", notes[event.seq])
         elif event.kind == "event trigger" and not context.moves_rows:
@@ -247,12 +248,16 @@ def steps_across(context: Context, events: Sequence[DdlEvent]) -> Iterable[DumpS
             yield DumpStep(event, event.statement, "skipped", "the target has this extension already")
         elif beside is not None and beside.keeps(event):
             yield DumpStep(event, event.statement, "skipped", KEEPS)
-        elif there is not None and not (beside and beside.is_own(event)) and (note := there.has(event)):
+        elif there is not None and not (beside and beside.is_own(event)) and (note := there.has(fitted.event)):
             yield DumpStep(event, event.statement, "skipped", note)
-        elif missing:
-            yield _missing_role(context, event, missing)
+        elif not fitted.is_left:
+            yield _missing_role(context, event, fitted.missing)
         else:
-            yield DumpStep(event, event.statement if beside is None else beside.statement(event))
+            if fitted.missing:
+                context.say(f"cut out, the target has no role {', '.join(fitted.missing)}: {start_of(event.statement)}")
+            # The event keeps the source's words: later dumps are compared with it.
+            statement = fitted.event.statement if beside is None else beside.statement(fitted.event)
+            yield DumpStep(replace(event, grantor=fitted.event.grantor), statement)
 
 
 def _beside(context: Context, events: Sequence[DdlEvent]) -> Beside:
@@ -306,7 +311,7 @@ def _missing_role(context: Context, event: DdlEvent, missing: Sequence[str]) -> 
     raise StageFailed(
         f"the target has no role {', '.join(missing)}",
         table=".".join(event.table) if event.table else None,
-        todo="create it there, or set ddl.missing_role: ignore",
+        todo="create it there, map it in ddl.missing_role, or set ddl.missing_role: ignore",
         sql="\n".join(f"CREATE ROLE {sql.Identifier(r).as_string()};" for r in missing),
     )
 

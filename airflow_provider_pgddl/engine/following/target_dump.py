@@ -9,6 +9,7 @@ from functools import cached_property
 from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump
 from airflow_provider_pgddl.engine.ddl.relocate import copy_schema
 from airflow_provider_pgddl.engine.following.replacing_dump import moved_back
+from airflow_provider_pgddl.engine.following.target_roles import TargetRoles
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.schema.definitions import statement_tree
 from airflow_provider_pgddl.engine.server import catalog
@@ -21,6 +22,7 @@ class Arrived:
 
     def __init__(self, context: Context):
         self._context = context
+        self._roles = TargetRoles(context)
 
     def without(self, added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
         """Of what came to the source's dump and went from it, what the target has not taken over.
@@ -31,15 +33,15 @@ class Arrived:
         here = Counter(self._there)
         missing = []
         for event in added:
-            tree = self._tree(event)
+            tree = self._tree(self._roles.fitted(event).event)
             if here[tree]:
                 here[tree] -= 1
             else:
                 missing.append(event)
-        return missing, [e for e in gone if e.phase in _WAIT or self._there[self._tree(e)]]
+        return missing, [e for e in gone if e.phase in _WAIT or self._there[self._tree(self._roles.fitted(e).event)]]
 
     def has(self, event: DdlEvent) -> bool:
-        """Whether the target has it, word by word."""
+        """Whether the target has it, word by word, with its roles as they are called there."""
         return self._there[self._tree(event)] > 0
 
     def tables(self) -> list[DdlEvent]:

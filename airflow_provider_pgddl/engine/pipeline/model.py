@@ -134,6 +134,11 @@ class Ddl(Section):
             tags = self._unblocked(ALL_DROP_TAGS) if everything else DROP_TAGS
             object.__setattr__(self, "drop_tags", () if narrow else tags)
 
+    @property
+    def other_roles(self) -> dict[str, str]:
+        """Roles of the source by their names on the target, where `missing_role` gives another."""
+        return self.missing_role if isinstance(self.missing_role, dict) else {}
+
     def _unblocked(self, tags: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(tag for tag in tags if tag not in self.blocked_tags)
 

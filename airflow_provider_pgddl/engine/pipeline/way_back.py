@@ -28,6 +28,8 @@ def way_back_of(
     del tree[ORIGIN]
     tree["pipeline"], tree["source"], tree["target"] = name, tree["target"], tree["source"]
     tree["swap"]["way_back"] = pipeline.pipeline
+    if others := pipeline.ddl.other_roles:
+        tree["ddl"]["missing_role"] = {there: here for here, there in others.items()}
     schema = tree["schema"]
     for overrides in schema["overrides"].values():
         overrides.pop("skip_columns", None)  # all of them are in tables.skip_columns here

@@ -67,7 +67,7 @@ def without_usage(facts: Facts) -> Iterator[Finding]:
     their tables' owners, and rows written behind a wall as these."""
     if facts.target is None:
         return
-    mapping = facts.pipeline.ddl.missing_role if isinstance(facts.pipeline.ddl.missing_role, dict) else {}
+    mapping = facts.pipeline.ddl.other_roles
     owners = {found.role: oid for oid, found in facts.surveyed.items() if found.code}
     owners |= {role: oid for oid, role in facts.source.rows("owners_of_expressions", oids=facts.row_oids)}
     for role, oid in sorted(owners.items()):
@@ -83,7 +83,7 @@ def missing_authors(facts: Facts) -> Iterator[Finding]:
     """What a role that the target lacks has written would be ours there, and run as we do."""
     if facts.target is None:
         return
-    mapping = facts.pipeline.ddl.missing_role if isinstance(facts.pipeline.ddl.missing_role, dict) else {}
+    mapping = facts.pipeline.ddl.other_roles
     authors = sorted({code.author for found in facts.surveyed.values() for code in found.code})
     there = {role for (role,) in facts.target.conn.execute("SELECT rolname FROM pg_catalog.pg_roles")}
     for author in authors:

@@ -223,7 +223,11 @@ def extensions(facts: Facts) -> Iterator[Finding]:
 def roles(facts: Facts) -> Iterator[Finding]:
     assert facts.target is not None
     side = facts.target
-    involved = dict(facts.source.rows("roles", oids=list(facts.names)))
+    others = facts.pipeline.ddl.other_roles
+    involved: dict[str, bool] = {}
+    for role, owner in facts.source.rows("roles", oids=list(facts.names)):
+        there = others.get(role, role)
+        involved[there] = owner or involved.get(there, False)
     present = memberships(facts, involved)
     missing = [role for role in involved if role not in present]
     if missing:
@@ -249,11 +253,13 @@ def owners(facts: Facts) -> Iterator[Finding]:
     if side.server["superuser"]:
         return
     able = [can for (can,) in facts.source.rows("owners_can_create", oids=[r.oid for r in facts.relations])]
-    args = {"schemas": [r.schema for r in facts.relations], "owners": [r.owner for r in facts.relations], "able": able}
-    for schema, owner, there in side.rows("owners_to_be", **args):
+    others = facts.pipeline.ddl.other_roles
+    there = [others.get(r.owner, r.owner) for r in facts.relations]
+    args = {"schemas": [r.schema for r in facts.relations], "owners": there, "able": able}
+    for schema, owner, is_there in side.rows("owners_to_be", **args):
         what = f"role {written(owner)} is to own tables in schema {written(schema)}, and may not create there"
         grant = f"GRANT CREATE ON SCHEMA {side.name(schema)} TO {side.name(owner)};"
-        fix = grant if there else f"CREATE SCHEMA {side.name(schema)};\n{grant}"
+        fix = grant if is_there else f"CREATE SCHEMA {side.name(schema)};\n{grant}"
         yield Finding("error", "rights", "target", None, what, fix)
 
 

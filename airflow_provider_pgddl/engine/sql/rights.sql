@@ -374,3 +374,17 @@ CROSS JOIN LATERAL (
 JOIN pg_catalog.pg_roles o ON o.oid = a.author
 WHERE o.rolname <> ALL(%(trusted)s::name[]) AND NOT o.rolsuper AND NOT pg_catalog.pg_has_role(o.oid, current_user, 'MEMBER')
 ORDER BY 1, 2, 3 LIMIT 1
+
+-- name: open_to_all
+-- What everybody may use by default, of these names: as a GRANT calls it (kind, schema, name, number of arguments).
+SELECT k.kind, n.nspname::text, p.proname::text, p.pronargs::integer
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+CROSS JOIN (VALUES ('function'), ('procedure'), ('routine')) k(kind)
+WHERE p.proname = ANY(%(names)s::name[])
+UNION ALL
+SELECT k.kind, n.nspname::text, y.typname::text, NULL
+FROM pg_catalog.pg_type y JOIN pg_catalog.pg_namespace n ON n.oid = y.typnamespace
+CROSS JOIN (VALUES ('type'), ('domain')) k(kind)
+WHERE y.typname = ANY(%(names)s::name[])
+UNION ALL
+SELECT 'language', '', l.lanname::text, NULL FROM pg_catalog.pg_language l WHERE l.lanname = ANY(%(names)s::name[])

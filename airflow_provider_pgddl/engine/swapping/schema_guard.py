@@ -77,7 +77,7 @@ class SchemaGuard:
             waiting = without_finished(context, arrived, [*_taken_back(gone, dumped), *dumped])
             replace_pending(context, waiting, ["foreign_key", "finish"])
             added, gone = (
-                [e for e in events if e.phase == "create" and not e.is_right_on_schema] for events in (added, gone)
+                [e for e in events if e.phase == "create" and not e.is_right_from_start] for events in (added, gone)
             )
         came, went = added, gone
         # Whoever brought it, by an event or by hand on both sides.
@@ -163,12 +163,17 @@ def _equal_now(context: Context) -> tuple[set[Name], set[Name]]:
 
 
 def _taken_back(gone: Sequence[DdlEvent], dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
-    """What takes back the grants that came with a schema of ours, and that the source has no more."""
+    """What takes back the grants that came with what the snapshot made, and that the source has no more."""
     schemas = {e.schema for e in dumped if e.tag == "CREATE SCHEMA"}
+    still = {(e.schema, e.name) for e in dumped if e.tag.startswith("CREATE ") and e.table is None}
+
+    def is_there(event: DdlEvent) -> bool:
+        return event.schema in schemas if event.is_right_on_schema else (event.schema, event.name) in still
+
     return [
         replace(e, phase="finish", tag="GRANT" if e.tag == "REVOKE" else "REVOKE", statement=taken_back(e.statement))
         for e in gone
-        if e.phase == "create" and e.is_right_on_schema and e.tag != "ALTER SCHEMA" and e.schema in schemas
+        if e.phase in ("create", "index") and e.is_right_from_start and e.tag != "ALTER SCHEMA" and is_there(e)
     ]
 
 
