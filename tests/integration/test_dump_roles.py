@@ -12,6 +12,9 @@ from psycopg import sql
 
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
+from airflow_provider_pgddl.engine import stages
+from airflow_provider_pgddl.engine.errors import PreflightRefused, StageFailed
+from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from tests.integration.lifecycle import Lifecycle, execute
 from tests.integration.sessions import do, one
 
@@ -211,3 +214,55 @@ def test_what_the_target_had_keeps_its_rights_until_the_swap(
     assert one(target_dsn, RIGHTS.format(app=app)) == closed.format("false")
     move.run("swap")
     assert one(target_dsn, RIGHTS.format(app=app)) == closed.format("true")
+
+
+# --- what would belong to us ------------------------------------------------------------------------------------------
+
+OWNED = {
+    "routine shop.tell()": "CREATE FUNCTION shop.tell() RETURNS bigint LANGUAGE sql SECURITY DEFINER"
+    " AS 'SELECT count(*) FROM shop.orders'; ALTER FUNCTION shop.tell() OWNER TO {owner}",
+    "view shop.all_of_it": "CREATE VIEW shop.all_of_it AS SELECT * FROM shop.orders;"
+    " ALTER VIEW shop.all_of_it OWNER TO {owner}",
+    "materialized view shop.counted": "CREATE MATERIALIZED VIEW shop.counted AS SELECT count(*) FROM shop.orders;"
+    " ALTER MATERIALIZED VIEW shop.counted OWNER TO {owner}",
+    "rule also on shop.hers": "CREATE TABLE shop.hers (id int PRIMARY KEY); ALTER TABLE shop.hers OWNER TO {owner};"
+    " CREATE RULE also AS ON UPDATE TO shop.hers DO ALSO DELETE FROM shop.orders",
+}
+HARMLESS = """
+CREATE TABLE shop.own (id int PRIMARY KEY);
+CREATE FUNCTION shop.plain() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM shop.orders';
+CREATE VIEW shop.invoked WITH (security_invoker = true) AS SELECT * FROM shop.orders;
+CREATE TABLE public.elsewhere (id int);
+CREATE VIEW public.beyond AS SELECT * FROM public.elsewhere;
+ALTER TABLE shop.own OWNER TO {owner};
+ALTER FUNCTION shop.plain() OWNER TO {owner};
+ALTER VIEW shop.invoked OWNER TO {owner};
+ALTER VIEW public.beyond OWNER TO {owner};
+"""
+ORDERS = "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY, tenant int);"
+
+
+def test_code_of_an_owner_that_the_target_lacks_is_refused(
+    lifecycle: Make, pg16: Cluster, pg18: Cluster, source_dsn: str, target_dsn: str
+) -> None:
+    """Before anything is touched, and where it came behind the check."""
+    owner, trusted = role("owner", pg16), role("trusted", pg16)
+    execute(source_dsn, ORDERS + HARMLESS.format(owner=owner))
+    execute(source_dsn, "CREATE VIEW shop.theirs AS SELECT 1 AS n; ALTER VIEW shop.theirs OWNER TO " + trusted)
+    move = moving(lifecycle, source_dsn, target_dsn, trusted_roles=[trusted], capture={"ddl": "queue"})
+    move.run("setup")
+    for made in OWNED.values():
+        execute(source_dsn, made.format(owner=owner))
+        assert f"no role {owner}" in str(move.refused("snapshot", StageFailed))
+        assert one(target_dsn, "SELECT count(*) FROM pg_namespace WHERE nspname = 'shop'") == 0
+        name = made.split("ALTER ")[1].split(" OWNER")[0].replace("()", "")
+        execute(source_dsn, f"DROP {name}")
+    stages.reset(load_pipeline(move.content), source_dsn, target_dsn)
+    for made in OWNED.values():
+        execute(source_dsn, made.format(owner=owner))
+    said = str(move.refused("setup", PreflightRefused))
+    assert ", ".join(sorted(OWNED)) in said and f"CREATE ROLE {owner};" in said
+    assert "beyond" not in said and "invoked" not in said and "theirs" not in said
+    move.content["trusted_roles"].append(owner)
+    move.run_all(until="swap")
+    assert one(target_dsn, "SELECT relowner::regrole::text FROM pg_class WHERE relname = 'all_of_it'") == "postgres"

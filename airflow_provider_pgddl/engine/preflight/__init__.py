@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from airflow_provider_pgddl.engine.preflight import (
     adopted_tables,
     foreign_code,
+    missing_owners,
     new_types,
     operations,
     part_of_rows,
@@ -147,7 +148,7 @@ def _steps(facts: Facts) -> list[Callable[[Facts], Iterator[Finding]]]:
     created = [
         target_contents.target_rights, target_contents.firing, target_contents.silenced, target_contents.existing,
         target_contents.existing_objects, adopted_tables.adopted, replaced_tables.replaced,
-        target_contents.extensions, target_contents.roles,
+        target_contents.extensions, target_contents.roles, missing_owners.ownerless,
         target_contents.owners, target_contents.encodings, target_contents.event_triggers,
         target_contents.same_ddl, target_contents.left_behind, source_tables.subscribed,
     ]  # fmt: skip

@@ -276,6 +276,50 @@ WHERE ('pg_catalog.pg_proc'::pg_catalog.regclass, p.oid) NOT IN (SELECT * FROM e
                     AND d.objid = p.oid AND d.deptype = 'i')  -- a range type's constructors
 ORDER BY 2, 3, 4
 
+-- name: owned_code
+-- What runs with its owner's rights, or shows what only these may read, and comes with these tables: routines, views, materialized
+-- views and rules, as owner, kind, schema, name (a rule's table's), quoted. Without views over tables that are not among them.
+WITH RECURSIVE schemas AS (
+    SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace n
+    WHERE n.nspname !~ '^(pg_|pgddl(_|$))' AND n.nspname <> 'information_schema'
+), tree(relid) AS (
+    SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION
+    SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid
+), extended(classid, objid) AS (
+    SELECT d.classid, d.objid FROM pg_catalog.pg_depend d WHERE d.deptype = 'e'
+), without(relid) AS (
+    SELECT c.oid FROM schemas s JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relkind IN ('r', 'p', 'f')
+    WHERE c.oid NOT IN (SELECT relid FROM tree)
+      AND ('pg_catalog.pg_class'::pg_catalog.regclass, c.oid) NOT IN (SELECT * FROM extended)
+    UNION
+    SELECT w.ev_class FROM without o
+    JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = o.relid
+         AND d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass
+    JOIN pg_catalog.pg_rewrite w ON w.oid = d.objid AND w.ev_type = '1'
+)
+SELECT pg_catalog.pg_get_userbyid(o.owner)::text, o.kind, o.schema, o.name, o.quoted
+FROM (
+    SELECT c.relowner, CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'MATERIALIZED VIEW' END, s.nspname::text, c.relname::text,
+           pg_catalog.format('%%I.%%I', s.nspname, c.relname)
+    FROM schemas s JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid
+    WHERE (c.relkind = 'm' OR c.relkind = 'v' AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_options_to_table(c.reloptions) x
+               WHERE x.option_name = 'security_invoker' AND x.option_value::boolean))
+      AND c.oid NOT IN (SELECT relid FROM without)
+      AND ('pg_catalog.pg_class'::pg_catalog.regclass, c.oid) NOT IN (SELECT * FROM extended)
+    UNION ALL
+    SELECT p.proowner, 'ROUTINE', s.nspname::text, p.proname::text,
+           pg_catalog.format('%%I.%%I(%%s)', s.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid))
+    FROM schemas s JOIN pg_catalog.pg_proc p ON p.pronamespace = s.oid AND p.prosecdef
+    WHERE ('pg_catalog.pg_proc'::pg_catalog.regclass, p.oid) NOT IN (SELECT * FROM extended)
+    UNION ALL
+    SELECT c.relowner, 'RULE', s.nspname::text, c.relname::text, pg_catalog.format('%%I on %%I.%%I', w.rulename, s.nspname, c.relname)
+    FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN schemas s ON s.oid = c.relnamespace
+    JOIN pg_catalog.pg_rewrite w ON w.ev_class = c.oid AND w.ev_type <> '1'
+) o(owner, kind, schema, name, quoted)
+ORDER BY 2, 3, 4, 5
+
 -- name: journal_exists
 SELECT CASE WHEN pg_catalog.to_regclass('pgddl.tables') IS NULL OR pg_catalog.to_regclass('pgddl.pipelines') IS NULL THEN false
             ELSE pg_catalog.has_schema_privilege('pgddl', 'USAGE') AND pg_catalog.has_table_privilege('pgddl.tables', 'SELECT')

@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.following.ddl import (
     follow_ddl,
     follow_what_blocks,
 )
+from airflow_provider_pgddl.engine.following.missing_owners import refuse_ownerless
 from airflow_provider_pgddl.engine.following.partition_by import make_partitions
 from airflow_provider_pgddl.engine.following.reconcile import take_copies
 from airflow_provider_pgddl.engine.following.source_dump import (
@@ -75,6 +76,8 @@ def _record_events(context: Context, late: Sequence[TableRow] | None) -> None:
     """
     events = dump_unchanged(context, late)
     steps = list(in_place_steps(context, events) if context.in_place else steps_across(context, events))
+    if not context.in_place:
+        refuse_ownerless(context, steps)
     # A partition's statements belong to its root: an index is attached to one that has to be there first.
     ids = {
         part: t.id
