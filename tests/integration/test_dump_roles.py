@@ -187,8 +187,11 @@ def test_what_the_source_opens_again_is_open_after_the_swap_whatever_ddl_follows
     """Grants are not among the tags that follow: the dump of the swap has them, and lacks what is to be taken back."""
     app = role("app", pg16, pg18)
     execute(source_dsn, CLOSED.format(app=app))
+    goes = "CREATE FUNCTION shop.all_of(int, int) RETURNS int LANGUAGE sql AS 'SELECT $1'"
+    do(source_dsn, goes, "REVOKE ALL ON FUNCTION shop.all_of(int, int) FROM PUBLIC")
     move = moving(lifecycle, source_dsn, target_dsn, capture={"ddl": "queue"}, ddl={"tags": "pgl_ddl_deploy"})
     move.run_all(until="verify")
+    do(source_dsn, "DROP FUNCTION shop.all_of(int, int)")
     do(source_dsn, "GRANT ALL ON FUNCTION shop.by_key(), shop.all_of(int) TO PUBLIC",
        "GRANT USAGE ON TYPE shop.mood TO PUBLIC", f"REVOKE ALL ON FUNCTION shop.all_of(int) FROM {app}")  # fmt: skip
     move.run_all(after="verify", until="swap")

@@ -33,7 +33,8 @@ class NewRights:
         if event.is_right_on_schema and event.schema not in self._schemas:
             return replace(event, phase="create")
         if event.is_right_on_what_all_may_use and event.phase != "noise" and not self._is_there(event):
-            return replace(event, phase=self._made.get(_key(event), "create"))
+            name, _ = key = _key(event)
+            return replace(event, phase=self._made.get(key, self._made.get((name, None), "create")))  # an aggregate's
         return event
 
     def _is_there(self, event: DdlEvent) -> bool:

@@ -165,10 +165,14 @@ def _equal_now(context: Context) -> tuple[set[Name], set[Name]]:
 def _taken_back(gone: Sequence[DdlEvent], dumped: Sequence[DdlEvent]) -> list[DdlEvent]:
     """What takes back the grants that came with what the snapshot made, and that the source has no more."""
     schemas = {e.schema for e in dumped if e.tag == "CREATE SCHEMA"}
-    still = {(e.schema, e.name) for e in dumped if e.tag.startswith("CREATE ") and e.table is None}
+    still = {(e.schema, e.name, e.arguments) for e in dumped if e.tag.startswith("CREATE ") and e.table is None}
+    aggregates = {(e.schema, e.name) for e in dumped if e.tag == "CREATE AGGREGATE"}
 
     def is_there(event: DdlEvent) -> bool:
-        return event.schema in schemas if event.is_right_on_schema else (event.schema, event.name) in still
+        if event.is_right_on_schema:
+            return event.schema in schemas
+        name = event.schema, event.name
+        return (*name, event.arguments) in still or name in aggregates
 
     return [
         replace(e, phase="finish", tag="GRANT" if e.tag == "REVOKE" else "REVOKE", statement=taken_back(e.statement))
