@@ -143,3 +143,22 @@ def test_what_is_said_of_a_waiting_foreign_key_waits_with_it() -> None:
         "VALIDATE CONSTRAINT t_a_fkey",
     ):
         assert said_now(f"ALTER TABLE s.t {action}", MOVING) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "waits"),
+    [
+        ("GRANT SELECT ON s.t TO x", True),
+        ("GRANT USAGE ON SEQUENCE s.q TO x", True),
+        ("GRANT SELECT ON ALL TABLES IN SCHEMA s TO x", True),
+        ("GRANT CREATE ON SCHEMA s TO x", False),
+        ("REVOKE ALL ON FUNCTION s.f(int) FROM PUBLIC", False),
+        ("REVOKE ALL ON ALL ROUTINES IN SCHEMA s FROM PUBLIC", False),
+        ("REVOKE ALL ON PROCEDURE s.p() FROM PUBLIC", False),
+        ("REVOKE ALL ON TYPE s.mood FROM PUBLIC", False),
+        ("REVOKE ALL ON DOMAIN s.amount FROM PUBLIC", False),
+        ("REVOKE ALL ON LANGUAGE plperl FROM PUBLIC", False),
+    ],
+)
+def test_a_right_waits_where_a_new_object_is_closed_without_it(right: str, waits: bool) -> None:
+    assert (run_now(right, event(right.split(maxsplit=1)[0], right), MOVING) is None) == waits

@@ -30,6 +30,7 @@ from airflow_provider_pgddl.engine.pipeline.tags import (
     CREATE_TAGS,
     DROP_TAGS,
 )
+from airflow_provider_pgddl.engine.pipeline.way_back import way_back_of
 from tests.unit.pipelines import IN_PLACE, MIGRATE, in_place, migrate, refusal
 
 # --- defaults ---------------------------------------------------------------------------------------------------
@@ -580,3 +581,11 @@ def test_its_modules_import_no_airflow_and_no_pyspark() -> None:
         source = module.read_text()
         assert "import pyspark" not in source, module
         assert "import airflow\n" not in source, module
+
+
+def test_roles_have_their_old_names_on_the_way_back() -> None:
+    roles = {"missing_role": {"app": "app_v2", "owner": "owner_v2"}}
+    there = load_pipeline(migrate(ddl=roles, swap={"fence": "read_only", "way_back": "back"}))
+    back = way_back_of(there)
+    assert back.ddl.other_roles == {"app_v2": "app", "owner_v2": "owner"}
+    assert way_back_of(back).ddl.other_roles == roles["missing_role"]
