@@ -41,6 +41,8 @@ CREATE TABLE "Works"."All Kept" (
     version integer NOT NULL DEFAULT 0,
     twice numeric GENERATED ALWAYS AS (price * 2) STORED,
     code text NOT NULL,
+    lines text DEFAULT E'a\r\nb' CONSTRAINT in_lines CHECK (lines <> E'\r\n'),
+    more_lines text GENERATED ALWAYS AS (note || E'\r\n' || region) STORED,
     CONSTRAINT "All Key" PRIMARY KEY (id) INCLUDE (version) WITH (fillfactor = 77),
     CONSTRAINT code_key UNIQUE (code),
     CONSTRAINT note_key UNIQUE NULLS NOT DISTINCT (note, parent),
@@ -111,7 +113,7 @@ GRANT SELECT, UPDATE ON SEQUENCE "Works"."All Kept_small_seq" TO PUBLIC;
 SET ROLE keeps_lender;
 GRANT SELECT ON "Works"."All Kept" TO keeps_reader;
 RESET ROLE;
-COMMENT ON TABLE "Works"."All Kept" IS 'all; of it';
+COMMENT ON TABLE "Works"."All Kept" IS E'all;\r\nof it';
 COMMENT ON COLUMN "Works"."All Kept".note IS 'it''s a note';
 COMMENT ON CONSTRAINT "All Key" ON "Works"."All Kept" IS 'the key';
 COMMENT ON CONSTRAINT "price; positive" ON "Works"."All Kept" IS 'the price';
@@ -172,6 +174,7 @@ COMMENT ON POLICY known ON other.audit IS 'known';
 CREATE FUNCTION other.name_of("Works"."All Kept") RETURNS text LANGUAGE sql STABLE COST 7 AS 'SELECT $1.note';
 CREATE FUNCTION "Works".all_of(lowest integer DEFAULT 3) RETURNS SETOF "Works"."All Kept" LANGUAGE sql ROWS 12 AS
     $$ SELECT * FROM "Works"."All Kept" WHERE id > lowest $$;
+CREATE FUNCTION other.lines(one "Works"."All Kept") RETURNS text LANGUAGE sql AS E'\r\n  SELECT one.lines || ''\r\n''\r\n';
 CREATE FUNCTION other.atomic() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM "Works"."All Kept"; END;
 CREATE PROCEDURE other.take(INOUT one "Works"."All Kept"[]) LANGUAGE plpgsql AS $$ BEGIN END $$;
 CREATE VIEW other.by_function AS SELECT f.id, other.name_of(f.*) AS name FROM "Works".all_of() f;

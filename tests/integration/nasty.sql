@@ -33,6 +33,7 @@ BEGIN ATOMIC
   SELECT n, 'x;y'::text;
   SELECT n + 1, 'z'::text;
 END;
+CREATE FUNCTION shop.lines() RETURNS text LANGUAGE sql AS E'\r\n  SELECT ''a\r\nb'' -- c\r\n';
 CREATE PROCEDURE shop.nothing(INOUT x integer) LANGUAGE plpgsql SET work_mem = '4MB' AS $$ BEGIN NULL; END $$;
 CREATE FUNCTION shop.plus(shop.address, shop.address) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$ SELECT true $$;
 CREATE OPERATOR shop.=== (FUNCTION = shop.plus, LEFTARG = shop.address, RIGHTARG = shop.address);
@@ -75,6 +76,8 @@ CREATE TABLE shop.orders (
   at timestamp with time zone DEFAULT now(),
   valid shop.span,
   body jsonb DEFAULT '{"a": [1, "commit; -- x"]}'::jsonb,
+  lines text DEFAULT E'a\r\nb\rc' CONSTRAINT "in lines" CHECK (lines <> E'\r\n'),
+  more_lines text GENERATED ALWAYS AS (note || E'\r\n' || price) STORED,
   CONSTRAINT orders_pkey PRIMARY KEY (id),
   CONSTRAINT orders_valid_excl EXCLUDE USING gist (valid WITH &&) WHERE (note IS DISTINCT FROM 'x')
 );
@@ -114,7 +117,7 @@ ALTER TABLE shop.orders FORCE ROW LEVEL SECURITY;
 CREATE POLICY "orders; mine" ON shop.orders AS RESTRICTIVE FOR SELECT TO pgddl_test_app
   USING (customer_id IN (SELECT c.id FROM shop.customers c WHERE c.email::text = current_user));
 CREATE POLICY orders_insert ON shop.orders FOR INSERT WITH CHECK (price > 0);
-COMMENT ON TABLE shop.orders IS 'the orders';
+COMMENT ON TABLE shop.orders IS E'the orders,\r\nin lines';
 COMMENT ON COLUMN shop.orders.note IS 'a note; with -- signs';
 COMMENT ON CONSTRAINT orders_pkey ON shop.orders IS 'the key';
 COMMENT ON INDEX shop.orders_at_idx IS 'an index';

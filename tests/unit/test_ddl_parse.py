@@ -36,6 +36,11 @@ SCRIPTS = {
         ["create rule r as on insert to t do also (notify a; delete from b;)", "select 1"],
     ),
     "Windows line ends": ("select 1;\r\n\\restrict x\r\nselect 2;\r\n", ["select 1", "select 2"]),
+    "line ends of any kind inside stay": (
+        "select 'a\r\nb', E'\r\n';\r\n\\restrict x\r\nselect $$\r\n;\r$$, \"c\r\nd\" -- e;\r\n, f;\r\n",
+        ["select 'a\r\nb', E'\r\n'", 'select $$\r\n;\r$$, "c\r\nd" -- e;\r\n, f'],
+    ),
+    "CR alone ends a comment": ("-- it's;\rselect 1; -- x'\rselect 2", ["select 1", "select 2"]),
     "letters of many bytes": ("select 'ě;š'; create table \"größe;\" ()", ["select 'ě;š'", 'create table "größe;" ()']),
     "half a comment in a string": (
         "select '/*'; select '*/', '--'; select 1",
@@ -69,6 +74,12 @@ def test_psqls_own_lines_and_rows_are_left_out_and_told() -> None:
         "copy empty from stdin with (format csv) (0 rows)",
         "\\unrestrict abc'",
     ]
+
+
+def test_rows_end_at_a_windows_line() -> None:
+    script = read("copy t from stdin;\r\n1\t';\r\n\\.\r\nselect E'\r\n';\r\n\\unrestrict x\r\n")
+    assert script.statements == ["select E'\r\n'"]
+    assert script.left_out == ["copy t from stdin (1 rows)", "\\unrestrict x"]
 
 
 def test_a_line_of_a_megabyte_is_a_line() -> None:

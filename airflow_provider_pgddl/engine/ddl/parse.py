@@ -29,7 +29,7 @@ Node = Any
 # What can stand at the top level of a script, longest match first; strings of any length in one step.
 _LEXEME = re.compile(
     r"""
-      (?P<comment>--[^\n]*)
+      (?P<comment>--[^\r\n]*)
     | (?P<block>/\*)
     | (?P<string>(?<![\w$])[eE]'(?:[^'\\]|\\.|'')*+' | '[^']*+' | "[^"]*+")
     | (?P<dollar>(?<![\w$])\$(?:[^\W\d]\w*)?\$)
@@ -61,7 +61,7 @@ _POST_DATA = {
     "SUBSCRIPTION TABLE",
     "TRIGGER",
 }
-_SPACE_OR_COMMENT = re.compile(r"\s+|--[^\n]*")
+_SPACE_OR_COMMENT = re.compile(r"\s+|--[^\r\n]*")
 _BLOCK_EDGE = re.compile(r"/\*|\*/")
 
 
@@ -91,7 +91,6 @@ def read(sql: str) -> Script:
 
 
 def _without_psql(sql: str) -> tuple[str, list[str]]:
-    sql = sql.replace("\r\n", "\n")
     kept: list[str] = []
     left_out: list[str] = []
     position = begun = taken = 0  # reading here; the statement began there; `kept` reaches to
