@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PipelineFileError, PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
 from tests.combinations import matrix
+from tests.conftest import Database
 from tests.integration.lifecycle import Lifecycle
 from tests.integration.sessions import do, one
 
@@ -204,3 +206,48 @@ def test_a_partition_is_told_from_a_misspelt_table(source_dsn: str, lifecycle: C
             refusal = str(pipeline.refused("setup", PipelineFileError))
             assert told in refusal
             assert "did you mean" not in refusal
+
+
+# From 18 on a column can be NOT NULL for new rows alone.
+NOT_VALID = """
+CREATE TABLE t (code text UNIQUE, id int NOT NULL, n int NOT NULL, UNIQUE (id, n));
+INSERT INTO t SELECT CASE WHEN n % 3 > 0 THEN 'c' || n END, n, n FROM generate_series(1, 300) n;
+ALTER TABLE t ADD CONSTRAINT has_code NOT NULL code NOT VALID;
+CREATE TABLE u (id int PRIMARY KEY, n int);
+INSERT INTO u SELECT n, CASE WHEN n > 1 THEN n END FROM generate_series(1, 9) n;
+ALTER TABLE u ADD CONSTRAINT has_n NOT NULL n NOT VALID;
+"""
+
+
+def test_not_null_that_is_not_valid_makes_no_key(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    source, target = database(pg18), database(pg18)
+    do(source, NOT_VALID)
+    small = {"chunk_bytes": "8kB", "workers": 1}
+    move = lifecycle(source, target, tables={"include": ["public.*"]}, backfill=small)
+    move.run_all(until="backfill")
+    do(source, "DELETE FROM t WHERE code IS NULL AND id < 100")
+    move.run_all(after="backfill", until="replay")
+    do(source, "DELETE FROM t WHERE code IS NULL AND id > 200")
+    move.run_all(after="schema_sync", until="verify")
+    assert differences(source, target) == []
+    not_null = "SELECT version -> 'columns' -> 'n' ->> 'not_null' FROM pgddl.tables WHERE table_name = 'u'"
+    assert move.journal(not_null) == [("false",)]
+    do(source, "DELETE FROM u WHERE n IS NULL", "ALTER TABLE u VALIDATE CONSTRAINT has_n")
+    move.run_all(after="schema_sync", until="swap")
+    assert move.journal(not_null) == [("true",)]
+    assert differences(source, target) == []
+
+
+def test_the_only_index_over_such_a_column_is_no_key_until_it_is_valid(
+    pg18: Cluster, database: Database, lifecycle: Callable[..., Lifecycle]
+) -> None:
+    source, target = database(pg18), database(pg18)
+    do(source, "CREATE TABLE t (code text UNIQUE)", "INSERT INTO t VALUES ('a')",
+       "ALTER TABLE t ADD CONSTRAINT has_code NOT NULL code NOT VALID")  # fmt: skip
+    move = lifecycle(source, target, tables={"include": ["public.*"]})
+    advice = "ALTER TABLE public.t ALTER COLUMN code SET NOT NULL;"
+    assert advice in str(move.refused("setup", PreflightRefused))
+    do(source, advice)
+    assert move.run("setup").state == "done"

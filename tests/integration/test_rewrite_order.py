@@ -214,3 +214,20 @@ def test_while_one_table_is_sampled_no_other_is_locked(source_dsn: str, lifecycl
         client.execute("LOCK TABLE a NOWAIT")
         client.commit()
         filling.finish()
+
+
+def test_nulls_from_before_not_null_are_in_a_range(
+    pg18: Cluster, database: Callable[..., str], lifecycle: Callable[..., Lifecycle]
+) -> None:
+    dsn = database(pg18)
+    execute(
+        dsn,
+        "CREATE TABLE t (id integer PRIMARY KEY, v integer); INSERT INTO t SELECT n, nullif(n % 5, 0)"
+        " FROM generate_series(1, 200) n; ALTER TABLE t ADD CONSTRAINT has_v NOT NULL v NOT VALID",
+    )
+    move = lifecycle(dsn, rewrite={"public.t": {"order_by": ["v"]}}, **SMALL)
+    move.run_all(until="swap")
+    assert rows_of(dsn, "SELECT count(*), count(v) FROM t") == [(200, 160)]
+    assert rows_of(
+        dsn, "SELECT convalidated FROM pg_constraint WHERE conname = 'has_v' AND conrelid = 't'::regclass"
+    ) == [False]

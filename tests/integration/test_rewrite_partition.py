@@ -367,6 +367,17 @@ def test_c23_what_cannot_be_kept_is_refused_and_the_fix_is_one(
     assert errors() == []
 
 
+def test_a_partition_key_with_nulls_from_before_is_refused(
+    pg18: Cluster, database: Callable[..., str], lifecycle: Callable[..., Lifecycle]
+) -> None:
+    dsn = database(pg18)
+    execute(
+        dsn, "CREATE TABLE t (id integer PRIMARY KEY, at date); ALTER TABLE t ADD CONSTRAINT k NOT NULL at NOT VALID"
+    )
+    move = lifecycle(dsn, rewrite={"public.t": {"partition_by": {"column": "at", "range": "month"}}}, **SMALL)
+    assert "column at may be NULL" in str(move.refused("setup", PreflightRefused))
+
+
 @pytest.mark.parametrize(
     ("by", "words"),
     [

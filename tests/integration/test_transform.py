@@ -233,6 +233,17 @@ def test_what_preflight_refuses(source_dsn: str, target_dsn: str, lifecycle: Mak
             lifecycle(source_dsn, target_dsn, tables={"include": ["s.*"], "transform": {"s.full": made}}).run("setup")
 
 
+def test_null_is_no_value_of_a_column_that_takes_none_any_more(
+    pg18: Cluster, database: Callable[..., str], target_dsn: str, lifecycle: Make
+) -> None:
+    source = database(pg18)
+    execute(source, "CREATE TABLE t (id int PRIMARY KEY, n int); ALTER TABLE t ADD CONSTRAINT k NOT NULL n NOT VALID")
+    tables = {"include": ["public.t"], "transform": {"public.t": {"n": None}}}
+    assert "column n is NOT NULL" in str(
+        lifecycle(source, target_dsn, tables=tables).refused("setup", PreflightRefused)
+    )
+
+
 def test_a_table_that_would_be_streamed_whole_stops(source_dsn: str, target_dsn: str, lifecycle: Make) -> None:
     execute(source_dsn, USERS)
     part = {"where": {"s.users": "tenant < 2"}, "transform": {"s.users": {"ssn": "NULL"}}}

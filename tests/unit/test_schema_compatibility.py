@@ -418,6 +418,20 @@ def test_the_order_of_a_key_does_not_matter_and_another_key_beside_it_is_a_const
     says(difference, "target_constraint", "mismatch", "DROP CONSTRAINT users_pkey;")
 
 
+def test_a_unique_index_over_not_null_that_is_not_valid_is_no_key() -> None:
+    by_index = table(key=None, constraints=[unique("id")])
+    assert differences(table(), by_index) == []
+    target = replace(by_index, columns=(replace(ID, not_valid=True),))
+    says(only(table(), target), "key", "mismatch", "none on the target")
+
+
+def test_not_null_that_is_not_valid_is_not_asked_of_rows_from_before() -> None:
+    added = column("n", "integer", not_null=True, not_valid=True)
+    difference = only(table(added), table())
+    assert difference.finding.fix == ("ALTER TABLE public.users ADD COLUMN n integer;",)
+    assert differences(table(added), table(added)) == []
+
+
 def test_a_copy_without_indexes_has_no_key_yet() -> None:
     assert differences(table(constraints=[PRIMARY, unique("id")]), table(key=None, constraints=[]), keyed=False) == []
 

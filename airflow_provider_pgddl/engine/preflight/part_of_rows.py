@@ -15,6 +15,7 @@ from airflow_provider_pgddl.engine.preflight.facts import Facts, foreign_keys
 from airflow_provider_pgddl.engine.preflight.findings import Finding
 from airflow_provider_pgddl.engine.rights.expression_code import Unfit, examine
 from airflow_provider_pgddl.engine.schema.casts import judge_cast
+from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -38,7 +39,7 @@ def expressions(facts: Facts) -> Iterator[Finding]:
             continue  # told of the file's columns
         place = f"{facts.pipeline.where(*path)}: {one.sql}"
         becomes = types[column] if column else None
-        if column and (why := _not_to_be_transformed(facts, table, column, one)):
+        if column and (why := _not_to_be_transformed(facts, table, model, column, one)):
             yield Finding("error", "expression", "pipeline", written(*name), f"{place}: {why}")
             continue
         try:
@@ -52,7 +53,7 @@ def expressions(facts: Facts) -> Iterator[Finding]:
             yield Finding("error", "expression", "pipeline", written(*name), what, f"({one.sql})::{to.type.text}")
 
 
-def _not_to_be_transformed(facts: Facts, table: Table, column: str, one: Expression) -> str | None:
+def _not_to_be_transformed(facts: Facts, table: Table, model: TableModel, column: str, one: Expression) -> str | None:
     of = next(c for c in table.columns if c.name == column)
     if table.key and column in table.key.columns:
         return f"column {written(column)} is part of the key, by which rows are found again"
@@ -60,7 +61,8 @@ def _not_to_be_transformed(facts: Facts, table: Table, column: str, one: Express
         return f"column {written(column)} is generated: its value follows from the others"
     if (column,) in facts.source.rows("partition_columns", oid=table.oid):
         return f"column {written(column)} is part of the partition key, and rows would be in other partitions"
-    if one.sql == "NULL" and of.not_null:
+    there = model.column(column)
+    if one.sql == "NULL" and there is not None and there.not_null:
         return f"column {written(column)} is NOT NULL"
     return None
 

@@ -252,7 +252,7 @@ def column_definition(column: ColumnModel) -> str:
         parts.append(f"GENERATED ALWAYS AS ({column.default}) {'STORED' if column.generated == 's' else 'VIRTUAL'}")
     if column.identity:
         parts.append(_identity_of(column))
-    if column.not_null:
+    if column.never_null:
         parts.append("NOT NULL")
     return " ".join(parts)
 

@@ -40,7 +40,7 @@ def _is_key(pair: Pair, key: Collection[str]) -> bool:
     wanted = set(key)
     if wanted == set(_here(pair, pair.target.key or ())):
         return True
-    not_null = {pair.renamed.get(c.name, c.name) for c in pair.target.columns if c.not_null}
+    not_null = {pair.renamed.get(c.name, c.name) for c in pair.target.columns if c.never_null}
     keys = (_unique(c) for c in pair.target.constraints)
     return wanted <= not_null and any(k is not None and set(_here(pair, k.columns)) == wanted for k in keys)
 
@@ -104,7 +104,7 @@ def _has(pair: Pair, constraint: ConstraintModel) -> bool:
 def _implies(pair: Pair, unique: _Unique) -> Callable[[ConstraintModel], bool]:
     """Whether no two rows can be the same to `unique` that are not the same to a constraint of the source."""
     wanted = set(_here(pair, unique.columns))
-    not_null = {c.name for c in pair.source.columns if c.not_null}
+    not_null = {c.name for c in pair.source.columns if c.never_null}
 
     def implies(constraint: ConstraintModel) -> bool:
         mine = _unique(constraint)

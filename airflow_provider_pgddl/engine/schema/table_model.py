@@ -43,7 +43,8 @@ class TypeModel:
 @dataclass(frozen=True, slots=True)
 class ColumnModel:
     """`generated` is "" or s (stored) or v (virtual), with its expression in `default`; `identity` is "" or a (always)
-    or d (by default); `collation` is None where it is the type's own."""
+    or d (by default); `collation` is None where it is the type's own; `not_null` takes no NULL any more, and where
+    it is `not_valid` (NOT NULL … NOT VALID) rows from before may have one."""
 
     attnum: int
     name: str
@@ -54,6 +55,11 @@ class ColumnModel:
     identity: str
     collation: str | None
     deterministic: bool = True
+    not_valid: bool = False
+
+    @property
+    def never_null(self) -> bool:
+        return self.not_null and not self.not_valid
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,7 @@ def _column(row: CatalogRow, types: Mapping[tuple[int, int], TypeModel], major: 
         row["attidentity"],
         row["collation_"],
         row["deterministic"],
+        row["not_valid"],
     )
 
 

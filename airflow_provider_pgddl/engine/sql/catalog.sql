@@ -45,10 +45,13 @@ WHERE c.oid = ANY(%(oids)s::oid[])
 -- name: columns
 -- base_type: domains resolved to what they are stored as; qualified by the empty search_path. Only a domain is
 -- walked down from, and "OFFSET 0" has the type looked up by its index: the planner would read catalogs whole, for one table.
+-- NOT NULL is what no row breaks: from 18 on it can be NOT VALID, and rows from before have NULLs.
 SELECT a.attrelid, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid, pg_catalog.format_type(t.oid, -1), t.oid, t.typtype::text, tn.nspname = 'pg_catalog',
        coalesce(e.oid, 0), coalesce(e.typtype::text, ''), coalesce(en.nspname = 'pg_catalog', false),
-       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attgenerated::text, a.attidentity::text,
+       a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                    AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum]),
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attgenerated::text, a.attidentity::text,
        CASE WHEN a.attcollation <> bt.typcollation OR a.attcollation NOT IN (0, 100)
             THEN (SELECT cn.nspname || '.' || co.collname FROM pg_catalog.pg_collation co
                   JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END
@@ -104,7 +107,9 @@ WHERE i.indrelid = ANY(%(oids)s::oid[])
   AND (SELECT am.amname FROM pg_catalog.pg_am am WHERE am.oid = ic.relam) = 'btree'
   AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
                   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                  WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull)
+                  WHERE k.n <= i.indnkeyatts
+                    AND (NOT a.attnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                                     AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum])))
 ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, i.indnkeyatts, ic.relname COLLATE "C"
 
 -- name: compared_columns

@@ -1,6 +1,9 @@
 -- name: column
 -- The partition key's column, with its type without modifier.
-SELECT a.attnum, pg_catalog.format_type(a.atttypid, NULL), a.attnotnull, a.attgenerated <> '', t.typtype = 'e',
+SELECT a.attnum, pg_catalog.format_type(a.atttypid, NULL),
+       a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                    AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum]),
+       a.attgenerated <> '', t.typtype = 'e',
        c.relpersistence = 'u', c.reloftype <> 0
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_class c ON c.oid = a.attrelid

@@ -86,7 +86,10 @@ ORDER BY 1
 SELECT DISTINCT ON (i.indrelid) i.indrelid,
        ARRAY(SELECT a.attname::text FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, n)
              JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-             WHERE k.n <= i.indnkeyatts AND NOT a.attnotnull ORDER BY k.n) AS nullable
+             WHERE k.n <= i.indnkeyatts
+               AND (NOT a.attnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                                AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum]))
+             ORDER BY k.n) AS nullable
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
 JOIN pg_catalog.pg_am am ON am.oid = ic.relam AND am.amname = 'btree'

@@ -23,7 +23,10 @@ WITH RECURSIVE base(attrelid, attnum, typid) AS (
     UNION ALL
     SELECT b.attrelid, b.attnum, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typid WHERE t.typtype = 'd'
 )
-SELECT a.attrelid::bigint AS relid, a.attnum, a.attname, a.atttypid::bigint AS type_, a.atttypmod, a.attnotnull, a.atthasdef AS has_default,
+SELECT a.attrelid::bigint AS relid, a.attnum, a.attname, a.atttypid::bigint AS type_, a.atttypmod, a.attnotnull,
+       a.attnotnull AND EXISTS (SELECT FROM pg_catalog.pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+                                AND NOT v.convalidated AND v.conkey = ARRAY[a.attnum]) AS not_valid,
+       a.atthasdef AS has_default,
        -- without its relation, which only a generated column's expression needs, nobody's lock is waited for
        CASE WHEN a.atthasdef
             THEN pg_catalog.pg_get_expr(d.adbin, CASE WHEN a.attgenerated = '' THEN 0::oid ELSE a.attrelid END)
