@@ -198,3 +198,56 @@ def test_what_is_left_out_stays_out(source_dsn: str, target_dsn: str, lifecycle:
     assert move.journal("SELECT DISTINCT secret FROM customer") == [("none",)]
     assert differences(source_dsn, target_dsn, [("public", "purchase"), ("public", "part")]) == []
     assert move.journal("SELECT to_regclass('tmp_1'), count(*) FROM audit_1") == [(None, 0)]
+
+
+# pg_dump puts what groups by a key behind the key; until then a view of its name shows nothing but NULL.
+BEHIND_KEYS = """
+CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, a_id int);
+CREATE VIEW of_a AS SELECT id, n FROM a GROUP BY id;
+CREATE VIEW of_b AS SELECT id, a_id FROM b GROUP BY id;
+CREATE VIEW of_both AS SELECT a.id, a.n, count(*) AS many FROM a JOIN b ON b.a_id = a.id GROUP BY a.id;
+CREATE VIEW on_both AS SELECT many FROM of_both;
+CREATE MATERIALIZED VIEW stored AS SELECT id, many FROM of_both; CREATE INDEX stored_many ON stored (many);
+CREATE FUNCTION most() RETURNS bigint BEGIN ATOMIC SELECT max(many) FROM of_both; END;
+CREATE FUNCTION first_of_b() RETURNS int IMMUTABLE BEGIN ATOMIC SELECT a_id FROM b GROUP BY id ORDER BY id LIMIT 1; END;
+CREATE FUNCTION some_of_a() RETURNS int BEGIN ATOMIC SELECT n FROM a GROUP BY id ORDER BY id LIMIT 1; END;
+CREATE FUNCTION more_of_a() RETURNS int BEGIN ATOMIC SELECT n FROM a GROUP BY id LIMIT 1; END;
+INSERT INTO a SELECT n, n FROM generate_series(1, 20) n;
+INSERT INTO b SELECT n, n % 20 + 1 FROM generate_series(1, 90) n;
+CREATE INDEX by_first ON a ((n + first_of_b()));
+"""
+
+
+@pytest.mark.parametrize("first", ["by name", "not blocked"])
+def test_views_that_wait_for_keys_of_several_tables_come_with_the_last_of_them(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], first: str
+) -> None:
+    execute(source_dsn, BEHIND_KEYS)
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["*.*"]}, swap={"fence": "read_only"}, **SMALL)
+    move.run_all(until="backfill")
+    if first == "by name":
+        execute(source_dsn, "ALTER TABLE b ADD COLUMN sooner int")
+        assert not move.run("schema_sync", tables=["public.a"]).blocked
+        execute(source_dsn, "CREATE OR REPLACE VIEW of_a AS SELECT id, n, -n AS less FROM a GROUP BY id")
+        more = (
+            "CREATE OR REPLACE FUNCTION more_of_a() RETURNS int BEGIN ATOMIC SELECT -n FROM a GROUP BY id LIMIT 1; END"
+        )
+        execute(source_dsn, more)
+    else:
+        execute(target_dsn, "ALTER TABLE b DROP COLUMN a_id CASCADE")
+        assert [blocked["table"] for blocked in move.run("schema_sync").blocked] == ["public.b"]
+        execute(target_dsn, "ALTER TABLE b ADD COLUMN a_id int")
+    views = "SELECT viewname FROM pg_views WHERE viewname ~ '^of_' AND definition !~ 'NULL::' ORDER BY 1"
+    assert move.journal(views) == [("of_a",)]
+    move.run_all(until="verify", after="backfill")
+    assert move.journal(views) == [("of_a",), ("of_b",), ("of_both",)]
+    # What waited for a table that is gone comes with the swap.
+    execute(
+        target_dsn, "CREATE OR REPLACE VIEW of_both AS SELECT NULL::int AS id, NULL::int AS n, NULL::bigint AS many"
+    )
+    waiting = "UPDATE pgddl.ddl_events SET status = 'pending' WHERE phase = 'index' AND event ->> 'name' = 'of_both'"
+    move.journal(f"{waiting} AND status = 'applied' RETURNING id")
+    structure = catalog_lines(source_dsn)
+    move.run("swap")
+    assert diff_catalogs(structure, catalog_lines(target_dsn)) == []
+    assert differences(source_dsn, target_dsn) == []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from airflow_provider_pgddl.engine.ddl.events import DdlEvent, builds, events_from_dump, without
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, events_from_dump, without
 from airflow_provider_pgddl.engine.ddl.parse import parse
 from airflow_provider_pgddl.engine.ddl.subject import subject_of
 from airflow_provider_pgddl.engine.errors import StageFailed
@@ -331,24 +331,6 @@ def test_functions_of_a_tables_rows_are_left_out_with_what_is_said_about_them() 
         ("ALTER DOMAIN", "d", None),
     ]
     assert len(kept) + len(left_out) == len(events)
-
-
-def test_builds_are_told_from_what_must_wait_for_them() -> None:
-    index = [event for event in events_from_dump(PRE, POST) if event.phase == "index"]
-    alone, rest = builds(index)
-    assert [event.name for event in alone] == ["items_pkey", "orders_pkey", "orders_p"]
-    assert [(event.tag, event.name) for event in rest] == [
-        ("ALTER INDEX", "orders_p"),
-        ("ALTER INDEX", "orders_pkey"),
-        ("ALTER TABLE", "orders"),
-        ("CREATE STATISTICS", "st"),
-        ("ALTER STATISTICS", "st"),
-        ("CREATE VIEW", "totals"),
-        ("CREATE MATERIALIZED VIEW", "late"),
-        ("CREATE INDEX", "late_id"),
-        ("CREATE FUNCTION", "late_fn"),
-        ("CREATE INDEX", "items_late"),
-    ]
 
 
 def test_our_own_triggers_are_noise() -> None:

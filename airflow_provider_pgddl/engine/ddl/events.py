@@ -325,28 +325,3 @@ _MAKES_RELATION = {
     "CREATE TABLE AS",
     "SELECT INTO",
 }
-
-
-def builds(events: Iterable[DdlEvent]) -> tuple[list[DdlEvent], list[DdlEvent]]:
-    """(builds, rest) of phase index: builds may run beside each other, the rest in its order after them.
-
-    A build reads a whole table (an index, a constraint) and needs nothing else of its phase. The rest is quick: indexes
-    attached to a parent's, CLUSTER, replica identities, statistics; and what pg_dump itself put off until a
-    primary key is there, such as a view with GROUP BY id, with all that stands on it.
-    """
-    alone: list[DdlEvent] = []
-    rest: list[DdlEvent] = []
-    late: set[Name] = set()
-    for event in events:
-        build = event.kind in _BUILDS and event.tag in ("CREATE INDEX", "ALTER TABLE")
-        waits = event.table in late or late.intersection(event.functions)
-        if build and not waits:
-            alone.append(event)
-        else:
-            rest.append(event)
-            if event.tag in _MAKES_RELATION | _MAKES_FUNCTION:
-                late.add(_name(event))
-    return alone, rest
-
-
-_BUILDS = {"index", "primary key", "unique", "exclude", "check", "not null"}

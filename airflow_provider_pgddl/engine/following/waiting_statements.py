@@ -30,18 +30,17 @@ def replace_pending(
     Returns how many there are that were not waiting before. Nothing is touched where nothing has changed.
     """
     run_no = context.journal.run
-    built = {
-        row.event["statement"]
-        for row in context.journal.dump_events.recorded(run_no)
-        if row.event.get("index") and row.status == "applied"
-    }
+    applied = [row for row in context.journal.dump_events.recorded(run_no) if row.status == "applied"]
+    built = {row.event["statement"] for row in applied if row.event.get("index")}
+    made = {_identity(DdlEvent.from_json(row.event)) for row in applied if row.event["phase"] == "index"}
     steps = [
-        _unless_there(context, s, built)
+        _unless_made(_unless_there(context, s, built), made)
         for s in _steps(context, dumped)
         if s.event.phase in phases and s.event.table not in but_not
     ]
-    ids = {(t.schema, t.name): t.id for t in context.tables()}
-    ids |= {part: ids[root] for root, part in _parts(context, context.tables())}
+    tables = context.journal.tables.of(run_no)  # also those of other jobs, to whose stage their own statements are left
+    ids = {(t.schema, t.name): t.id for t in tables}
+    ids |= {part: ids[root] for root, part in _parts(context, tables)}
     kept = {ids[name] for name in but_not if name in ids}
 
     def is_kept(row: EventRow) -> bool:
@@ -88,6 +87,27 @@ def _unless_there(context: Context, step: DumpStep, built: Collection[str]) -> D
             context.target.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(*name)))
         return step
     return replace(step, status="skipped", note="the copy has it already")
+
+
+def _unless_made(step: DumpStep, made: Collection[Identity]) -> DumpStep:
+    """A view or a function that pg_dump puts behind a key is made once: captured events have followed it since."""
+    event = step.event
+    if (
+        step.status != "pending"
+        or event.phase != "index"
+        or event.tag not in _MADE_ONCE
+        or _identity(event) not in made
+    ):
+        return step
+    return replace(step, status="skipped", note="the target has it already")
+
+
+_MADE_ONCE = {"CREATE VIEW", "CREATE MATERIALIZED VIEW", "CREATE FUNCTION", "CREATE PROCEDURE"}
+Identity = tuple[str, str | None, str | None, tuple[str, ...] | None]
+
+
+def _identity(event: DdlEvent) -> Identity:
+    return event.tag, event.schema, event.name, event.arguments
 
 
 def _of_constraint(conn: Session, index: Name) -> bool:

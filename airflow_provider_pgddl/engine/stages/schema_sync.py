@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 from airflow_provider_pgddl.engine.apply.dump_events import GROUP, apply_events
 from airflow_provider_pgddl.engine.apply.index_build import BUILD, Build, build, is_shared
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent, without
 from airflow_provider_pgddl.engine.following.adopted_tables import attach
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
@@ -26,7 +27,7 @@ from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
-from airflow_provider_pgddl.engine.journal.dump_events import EventRow
+from airflow_provider_pgddl.engine.journal.dump_events import REPLACED, EventRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.parallel.part_results import Threads
 from airflow_provider_pgddl.engine.progress import pace, reporting
@@ -111,8 +112,9 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     Small tables share a session."""
     events = context.journal.dump_events.to_apply(context.journal.run, ["index"])
     own: dict[int | None, list[EventRow]] = {}
+    late = _late(events)
     for event in events:
-        own.setdefault(event.table_id, []).append(event)
+        own.setdefault(None if event.id in late else event.table_id, []).append(event)
     sizes = context.journal.chunks.bytes([t.id for t in tables])
     small = [t for t in tables if sizes.get(t.id, 0) < SMALL]
     first, last = list[Build](), list[Build]()
@@ -127,7 +129,38 @@ def _build(context: Context, tables: Sequence[TableRow]) -> int:
     spreads = worth_spreading(context.pipeline, len(last), sum(sizes.values()))
     built = sum(_build_parts(context, parts, len(tables), sizes, spreads) for parts in (first, last) if parts)
     trusted = context.pipeline.trusted_roles
-    return built + apply_events(context.target, context.name, context.fence(), own.get(None, []), trusted)
+    due = _due(context, tables, own.get(None, []))
+    return built + apply_events(context.target, context.name, context.fence(), due, trusted)
+
+
+def _late(events: Sequence[EventRow]) -> set[int]:
+    """The ids of what belongs to no table, and of what of a table cannot be built without (an index by such a
+    function)."""
+    late, made = set[int](), set[tuple[str, str]]()
+    for row in events:
+        event = DdlEvent.from_json(row.event)
+        if row.table_id is None or made.intersection((*event.functions, *event.references)):
+            late.add(row.id)
+            made.add((event.schema or "", event.name or ""))
+    return late
+
+
+def _due(context: Context, built: Sequence[TableRow], events: Sequence[EventRow]) -> list[EventRow]:
+    """What belongs to no table and needs none that is still without its indexes: pg_dump puts a view behind the key by
+    which it groups, and what stands on the view behind that. The rest comes with the last of the tables that it needs.
+    """
+    done = {t.id for t in built}
+    behind = [t for t in context.journal.tables.of(context.journal.run) if t.id not in done and t.state in _BEFORE]
+    if not events or not behind:
+        return list(events)
+    names = {(t.schema, t.name) for t in behind} | parts_of(context, behind)
+    recorded = [row for row in context.journal.dump_events.recorded(context.journal.run) if row.note != REPLACED]
+    by_id = {row.id: DdlEvent.from_json(row.event) for row in recorded}
+    waiting = {id(event) for event in without(by_id.values(), names)[1]}
+    return [event for event in events if id(by_id[event.id]) not in waiting]
+
+
+_BEFORE = ("captured", "created", "backfilled")
 
 
 def _part(context: Context, tables: Sequence[TableRow], events: Sequence[EventRow], *, analyze: bool = False) -> Build:

@@ -59,6 +59,19 @@ def carry_indexes(
     context.say(f"{count} index(es) built that came after the snapshot")
 
 
+def carry_late(context: Context, dumped: Sequence[DdlEvent]) -> None:
+    """What belongs to no table and waited for one that has its indexes by now, or that is gone: a view that groups by a
+    key. Before anything is locked."""
+    there = {event.statement for event in dumped}
+    waiting = [
+        event
+        for event in context.journal.dump_events.to_apply(context.journal.run, ["index"])
+        if event.table_id is None and _built(DdlEvent.from_json(event.event)) is None
+        if event.event["statement"] in there
+    ]
+    apply_events(context.target, context.name, context.fence(), waiting, context.pipeline.trusted_roles)
+
+
 def carry_marks(context: Context, added: Sequence[DdlEvent], gone: Sequence[DdlEvent]) -> None:
     """Replica identity and CLUSTER's index, where the dump shows another one: CLUSTER … USING sets its mark without an
     event. Behind the indexes, which they name."""

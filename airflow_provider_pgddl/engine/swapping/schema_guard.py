@@ -26,7 +26,7 @@ from airflow_provider_pgddl.engine.schema.definitions import same_constraint, sa
 from airflow_provider_pgddl.engine.schema.table_model import TableModel
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.indexes import carry_indexes, carry_marks, name_as_on_source
+from airflow_provider_pgddl.engine.swapping.indexes import carry_indexes, carry_late, carry_marks, name_as_on_source
 
 # What the target shows as the source does, but for tables in it that the policy gives another shape.
 _ALIKE = ("schema", "type", "domain", "function", "procedure", "aggregate", "view")
@@ -67,6 +67,7 @@ class SchemaGuard:
         if now == self._digest:
             return
         dumped = without_left_out(context, [e for e in settled_dump(context) if e.phase != "noise"])
+        carry_late(context, dumped)
         (settled, apart), arrived = _equal_now(context), Arrived(context)
         recorded = without_left_out(context, context.journal.dump_events.as_dumped(context.journal.run))
         added, gone = _differences(dumped, recorded)
