@@ -100,7 +100,8 @@ def test_a_mapping_puts_other_roles_into_what_the_dump_brings(
         TENANTS.format(app=app, legacy=reader)
         + f"ALTER TABLE shop.orders OWNER TO {app}; ALTER SCHEMA shop OWNER TO {app};"
         f"CREATE VIEW shop.first AS SELECT * FROM shop.orders WHERE id < 9; ALTER VIEW shop.first OWNER TO {app};"
-        "CREATE TABLE shop.other (id int PRIMARY KEY);",
+        "CREATE TABLE shop.other (id int PRIMARY KEY);"
+        "CREATE FUNCTION shop.one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     )
     move = moving(
         lifecycle, source_dsn, target_dsn, ddl={"missing_role": {app: there}}, follow={"finish": finish},
@@ -108,7 +109,8 @@ def test_a_mapping_puts_other_roles_into_what_the_dump_brings(
     )  # fmt: skip
     move.run_all(until="replay")
     # Both dumps show it, by another name on the target.
-    do(source_dsn, f"ALTER TABLE shop.other OWNER TO {app}", f"GRANT SELECT ON shop.other TO {app}")
+    do(source_dsn, f"ALTER TABLE shop.other OWNER TO {app}", f"GRANT SELECT ON shop.other TO {app}",
+       f"ALTER FUNCTION shop.one() OWNER TO {app}")  # fmt: skip
     assert not move.run("replay").blocked
     move.run_all(after="replay", until="swap")
     assert differences(source_dsn, target_dsn) == []
