@@ -52,15 +52,11 @@ from airflow_provider_pgddl.engine.server import catalog, schema_reading
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.server.strong_locks import lock_all
 from airflow_provider_pgddl.engine.sql import queries
-from airflow_provider_pgddl.engine.swapping.fence import close_again, stays
+from airflow_provider_pgddl.engine.swapping.lost_fence import close_behind, held_for, keep_closed
 
 # What the cut-over has done for the run that is born by it.
 DONE = ("setup", "snapshot", "backfill", "schema_sync")
 THERE = "the old server has it: it came from there"
-LOST_FENCE = (
-    "the old server had lost the fence of the cut-over, as by a failover to a state from before it: what had been "
-    "committed there since may be missing, and what was written there meanwhile is nowhere else (the fence is up again)"
-)
 
 
 class WayBackAcross:
@@ -88,7 +84,7 @@ class WayBackAcross:
         if pipeline.capture.identities:
             migrations.apply(context.target, "injector")
         change_log.register_pipeline(context.target, self.name, journal_name)
-        with _held(context, pipeline) as held:
+        with held_for(context, pipeline) as held:
             births = Births(context.source, self.name)
             with lease.fenced(context.source, held.fence, "way_back.before_unborn_commit"):
                 _forget_former_keys(context, births)
@@ -169,7 +165,7 @@ def hand_over(context: Context) -> None:
     if context.pipeline.swap.way_back is None or context.in_place:
         return
     tables = context.tables()
-    _close_again(context)
+    close_behind(context)
     note_late(context)
     if change_log.captured_roots(context.source, context.name):
         context.receive()
@@ -180,43 +176,8 @@ def hand_over(context: Context) -> None:
     found = Births(context.source, context.pipeline.swap.way_back).find()
     if found is not None and found.unborn:
         pipeline = load_pipeline(Journal(context.source, context.pipeline.swap.way_back).row().config)
-        with _held(context, pipeline) as held, _opened(context, pipeline, held) as back:
+        with held_for(context, pipeline) as held, _opened(context, pipeline, held) as back:
             begin(back)
-
-
-def _close_again(context: Context) -> None:
-    """Where the old server was failed over to a state from before the fence: what was committed since is not there, and
-    what was written there since is nowhere else. That has to be known before the fence is up again."""
-    tables = stays(context)
-    name = str(context.pipeline.swap.way_back)
-    found = Births(context.source, name).find()
-    if found is not None and found.of == context.name and found.cut_over:
-        return  # applications are back there
-    if not fence.unfenced(context.source, context.name, tables):
-        return
-    if found is not None and found.of == context.name and not found.finished:
-        pipeline = load_pipeline(Journal(context.source, name).row().config)
-        with _held(context, pipeline) as held:
-            _note_lost_fence(Journal(context.source, name), held.fence)
-    context.say(LOST_FENCE)
-    close_again(context, context.source, context.name, tables)
-
-
-def _keep_closed(context: Context, of: str) -> None:
-    """The same while the way back lives. What a person has made there in place of DDL is closed, too: nobody can have
-    lost a fence that never stood."""
-    tables = context.tables()
-    if open_ones := set(fence.unfenced(context.target, of, [_copy(t) for t in tables])):
-        since = context.journal.ddl_history.created(context.journal.run, [t.oid for t in tables])
-        if open_ones & {_copy(t) for t in tables if t.oid not in since}:
-            _note_lost_fence(context.journal, context.fence())
-            context.say(LOST_FENCE)
-        close_again(context, context.target, of, open_ones)
-
-
-def _note_lost_fence(journal: Journal, held: lease.Fence) -> None:
-    with lease.fenced(journal.conn, held, "way_back.before_lost_fence_commit"):
-        journal.require_verify(LOST_FENCE)
 
 
 def begin(context: Context) -> None:
@@ -228,7 +189,7 @@ def begin(context: Context) -> None:
         return
     if not found.unborn:
         if is_alive(found, found.of):
-            _keep_closed(context, found.of)
+            keep_closed(context, found.of)
         return
     birth = change_log.birth(context.source, context.name)
     if birth is None or birth.run != found.run:
@@ -297,7 +258,10 @@ def end_way_there(context: Context) -> None:
     if of is None or found is None or not found.cut_over or found.finished:
         return
     pipeline = load_pipeline(Journal(context.source, of).row().config)
-    with _held(context, pipeline) as held, lease.fenced(context.source, held.fence, "way_back.before_gone_back_commit"):
+    with (
+        held_for(context, pipeline) as held,
+        lease.fenced(context.source, held.fence, "way_back.before_gone_back_commit"),
+    ):
         for table in Journal(context.source, of).tables.of(found.run):
             forget_keys(context.source, table)
         Births(context.source, of).end_gone_back()
@@ -345,14 +309,6 @@ def _pipeline(context: Context, tables: Sequence[TableRow]) -> Pipeline:
 
 def _copy(table: TableRow) -> Name:
     return table.plan.copy_schema, table.plan.copy_name
-
-
-@contextmanager
-def _held(context: Context, pipeline: Pipeline) -> Iterator[Lease]:
-    """The other pipeline for ourselves: its journal is on our source."""
-    with Lease(context.source_dsn, pipeline.pipeline, "swap", None) as held:
-        held.take()
-        yield held
 
 
 @contextmanager
