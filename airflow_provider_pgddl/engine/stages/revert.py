@@ -78,13 +78,13 @@ def run(context: Context) -> StageResult:
         if row.reverted_at is None:
             raise UsageError("nothing has been swapped", todo="run stage swap first")
         if context.pipeline.replaces:
-            lower_own_fences(context, context.source, context.target)
+            lower_own_fences(context, context.source, context.target, context.tables())
         followed = follow_up(context)
         state = "done" if followed.done else "nothing_to_do"
         return followed.noted(context.result(state, validated=followed.done))
     if context.pipeline.replaces:
         figures = replaced_back.run(context)
-        lower_own_fences(context, context.source, context.target)
+        lower_own_fences(context, context.source, context.target, context.tables())
         followed = follow_up(context)
         states = {t.qualified: {"state": t.state} for t in context.tables()}
         return followed.noted(context.result("done", states, validated=followed.done, **figures))

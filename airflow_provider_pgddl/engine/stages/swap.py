@@ -28,7 +28,7 @@ def run(context: Context) -> StageResult:
         return context.result("nothing_to_do")
     if not (context.in_place or context.job.dry_run or context.row().cut_over_at):
         # One that was killed between its fence and its end has left applications without a place to write to.
-        lower_own_fences(context, context.source, context.target)
+        lower_own_fences(context, context.source, context.target, context.tables())
     context.border().wait()
     if context.row().cut_over_at is not None:
         followed = follow_up(context)

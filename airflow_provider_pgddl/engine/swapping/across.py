@@ -229,14 +229,14 @@ def _closed(context: Context, tables: Sequence[TableRow]) -> Iterator[None]:
         yield
     except BaseException:
         if _certainly_not_cut_over(context):
-            _give_back(context)
+            _give_back(context, tables)
         raise
 
 
-def _give_back(context: Context) -> None:
+def _give_back(context: Context, tables: Sequence[TableRow]) -> None:
     try:
         with context.brief_session("source", "fence") as source, context.brief_session("target", "fence") as target:
-            lower_own_fences(context, source, target)
+            lower_own_fences(context, source, target, tables)
     except Fenced as error:  # what this run has failed with is for a person to see, and not that
         context.say(f"the cut-over did not happen, and the fence is left to the newer run: {error.what}")
     else:

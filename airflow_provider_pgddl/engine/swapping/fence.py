@@ -74,14 +74,15 @@ def close_again(context: Context, conn: Session, pipeline: str, tables: Collecti
     with_tries(swap, "fence", attempt)
 
 
-def lower_own_fences(context: Context, source: Session, target: Session) -> None:
-    """As a run takes them down. Fenced where a newer one has taken over: by now they may be those that its own cut-over
-    stands on, which has drained behind them and asks for them no more.
+def lower_own_fences(context: Context, source: Session, target: Session, tables: Sequence[TableRow]) -> None:
+    """As a run takes those of its tables down, which it knows without its session: that may have been ended by a newer
+    run. Fenced where one has taken over: by now they may be those that its own cut-over stands on, which has drained
+    behind them and asks for them no more.
 
     The token is looked at by each try, which holds it to its end; so the newer run waits for one try and not for all.
     Both sessions are there before that look. Should the target's be lost between it and the commit, whoever takes the
     token ends the source's before he does anything else."""
-    lower_fences(source, context.pipeline, context.tables(), lambda: lease.kept(target, context.fence()))
+    lower_fences(source, context.pipeline, tables, lambda: lease.kept(target, context.fence()))
 
 
 def lower_fences(
