@@ -235,7 +235,7 @@ BY_A_PERSON = {
 }
 WARNINGS = {
     "connections", "event_trigger", "foreign_key", "keyless", "large_objects", "locale", "locks", "part_of_rows",
-    "prepared_transaction", "triggerer",
+    "prepared_transaction", "same_ddl", "triggerer",
 }  # fmt: skip
 
 
