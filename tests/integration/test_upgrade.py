@@ -30,7 +30,8 @@ WAY_BACK = 13  # of core: what comes back passes a fence
 GRANTED = 14  # of core: a pipeline's role need not own it
 FIT_TO_PUBLISH = 15  # of core: what has become a partition leaves a publication that its identity does not fit
 WHOLE_KEY = 16  # of core: what has an identity that is less than the key leaves a publication, too
-SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY]
+NO_POLICIES = 17  # of core: no policy of a table's owner runs as the owner of the functions
+SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES]
 CHANGED = {
     UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
     CLIENT_SETTINGS: {
@@ -42,6 +43,7 @@ CHANGED = {
     GRANTED: {"follow_capture", "record_exception"},
     FIT_TO_PUBLISH: {"follow_publications"},
     WHOLE_KEY: {"follow_publications"},
+    NO_POLICIES: {"follow_triggers"},
 }  # fmt: skip
 KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 
