@@ -223,6 +223,9 @@ def test_an_old_server_that_has_lost_the_fence(lifecycle: Lifecycles, target_dsn
             execute(ways.old, "UPDATE shop.purchase SET note = 'late' WHERE id = 7")
             assert "written to after the swap (shop.purchase: 1)" in str(ways.there.refused("swap"))
         else:
+            for border in ("way_back.before_lost_fence_commit", "cut_over.before_closed_again_commit"):
+                with at(border, once(die)):
+                    ways.there.refused("swap", Retry)
             assert not ways.there.run("swap").blocked
             reasons = {b["reason"] for b in ways.back.run("replay").blocked}
             assert len(reasons) == 1 and "had lost the fence" in reasons.pop()
