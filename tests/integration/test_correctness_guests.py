@@ -15,7 +15,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.server import giving_way
-from airflow_provider_pgddl.engine.swapping import across as cut_over
+from airflow_provider_pgddl.engine.swapping import fence
 from airflow_provider_pgddl.engine.swapping import in_place
 from tests.integration.calls import at_calls, before_each, once
 from tests.integration.items import ITEMS, SMALL
@@ -163,7 +163,7 @@ def test_c15_the_fence_does_not_make_writers_queue_behind_a_long_writer(
     move.content["replay"] = {"window_rows": 10_000}
     move.run_all(until="verify")
     writing = "UPDATE orders SET note = 'for long' WHERE id = 1"
-    with nobody_queues(monkeypatch, move, "swap", cut_over, "lock_all", writing):
+    with nobody_queues(monkeypatch, move, "swap", fence, "lock_all", writing):
         assert differences(move.source, move.target) == []
 
 
@@ -214,7 +214,7 @@ def test_c16_across_clusters_the_drain_behind_the_fence_sees_the_last_rows(
         "DELETE FROM orders WHERE id = 2",
         dsn=move.source,
     )
-    before_each(monkeypatch, cut_over, "lock_all", last)
+    before_each(monkeypatch, fence, "lock_all", last)
     move.run("swap")
     with pytest.raises(pg.ReadOnlySqlTransaction):
         do(move.source, "INSERT INTO orders (customer, note) VALUES (7, 'too late')")

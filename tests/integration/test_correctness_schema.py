@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import window_locks
-from airflow_provider_pgddl.engine.swapping import across as cut_over
+from airflow_provider_pgddl.engine.swapping import fence
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
 from airflow_provider_pgddl.engine.swapping import readiness
 from tests import failpoints
@@ -468,7 +468,7 @@ def test_ddl_right_before_the_cut_over_is_cut_over_too(
     move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **SMALL)
     move.run_all(until="verify")
     compared = before_each(monkeypatch, readiness, "compare_rows", lambda _: None)
-    before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
+    before_each(monkeypatch, fence, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     move.run("swap")
     assert compared == [1]
     assert differences(source_dsn, target_dsn) == []
@@ -484,7 +484,7 @@ def test_uncaptured_ddl_right_before_the_cut_over_is_not_cut_over(
         source_dsn, target_dsn, tables={"include": ["public.items"]}, swap={"fence": "read_only"}, **UNCAPTURED
     )
     move.run_all(until="verify")
-    before_each(monkeypatch, cut_over, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
+    before_each(monkeypatch, fence, "lock_all", once(*LATE_NUMBER, dsn=source_dsn))
     assert "Source has new column 'late'" in str(move.refused("swap", PreflightRefused))
     assert move.journal("SELECT cut_over_at FROM pgddl.pipelines") == [(None,)]
     do(source_dsn, "UPDATE items SET late = 3 WHERE id = 11")
