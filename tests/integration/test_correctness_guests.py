@@ -15,8 +15,7 @@ from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine.capture import change_log
 from airflow_provider_pgddl.engine.errors import EXIT_REFUSED, PreflightRefused
 from airflow_provider_pgddl.engine.server import giving_way
-from airflow_provider_pgddl.engine.swapping import fence
-from airflow_provider_pgddl.engine.swapping import in_place
+from airflow_provider_pgddl.engine.swapping import fence, in_place
 from tests.integration.calls import at_calls, before_each, once
 from tests.integration.items import ITEMS, SMALL
 from tests.integration.lifecycle import Lifecycle, left_behind

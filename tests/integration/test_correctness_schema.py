@@ -14,9 +14,8 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.errors import PreflightRefused
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.rows import window_locks
-from airflow_provider_pgddl.engine.swapping import fence
+from airflow_provider_pgddl.engine.swapping import fence, readiness
 from airflow_provider_pgddl.engine.swapping import in_place as exchange
-from airflow_provider_pgddl.engine.swapping import readiness
 from tests import failpoints
 from tests.integration.calls import Paused, at_calls, before_each, once
 from tests.integration.items import ITEMS, SMALL, UNCAPTURED, log_of, unequal

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,15 @@ import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_catalogs, differences
 from airflow_provider_pgddl.engine.errors import PgddlError
+from airflow_provider_pgddl.engine.following import source_dump
+from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.stages import gate, schema_sync
 from airflow_provider_pgddl.engine.swapping import indexes
 from tests.combinations import matrix
 from tests.failpoints import At, Passes, once
 from tests.integration.ddl_shop import SHOP, all_through, each, equal, killed
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, wait_until
-from tests.integration.sessions import one, rounds
+from tests.integration.sessions import Underway, one, rounds
 
 Make = Callable[..., Lifecycle]
 
@@ -470,6 +473,31 @@ def test_staging_tables_that_come_and_go_all_day_hold_nothing_up(make: Make, tab
         loader.join()
     pipeline.run_all(after="verify")
     equal(pipeline)
+
+
+def test_a_table_whose_key_waits_for_our_dump_is_in_the_making(
+    make: Make, at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDL is held for the second dump, and what gives the table its key with it."""
+    pipeline = make()
+    pipeline.run_all(until="backfill")
+    execute(pipeline.source, "ALTER TABLE public.lines ADD COLUMN more int")  # so that schema_sync dumps
+    hold = source_dump.ddl_held
+    key = Underway(lambda: execute(pipeline.source, "ALTER TABLE public.staging ADD PRIMARY KEY (id)"))
+
+    @contextmanager
+    def ddl_held(context: Context) -> Iterator[None]:
+        execute(pipeline.source, "CREATE TABLE public.staging AS SELECT 1 AS id")
+        with hold(context):
+            key.__enter__()
+            yield
+
+    monkeypatch.setattr(source_dump, "ddl_held", ddl_held)
+    faster = once(lambda: execute(pipeline.source, "ALTER TABLE public.orders ADD COLUMN faster int"))
+    with at("snapshot.before_pg_dump", faster):
+        assert pipeline.run("schema_sync").blocked == []
+    key.finish()
+    all_through(pipeline, after="schema_sync")
 
 
 @pytest.mark.parametrize("then", ["ALTER TABLE public.staging ADD PRIMARY KEY (id)", "DROP TABLE public.staging"])

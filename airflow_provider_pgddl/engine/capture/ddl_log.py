@@ -340,6 +340,11 @@ def held(session: Session, *, everything: bool = False) -> Iterator[None]:
             session.rollback()
 
 
+def is_held(source: Session) -> bool:
+    """Whether clients' DDL waits for a pipeline just now, whichever it is."""
+    return source.execute(_Q["is_held"]).fetchone() == (True,)
+
+
 def confirm(other: Session, pipeline: str, read: Read) -> None:
     """Once the journal has committed these events and the position: the source may forget them."""
     failpoint("follow.before_confirm", other)

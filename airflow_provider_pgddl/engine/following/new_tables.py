@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
-from airflow_provider_pgddl.engine.capture import change_log
+from airflow_provider_pgddl.engine.capture import change_log, ddl_log
 from airflow_provider_pgddl.engine.errors import TableChanged
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.attached_partitions import attached, refuse_attached_parts
@@ -105,8 +105,11 @@ def take_in_late_tables(context: Context, names: Mapping[Name, int], seen: Mappi
 
 
 def _stay_keyless(context: Context, keyless: Mapping[int, Name]) -> set[Name]:
-    """Without those that are gone or have got their key since: their own statements bring the next look at them."""
+    """Without those that are gone or have got their key since: their own statements bring the next look at them. And
+    without fresh ones while DDL is held, since the statement that gives them their key may be what waits for that."""
     told = set(keyless.values()) & context.journal.schema.mismatches().keys()
+    if ddl_log.is_held(context.source):
+        return told
     fresh = {oid for oid, name in keyless.items() if name not in told}
     return told | {keyless[oid] for oid in catalog.still_without_key(context.source, fresh)}
 

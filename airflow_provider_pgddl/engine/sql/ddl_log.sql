@@ -47,6 +47,13 @@ LOCK TABLE pgddl.ddl_hold IN SHARE MODE
 -- name: hold_all
 LOCK TABLE pgddl.ddl_hold IN ACCESS EXCLUSIVE MODE
 
+-- name: is_held
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_database d ON d.oid = l.database
+    WHERE d.datname = pg_catalog.current_database() AND l.relation = pg_catalog.to_regclass('pgddl.ddl_hold') AND l.granted
+      AND l.mode IN ('ShareLock', 'AccessExclusiveLock')
+)
+
 -- name: lock_captures
 -- One pipeline at a time starts or stops; readers and the event triggers go on.
 LOCK TABLE pgddl.captures IN SHARE ROW EXCLUSIVE MODE
