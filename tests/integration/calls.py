@@ -11,6 +11,15 @@ import pytest
 from airflow_provider_pgddl.engine.journal import lease
 from tests.integration.sessions import do
 
+_hooked: list[tuple[str, list[int]]] = []  # by this test, with the calls of each
+
+
+def end_hooks(*, check: bool) -> None:
+    """A step that is called in another module by now is hooked in vain, and its test has shown nothing."""
+    never = [name for name, calls in _hooked if not calls]
+    _hooked.clear()
+    assert not (check and never), f"nothing has called {', '.join(never)}"
+
 
 def before_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Callable[[int], object]) -> list[int]:
     """Has `act(n)` happen right before the n-th call (from 1) of a step of ours; returns the list of calls."""
@@ -22,6 +31,7 @@ def before_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Cal
         return step(*args, **kwargs)
 
     monkeypatch.setattr(where, name, hooked)
+    _hooked.append((f"{where.__name__}.{name}", calls))
     return calls
 
 
@@ -36,6 +46,7 @@ def after_each(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, act: Call
         return result
 
     monkeypatch.setattr(where, name, hooked)
+    _hooked.append((f"{where.__name__}.{name}", calls))
     return calls
 
 

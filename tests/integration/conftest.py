@@ -12,13 +12,20 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl.demo.clusters import Cluster
-from tests.conftest import Database, database_name
+from tests.conftest import FAILED, Database, database_name
+from tests.integration import calls
 from tests.integration.mallory import Mallory
 from tests.integration.servers import pgbouncer
 
 __all__ = ["pgbouncer"]  # a fixture
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def hooks(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    calls.end_hooks(check=not request.node.stash.get(FAILED, False))
 
 
 @pytest.fixture
