@@ -16,6 +16,8 @@ indexes         `schema_sync` beside `pgcopydb copy indexes` and `copy constrain
 everything      setup, snapshot, backfill and schema_sync beside `pgcopydb clone`, from an empty database to tables
                 with their indexes, analyzed. Ours captures changes from setup on, as every move does. The same of many
                 tables that are empty or have a few rows.
+command         the same as a user types it, `pgddl run setup..replay`, with its start; once with one worker, too.
+verify          the comparison of all rows beside the backfill that copied them, in one process.
 Spark JDBC      `backfill` beside reading and writing by Spark's JDBC source and sink, in one session that has started:
                 a table of seven plain columns, as JDBC cannot carry most of the types of the first one.
 
@@ -50,12 +52,15 @@ from benchmarks import peers
 from benchmarks.report import DEBIAN_15, Measure, Report, alternate
 
 PGCOPYDB_GOAL, PSQL_GOAL, JDBC_GOAL, MANY_GOAL = 0.9, 1.15, 0.25, 1.5
+WORKERS_GOAL, VERIFY_GOAL = 1.05, 0.35
 CHUNK_BYTES = 64 * 1024 * 1024  # backfill's default
 JDBC_PARTITIONS = 16
 # Vacuum and statistics of what one way has made would run in the next one's time.
 SETTINGS = {"autovacuum": "off"}
 UNTIL_INDEXES = ("setup", "snapshot", "backfill", "schema_sync")
 UNTIL_ROWS = UNTIL_INDEXES[:3]
+UNTIL_VERIFY = (*UNTIL_INDEXES, "replay", "verify")
+COMMAND = ("setup..replay",)
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ class Bench:
             else:
                 run_here(name, file)
             self.took[name] = time.monotonic() - began
-        self.compare(indexed="schema_sync" in names)
+        self.compare(indexed="schema_sync" in names or names == COMMAND)
         with psycopg.connect(self.old.conninfo(self.subject.database), autocommit=True) as conn:
             drop_pgddl(conn)
 
@@ -270,7 +275,7 @@ def copy_big(bench: Bench, workers: int, rounds: int, report: Report, copydb: bo
 
     def ours(count: int, names: Sequence[str], *, submit: bool = False) -> float:
         bench.ours(count, names, submit=submit)
-        return bench.took["backfill"]
+        return bench.took[names[-1] if submit else "backfill"]
 
     def by_psql(copy_format: str) -> float:
         copy = functools.partial(peers.psql, bench.old, bench.new, "big", tables, copy_format)
@@ -292,10 +297,13 @@ def copy_big(bench: Bench, workers: int, rounds: int, report: Report, copydb: bo
         "binary": functools.partial(by_psql, "binary"),
         "text": functools.partial(by_psql, "text"),
         "one": functools.partial(ours, 1, UNTIL_ROWS),
-        "backfill": functools.partial(ours, workers, UNTIL_INDEXES),
+        "backfill": functools.partial(ours, workers, UNTIL_VERIFY),
         "schema_sync": lambda: bench.took["schema_sync"],  # of the run just now
         "all": lambda: sum(bench.took[name] for name in UNTIL_INDEXES),
+        "verify": lambda: bench.took["verify"],
         "job": functools.partial(ours, workers, UNTIL_ROWS, submit=True),
+        "command": functools.partial(ours, workers, COMMAND, submit=True),
+        "command, one": functools.partial(ours, 1, COMMAND, submit=True),
     }
     if copydb:
         ways["table-data"] = functools.partial(by_pgcopydb, "copy", "table-data", *jobs[0], shaped=True)
@@ -311,6 +319,14 @@ def copy_big(bench: Bench, workers: int, rounds: int, report: Report, copydb: bo
         add(Measure("copy, rows, Spark job", took["job"], took["table-data"], with_jobs))
         add(Measure("copy, indexes", took["schema_sync"], took["indexes"], with_jobs))
         add(Measure("copy, everything", took["all"], took["clone"], with_jobs, PGCOPYDB_GOAL))
+        add(Measure("copy, everything, one command", took["command"], took["clone"], with_jobs, PGCOPYDB_GOAL))
+        add(Measure("copy, everything, one command, 1 worker", took["command, one"], took["clone"], with_jobs))
+    add(
+        Measure(
+            f"copy as a command, {workers} workers", took["command"], took["command, one"], "1 worker", WORKERS_GOAL
+        )
+    )
+    add(Measure("verify", took["verify"], took["backfill"], "its backfill", VERIFY_GOAL))
 
 
 def copy_many(bench: Bench, workers: int, rounds: int, report: Report, tables: int) -> None:
