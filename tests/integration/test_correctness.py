@@ -25,7 +25,9 @@ from airflow_provider_pgddl.engine.rows import chunks, window_locks, windows
 from airflow_provider_pgddl.engine.server import catalog, giving_way
 from airflow_provider_pgddl.engine.server import connect as connecting
 from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.stages import StageResult
 from tests.conftest import Database, database_name
+from tests.failpoints import At
 from tests.integration.calls import Paused, after_each, before_each, once
 from tests.integration.items import ITEMS, SMALL, log_of
 from tests.integration.lifecycle import Lifecycle, left_behind, wait_until
@@ -566,6 +568,57 @@ def test_c11_a_target_restored_to_an_older_state_has_to_be_verified(
     assert items.run("verify", mend=True).figures["mended"]
     assert differences(items.source, items.target) == []
     items.run("swap")
+
+
+def followed_ddl(items: Lifecycle) -> StageResult:
+    do(items.source, "ALTER TABLE items ADD COLUMN x int")
+    return items.run("replay")
+
+
+def read_in_part(items: Lifecycle) -> StageResult:
+    items.content["tables"] = {"include": ["public.items"], "where": {"public.items": "id < 500"}}
+    items.run("setup", reconfigure=True)
+    return items.run("replay")
+
+
+def read_again(items: Lifecycle) -> StageResult:
+    do(items.target, "ALTER TABLE items ADD COLUMN made uuid DEFAULT gen_random_uuid()")  # which rewrites the copy
+    return items.run("replay")
+
+
+@pytest.mark.parametrize("next_one", [followed_ddl, read_in_part, read_again])
+def test_c11_lost_windows_are_told_whatever_comes_before_the_next(
+    pg18: Cluster, items: Lifecycle, database: Database, restore: Callable[[str, str], None],
+    next_one: Callable[[Lifecycle], StageResult],
+) -> None:  # fmt: skip
+    """Making room for DDL, and reading a table again, count as windows, and lift the journal's number."""
+    items.run_all(until="replay")
+    backup = database(pg18, template=database_name(items.target))
+    for n in (1, 2, 3):
+        do(items.source, f"UPDATE items SET filler = 'in a window that gets lost' WHERE id = {n}")
+        items.run("replay")
+    restore(items.target, backup)
+    assert "failed over to an older state" in str(next_one(items).blocked)
+
+
+def test_c11_a_window_that_somebody_else_has_taken_is_told_by_the_next(items: Lifecycle, at: At) -> None:
+    """As where a clone of the target is replayed under a run: the log rows are gone, and this journal knows nothing."""
+    items.run_all(until="replay")
+    taken = "UPDATE pgddl.captures SET window_no = window_no + 1"
+    with at("replay.after_lock", lambda _: do(items.source, taken)):
+        assert "failed over to an older state" in str(items.run("replay").blocked)
+
+
+def test_c11_another_cluster_is_refused_by_setup_before_it_makes_anything_there(
+    pg18: Cluster, items: Lifecycle, database: Database
+) -> None:
+    items.run_all(until="replay")
+    before, another = items.source, database(pg18)
+    do(another, ITEMS)
+    items.moved(another)
+    assert "is not the cluster" in str(items.refused("setup", StageFailed))
+    assert left_behind(another) == []
+    assert differences(before, items.target) == []
 
 
 def test_c11_a_source_that_was_failed_over_has_to_be_verified(items: Lifecycle) -> None:

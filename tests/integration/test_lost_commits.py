@@ -149,6 +149,7 @@ def test_c33_a_source_that_lost_commits_that_were_read(target_dsn: str, lifecycl
             "CREATE VIEW later AS SELECT 2 AS two",
             "INSERT INTO word VALUES ('new', 'after it')",
         )
+        move.run("setup")
         result = move.run("replay")
         blocked = {b["table"]: b["reason"] for b in result.blocked}
         assert "CREATE VIEW" in blocked.pop("public.phantom")

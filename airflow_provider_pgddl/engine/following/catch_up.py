@@ -10,7 +10,7 @@ from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.following import archives
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import for_a_window
-from airflow_provider_pgddl.engine.following.failover import TODO, note_lost_windows
+from airflow_provider_pgddl.engine.following.failover import TODO
 from airflow_provider_pgddl.engine.following.sequences import keep_ahead
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
@@ -42,7 +42,6 @@ def ready(context: Context) -> list[TableRow]:
         refuse_waiting(context, waiting, "schema_sync", "is not indexed yet")
     if not tables:
         raise UsageError("there is no table", todo="run stage schema_sync first")
-    note_lost_windows(context)
     return context.healthy(tables, "indexed")
 
 

@@ -7,11 +7,14 @@ from functools import partial
 
 from airflow_provider_pgddl.engine.capture import change_log, ddl_log, slot_log, timeline
 from airflow_provider_pgddl.engine.capture.pgoutput import parse_lsn
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, ddl_lock, transport
 from airflow_provider_pgddl.engine.following.schema_gate import MEND
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
+from airflow_provider_pgddl.engine.journal.pipelines import PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.tables import Server
 from airflow_provider_pgddl.engine.server import catalog
 
 TODO = f"`pgddl {MEND}` compares both, and reads again what differs"
@@ -21,19 +24,33 @@ NEVER_WAS = (
 )
 
 
+def refuse_other_cluster(name: str, recorded: PipelineRow, now: Server) -> None:
+    """A connection that now leads somewhere else would look like a source that lost every row."""
+    if recorded.source_system != now.system:
+        raise StageFailed(
+            f"the source is not the cluster that pipeline {name!r} was set up on "
+            f"(system identifier {now.system}, was {recorded.source_system})",
+            todo="correct the connection, or `pgddl reset` the pipeline and start again",
+        )
+
+
+def look(context: Context) -> None:
+    """What every stage begins with, before it reads, takes or follows anything: whether one of the servers has lost
+    what the other one has of it."""
+    note_lost_windows(context)
+    meet(context)
+
+
 def note_lost_windows(context: Context) -> None:
     """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
-    tell."""
+    tell. The next window would tell as well, but what it is to make room for comes first."""
+    if context.in_place:
+        return
     acknowledged = change_log.window_no(context.source, context.name)
     row = context.row()
-    if acknowledged is not None and acknowledged > row.window_no:
-        by_slot = context.pipeline.capture.ddl == "wal"  # a queue tells by itself
-        also = "; so may DDL be that it had followed: compare both schemas" if by_slot else ""
+    if acknowledged is not None and acknowledged > row.window_no and row.cut_over_at is None:
         with context.fenced("failover.before_lost_windows_commit"):
-            context.journal.require_verify(
-                f"the source has acknowledged window {acknowledged}, the target knows of {row.window_no} only: "
-                f"it was failed over to an older state, and what it had since is lost{also}"
-            )
+            context.journal.windows.note_lost(acknowledged)
 
 
 def meet(context: Context) -> None:

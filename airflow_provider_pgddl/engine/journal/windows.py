@@ -28,13 +28,20 @@ class Windows(JournalSection):
     def add(
         self, after: int, run: int, keys: int, rows: int, pending: int, taken_at: datetime, lsn: str | None = None
     ) -> int:
-        """Notes a window under the next number (above `after`), late in its transaction: runs over other tables
-        number theirs in the same row. Returns the number.
+        """Notes a window under the next number (above `after`, the last that the source has acknowledged), late in its
+        transaction: runs over other tables number theirs in the same row. Returns the number, which hides from then on
+        that windows were lost, so that is noted first.
 
         `lsn`: where the source's WAL was at the snapshot of a window over all tables that rows are followed of."""
+        self.note_lost(after)
         number = int(self._value("next_window", [after, self.pipeline]))
         self._write("insert_window", [self.pipeline, number, run, keys, rows, pending, taken_at, lsn])
         return number
+
+    def note_lost(self, acknowledged: int) -> None:
+        """Where this journal does not know of the window that the source has acknowledged last, a verification is
+        needed."""
+        self._write("note_lost_windows", {"acknowledged": acknowledged, "pipeline": self.pipeline})
 
     def last_complete(self, run: int) -> ShownSnapshot | None:
         return self._row(ShownSnapshot, "last_complete", [self.pipeline, run])

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.commands.control import cancel, pause, resume
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, shown_already
 from airflow_provider_pgddl.engine.job import at_work
@@ -138,22 +138,13 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
 
 
 def _refuse_other_source(context: Context) -> None:
-    """A connection that now leads somewhere else would look like a source that lost every row."""
+    from airflow_provider_pgddl.engine.following import failover
     from airflow_provider_pgddl.engine.server.catalog import server
 
     change_log.refuse_other_journal(context.source, context.name, change_log.journal_name(server(context.target)))
-    recorded, now = context.row(), server(context.source)
-    if recorded.source_system != now.system:
-        raise StageFailed(
-            f"the source is not the cluster that pipeline {context.name!r} was set up on "
-            f"(system identifier {now.system}, was {recorded.source_system})",
-            todo="correct the connection, or `pgddl reset` the pipeline and start again",
-        )
+    failover.refuse_other_cluster(context.name, context.row(), server(context.source))
     if lost := way_back_across.lost_cut_over(context):
         if context.job.stage == "cleanup":
             return  # which is how a person ends it
         raise lost
-    if recorded.source_timeline != now.timeline:
-        from airflow_provider_pgddl.engine.following.failover import meet
-
-        meet(context)
+    failover.look(context)

@@ -18,7 +18,6 @@ from airflow_provider_pgddl.engine.following.adopted_tables import attach
 from airflow_provider_pgddl.engine.following.catch_up import catch_up
 from airflow_provider_pgddl.engine.following.ddl import captures_ddl, follow_ddl, follow_what_blocks, stop
 from airflow_provider_pgddl.engine.following.direct_trigger import hand_over
-from airflow_provider_pgddl.engine.following.failover import note_lost_windows
 from airflow_provider_pgddl.engine.following.reconcile import reconcile_built
 from airflow_provider_pgddl.engine.following.source_dump import settled_dump
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
@@ -79,7 +78,6 @@ def run(context: Context) -> StageResult:
 
 def _ingest(context: Context) -> int:
     """Every key that changed since capture began leaves the copy: a unique index on the rest cannot fail."""
-    note_lost_windows(context)
     replica, border = context.replica, context.border()
     keys, said, rest = 0, time.monotonic(), WindowsLeft(context.table_names)
 

@@ -73,6 +73,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             pipeline = planned.pipeline
         else:
             pipeline = require_same_config(pipeline, row.config)
+            failover.refuse_other_cluster(name, row, catalog.server(source))
             if row.born_of is not None:
                 pipeline = of_a_birth(pipeline)
         journal_name = change_log.journal_name(catalog.server(target))
@@ -92,8 +93,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
         _record_pipeline(context)
     else:
         reconfigure.take_up(context, planned)
-    if context.journal.reconfigurations.under_way(context.journal.run):
-        failover.meet(context)  # the source that the file names now may be the standby that was promoted
+    failover.look(context)
     return context
 
 

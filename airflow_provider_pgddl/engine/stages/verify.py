@@ -19,13 +19,16 @@ def run(context: Context) -> StageResult:
         context.say(f"{table.qualified}: {AT_SWAP}, and compared there")
     if is_current(context, tables):
         return context.result("nothing_to_do", verdicts_of(context, tables))
+    context.receive()  # a slot tells, too, whether changes were lost
+    needed = context.row().verify_needed
     with one_stream(context):
         mended = compare_rows(context)
     tables = followed_tables(context)
     verdicts = verdicts_of(context, tables)
     if {t.id for t in tables} == {t.id for t in context.journal.tables.of(context.journal.run) if not t.keyless}:
         with context.fenced("verify.before_over_commit"):
-            context.journal.require_verify(None)
+            if context.journal.lock().verify_needed == needed:  # else more was lost meanwhile
+                context.journal.require_verify(None)
     figures = {"mended": mended} if context.job.mend else {}
     return context.result("done", verdicts, rows=sum(v["rows"] for v in verdicts.values()), differ=0,
                           window=context.row().window_no, **figures)  # fmt: skip

@@ -98,6 +98,8 @@ def _attempt(
             refuse_blocked(context)
             if not_compared(context, context.tables()):
                 raise NotYet("a table changed just now")
+            if context.row().verify_needed:
+                raise NotYet("a window was lost just now")
             _refuse_left_behind(context, tables)
             if not guard.unchanged(context.source):
                 raise NotYet("the source's schema changed just now")

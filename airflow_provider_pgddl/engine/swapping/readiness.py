@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_pgddl.engine.errors import PreflightRefused, UsageError
-from airflow_provider_pgddl.engine.following.failover import note_lost_windows
 from airflow_provider_pgddl.engine.following.row_comparison import compare_rows, unverified
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -26,7 +25,6 @@ def refuse_unready(context: Context) -> None:
         raise UsageError(
             f"{late[0].qualified} is not replayed yet" if late else "there is no table", todo="run stage replay first"
         )
-    note_lost_windows(context)
     needed = context.row().verify_needed
     if needed:
         raise PreflightRefused(needed, todo="run stage verify first")
