@@ -431,6 +431,7 @@ def test_a_literal_that_runs_a_check_as_it_is_read_is_not_read(dsn: str, conn: S
 # Which pin no path, and why nobody's comes into play there.
 UNPINNED = {
     "client_ddl": "it has to be the client, and hands its path on; all that it calls is qualified",
+    "lock_altered": "it has to be the client; all that it calls is qualified",
     "outer_context": "is to be inlined; all that it calls is qualified",
     "emit_command": "called by functions that pin theirs",
     "follow_publications": "called by functions that pin theirs",

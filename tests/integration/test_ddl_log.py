@@ -334,7 +334,7 @@ def test_a_newer_package_brings_its_event_triggers_to_a_source_that_captures_alr
         for m in reversed(since):
             session.execute(m.down)
         session.execute("DELETE FROM pgddl.migrations WHERE set_name = 'core' AND version = ANY(%s)", [versions])
-        assert len(one(queue.dsn, triggers)) == len(before) - 3
+        assert len(one(queue.dsn, triggers)) == len(before) - 5
         queue.read()
         assert migrations.apply(session, "core") == versions
     queue.start()

@@ -31,7 +31,8 @@ GRANTED = 14  # of core: a pipeline's role need not own it
 FIT_TO_PUBLISH = 15  # of core: what has become a partition leaves a publication that its identity does not fit
 WHOLE_KEY = 16  # of core: what has an identity that is less than the key leaves a publication, too
 NO_POLICIES = 17  # of core: no policy of a table's owner runs as the owner of the functions
-SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES]
+CLIENTS_RIGHTS = 18  # of core: nor does anything else of it, and what a client waits for is locked with its own rights
+SINCE = [UNDER_LOCK, CLIENT_SETTINGS, HOLD, WAY_BACK, GRANTED, FIT_TO_PUBLISH, WHOLE_KEY, NO_POLICIES, CLIENTS_RIGHTS]
 CHANGED = {
     UNDER_LOCK: {"unpublish", "named_in_alter", "is_published", "leave_publications"},
     CLIENT_SETTINGS: {
@@ -44,7 +45,12 @@ CHANGED = {
     FIT_TO_PUBLISH: {"follow_publications"},
     WHOLE_KEY: {"follow_publications"},
     NO_POLICIES: {"follow_triggers"},
+    CLIENTS_RIGHTS: {"follow_log", "leave_publications", "lock_altered", "leave_altered"},
 }  # fmt: skip
+NEW_TRIGGERS = {
+    HOLD: {"pgddl_00_hold"},
+    CLIENTS_RIGHTS: {"pgddl_0_publications_lock", "pgddl_0_publications_locked"},
+}
 KEY_RANGES = 11  # of journal: ranges of verify are over the whole key
 
 FUNCTIONS = """
@@ -117,7 +123,7 @@ def test_up_and_down_give_what_a_package_of_that_version_makes(
     landed, newest = made(old.dsn), made(new.dsn)
     assert captures_ddl == any("lc_messages" in str(row) for row in landed)
     changed = {row[0].split("(")[0] for row in set(landed) ^ set(newest)}
-    triggers = {"pgddl_00_hold"} if version == HOLD and captures_ddl else set()
+    triggers = NEW_TRIGGERS.get(version, set()) if captures_ddl else set()
     assert changed == {f"pgddl.{name}" for name in CHANGED[version]} | triggers
     for _ in range(2):
         with old.session() as session:

@@ -11,12 +11,19 @@ BEGIN
     IF pg_catalog.to_regprocedure('pgddl.hold()') IS NOT NULL THEN  -- an older version of the set has none
         CREATE EVENT TRIGGER pgddl_00_hold ON ddl_command_start EXECUTE FUNCTION pgddl.hold();
     END IF;
+    IF pg_catalog.to_regprocedure('pgddl.lock_altered()') IS NOT NULL THEN  -- nor these
+        CREATE EVENT TRIGGER pgddl_0_publications_lock ON ddl_command_start WHEN TAG IN ('ALTER TABLE')
+            EXECUTE FUNCTION pgddl.lock_altered();
+        CREATE EVENT TRIGGER pgddl_0_publications_locked ON ddl_command_start WHEN TAG IN ('ALTER TABLE')
+            EXECUTE FUNCTION pgddl.leave_altered();
+    END IF;
 END
 $$
 
 -- name: known_event_triggers
 SELECT evtname, evtenabled::text FROM pg_catalog.pg_event_trigger
-WHERE evtname IN ('pgddl_00_hold', 'pgddl_0_client', 'pgddl_0_publications', 'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
+WHERE evtname IN ('pgddl_00_hold', 'pgddl_0_client', 'pgddl_0_publications', 'pgddl_0_publications_lock', 'pgddl_0_publications_locked',
+                  'pgddl_1_client', 'pgddl_2_command', 'pgddl_2_drop', 'pgddl_2_rewrite')
 
 -- name: our_schema_exists
 SELECT pg_catalog.to_regnamespace('pgddl') IS NOT NULL
