@@ -68,3 +68,17 @@ def test_a_host_that_is_gone_without_a_word_is_noticed_in_every_session(
     with connect(dsn, purpose="test") as one, connect_replication(dsn, purpose="test") as other:
         found = [alive(one.fileno()), alive(other.fileno()), asyncio.run(apart())]
     assert found == [[1, idle, NETWORK["keepalives_count"]]] * 3
+
+
+def test_a_host_of_ours_that_is_gone_is_noticed_by_the_server(source_dsn: str) -> None:
+    """Its locks are held until then: by the kernel's own times for two hours."""
+    names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"]
+    shown = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+
+    async def apart() -> tuple[str, ...] | None:
+        async with await connect_async(source_dsn, purpose="test") as conn:
+            return await (await conn.execute(shown.encode())).fetchone()
+
+    with connect(source_dsn, purpose="test") as one, connect_replication(source_dsn, purpose="test") as other:
+        found = [one.execute(shown.encode()).fetchone(), other.execute(shown.encode()).fetchone()]
+    assert [*found, asyncio.run(apart())] == [tuple(PINNED[name] for name in names)] * 3

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -21,10 +23,10 @@ from airflow_provider_pgddl.engine.following import ddl as following
 from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.lease import Lease
 from airflow_provider_pgddl.engine.parallel import spark
-from airflow_provider_pgddl.engine.rows import chunks, window_locks, windows
+from airflow_provider_pgddl.engine.rows import chunks, fill, window_locks, windows
 from airflow_provider_pgddl.engine.server import catalog, giving_way
 from airflow_provider_pgddl.engine.server import connect as connecting
-from airflow_provider_pgddl.engine.server.connect import connect
+from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.stages import StageResult
 from tests.conftest import Database, database_name
 from tests.failpoints import At
@@ -440,6 +442,46 @@ def test_c11_a_worker_that_outlives_its_window_cannot_commit(items: Lifecycle, m
             replay.finish()
     lost[0].fails((PgddlError, psycopg.Error))
     items.run_all(after="replay", until="swap")
+    assert differences(items.source, items.target) == []
+
+
+def test_c11_a_worker_that_comes_late_to_its_window_cannot_commit(
+    items: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second attempt at a part, while the window has all that it waited for and still counts what is left: it can
+    take the snapshot up, and reads what is over by the next window."""
+    items.content |= {"backfill": {"chunk_bytes": "1MB", "workers": 2}, "replay": {"window_rows": 140}}
+    items.content |= {"spark": {"begin": "at_once"}}
+    items.run_all(until="backfill")
+    do(items.source, "UPDATE items SET code = 'old ' || id")
+    items.run("schema_sync")
+    given, late, lock = list[Any](), list[Underway[Any]](), fill.foreign_code.lock
+    reached, go_on = threading.Event(), threading.Event()
+
+    def spread(work: Callable[[Any], Any], parts: Sequence[Any], **_: Any) -> list[Any]:
+        given.append(partial(work, parts[0]))
+        return [work(part) for part in parts[1:]]
+
+    def lock_and_wait(conn: Session, *args: Any, **options: Any) -> None:
+        lock(conn, *args, **options)
+        if late and not reached.is_set() and conn.info.get_parameters()["application_name"].endswith(":fill read"):
+            reached.set()
+            assert go_on.wait(60)
+
+    def begin_late(_: int) -> None:
+        if given and not late:
+            late.append(Underway(given[0]).__enter__())
+            wait_for(reached.is_set, late[0])
+            do(items.source, "DELETE FROM items WHERE id % 2 = 0", "UPDATE items SET code = 'new ' || id")
+
+    monkeypatch.setattr(spark, "spread", spread)
+    monkeypatch.setattr(spark, "start", lambda *_, **__: 2)
+    monkeypatch.setattr(fill.foreign_code, "lock", lock_and_wait)
+    before_each(monkeypatch, windows, "count_pending", begin_late)
+    before_each(monkeypatch, window_locks, "lock_tables", lambda n: go_on.set() if n == 3 else None)
+    items.run("replay")
+    go_on.set()
+    late[0].fails((PgddlError, psycopg.Error))
     assert differences(items.source, items.target) == []
 
 

@@ -95,6 +95,18 @@ def test_parts_under_a_snapshot_begin_soon_or_not_at_all(tmp_path: Path) -> None
     assert list(ours.iterdir()) == []
 
 
+@pytest.mark.parametrize("why", ["gives way", "hangs"])
+def test_parts_that_are_in_the_way_or_hang_are_given_up(tmp_path: Path, why: str) -> None:
+    """C17: somebody waits for what the window behind them holds, and no executor is there that would notice."""
+    given_up = {"gives way": "somebody waits for a table", "hangs": "Spark was not done within 1 s"}[why]
+    with pytest.raises(Busy, match=given_up):
+        spark.spread(
+            work.begin_and_wait, [str(tmp_path)] * 2, workers=2, app="stay",
+            gives_way=lambda: why == "gives way" and any(tmp_path.iterdir()), within=1 if why == "hangs" else None,
+        )  # fmt: skip
+    assert spark.spread(work.square, [3, 4], workers=2, app="squares", begin_within=60) == [9, 16]
+
+
 def test_parts_that_have_begun_take_as_long_as_they_take(tmp_path: Path) -> None:
     go_on = threading.Timer(2.0, Path(tmp_path, "go on").touch)
     go_on.start()
@@ -161,6 +173,9 @@ class _Interrupted:
 
     master = "local[1]"
     environment: ClassVar[dict[str, str]] = {}
+
+    def setJobGroup(self, *_: object) -> None:
+        """For whoever would cancel it."""
 
     def map(self, _: object) -> _Interrupted:
         return self

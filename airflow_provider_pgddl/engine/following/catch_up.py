@@ -90,10 +90,11 @@ def _windows(context: Context, until_quiet: bool, border: Border | None, tell: b
         if not context.beside and not until_quiet:  # the cut-over sets them itself, behind its fence
             keep_ahead(context)
         whole = context.job.tables is None
-        before, elsewhere = (workers.prepare, workers.fill) if workers.is_worth(waiting) else (None, None)
+        with_workers = workers.is_worth(waiting)
         done = one_window(
-            context, replica, followed_tables(context), before_snapshot=before, fill_elsewhere=elsewhere, whole=whole
-        )
+            context, replica, followed_tables(context), before_snapshot=workers.prepare if with_workers else None,
+            behind_snapshot=workers.end, fill_elsewhere=workers.fill if with_workers else None, whole=whole,
+        )  # fmt: skip
         windows.append(done)
         workers.took(done)
         waiting = done.pending
@@ -131,6 +132,7 @@ def one_window(
     tables: Sequence[TableRow],
     *,
     before_snapshot: Callable[[], None] | None = None,
+    behind_snapshot: Callable[[], None] | None = None,
     fill_elsewhere: FillElsewhere | None = None,
     inside: Callable[[Window], None] | None = None,
     reads: Collection[int] | None = None,
@@ -139,19 +141,25 @@ def one_window(
 ) -> Window:
     """One window of at most `window_rows` rows, tried again where it gave way; what it had to stop is recorded, and
     goes on in the next one where captured DDL explains it. `before_snapshot` is done before each try: what must be
-    there once there is a snapshot. Without `fill` no rows come, they wait."""
+    there once there is a snapshot; `behind_snapshot` once nobody can take the snapshot up any more. Without `fill` no
+    rows come, they wait."""
     receive_backlog(context)
     rows = context.pipeline.replay.window_rows if fill else 0
     tables = for_a_window(context, tables, compared=inside is not None)
 
     def attempt(effort: Effort) -> Window:
         elsewhere = fill_elsewhere if effort == POLITE else None  # else there is no time for that
-        if before_snapshot is not None and (inside is not None or elsewhere is not None):
+        with_workers = inside is not None or elsewhere is not None
+        if before_snapshot is not None and with_workers:
             before_snapshot()
-        return window(
-            replica, tables, fill=effort.of(rows) if rows else 0, take=context.part_of_log(effort),
-            fill_elsewhere=elsewhere, inside=inside, reads=reads, whole=whole, effort=effort,
-        )  # fmt: skip
+        try:
+            return window(
+                replica, tables, fill=effort.of(rows) if rows else 0, take=context.part_of_log(effort),
+                fill_elsewhere=elsewhere, inside=inside, reads=reads, whole=whole, effort=effort,
+            )  # fmt: skip
+        finally:
+            if behind_snapshot is not None and with_workers:
+                behind_snapshot()
 
     done = insistently(context, attempt)
     stop(context, done.stopped)

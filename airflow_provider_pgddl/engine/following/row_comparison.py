@@ -163,8 +163,8 @@ def compare_all(
                 if not todo:
                     return
                 seconds = max(SHORTEST_SECONDS, WINDOW_SECONDS / context.patience.effort.share)
-                if elsewhere and done.snapshot:
-                    compared += elsewhere.compare(done.snapshot, todo, seconds, mend)
+                if elsewhere:
+                    compared += elsewhere.compare(done, todo, seconds, mend)
                 else:
                     compare_ranges(replica.source, replica.target, todo, seconds, compared, mend)
 
@@ -172,7 +172,10 @@ def compare_all(
         failpoint("verify.before_window")
         over = tables if context.in_place else beside(context)
         before, began = partial(elsewhere.prepare, len(left)) if elsewhere else None, time.monotonic()
-        window = one_window(context, replica, over, inside=inside, reads=near, before_snapshot=before, fill=fill)
+        behind = elsewhere.end if elsewhere else None
+        window = one_window(
+            context, replica, over, inside=inside, reads=near, before_snapshot=before, behind_snapshot=behind, fill=fill
+        )
         if mend and fill and window.stopped.keys() & {t.id for t in tables} - {t.id for t in chosen()}:
             fill, context.looked = False, False
             follow_ddl(context, look=True)
@@ -190,8 +193,10 @@ def compare_all(
         seen += len(compared)
         if elsewhere:
             elsewhere.took(len(compared), time.monotonic() - began)
-        behind = {range_id for range_id, _, _ in compared}
-        at = next((f"; at {t.qualified}" for r in left if r.id not in behind for t in tables if t.id == r.table_id), "")
+        over_with = {range_id for range_id, _, _ in compared}
+        at = next(
+            (f"; at {t.qualified}" for r in left if r.id not in over_with for t in tables if t.id == r.table_id), ""
+        )
         rest = pace(seen, max(total, seen) - seen, time.monotonic() - started, "ranges")
         rows = amount(sum(r for _, r, _ in compared))
         context.say(f"{seen}/{max(total, seen)} ranges, {rows} rows compared{rest}{at}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from airflow_provider_pgddl.engine.errors import Retry
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.job.takeover import pays, start_spark, time_left
 from airflow_provider_pgddl.engine.journal.tables import TableRow
@@ -14,13 +15,14 @@ from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.parallel.part_results import beside_each_other
 from airflow_provider_pgddl.engine.rows.fill import FILL, Filled, FillPart, fill_part
 from airflow_provider_pgddl.engine.rows.range_checksums import Sides
-from airflow_provider_pgddl.engine.rows.timed_comparison import Part, RangeResult, compare_part
+from airflow_provider_pgddl.engine.rows.timed_comparison import COMPARE, Part, RangeResult, compare_part
 from airflow_provider_pgddl.engine.rows.windows import Window
 from airflow_provider_pgddl.engine.server.connect import application_name
 from airflow_provider_pgddl.engine.sql import queries
 
 # From this many full windows of pending keys on, filling them is spread over workers.
 SPREAD_WINDOWS = 4
+END_WITHIN = 30.0  # seconds beyond its time after which a comparison is taken for one that hangs
 
 
 class FillWorkers:
@@ -55,7 +57,7 @@ class FillWorkers:
         if self._slots or pays(self._context, time_left(self._filled, self._seconds, self._waiting)):
             self._slots = start_spark(self._context, self._app, self._workers)
 
-    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+    def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int, gives_way: Callable[[], bool]) -> Filled:
         """Up to `limit` keys for each worker: with more workers a window brings more, in as long."""
         context, workers = self._context, self._slots or self._workers
         dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
@@ -63,20 +65,21 @@ class FillWorkers:
             *dsns, context.name, snapshot, context.fence(), tuple((t.id, t.plan) for t in tables), limit,
             context.replica.fenced,
         )  # fmt: skip
-        try:
-            if self._slots:
-                from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
+        if self._slots:
+            from airflow_provider_pgddl.engine.parallel.spark import BEGIN_WITHIN, spread
 
-                done = spread(
-                    fill_part, [part] * workers, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
-                    settings=context.spark,
-                )  # fmt: skip
-            else:
-                done = beside_each_other(fill_part, [part] * workers, doing="running replay")
-        finally:
-            _end_fills(context)
+            done = spread(
+                fill_part, [part] * workers, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
+                settings=context.spark, gives_way=gives_way,
+            )  # fmt: skip
+        else:
+            done = beside_each_other(fill_part, [part] * workers, doing="running replay")
         filled = sum((rows for rows, _ in done), Counter[int]())
         return filled, {t: why for _, refused in done for t, why in refused.items()}
+
+    def end(self) -> None:
+        """See `end_workers`."""
+        end_workers(self._context, FILL)
 
 
 class CompareWorkers:
@@ -100,9 +103,10 @@ class CompareWorkers:
             self._slots = start_spark(self._context, self._app, self._workers)
 
     def compare(
-        self, snapshot: str, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
+        self, window: Window, todo: Sequence[tuple[Range, Sides]], seconds: float, apart: bool
     ) -> list[RangeResult]:
-        context = self._context
+        context, snapshot = self._context, window.snapshot
+        assert snapshot is not None
         # As many parts as can run beside each other: one that waits for another's end would lose the window's time.
         share = math.ceil(len(todo) / (self._slots or self._workers))
         dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
@@ -115,15 +119,29 @@ class CompareWorkers:
 
             shares = spread(
                 compare_part, work, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
-                settings=context.spark,
+                settings=context.spark, gives_way=window.gives_way, within=2 * seconds + END_WITHIN,
             )  # fmt: skip
         else:
             shares = beside_each_other(compare_part, work, doing="running verify")
         return [result for share in shares for result in share]
 
+    def end(self) -> None:
+        """See `end_workers`."""
+        end_workers(self._context, COMPARE)
 
-def _end_fills(context: Context) -> None:
-    """No worker outlives its window: Spark runs a task a second time when it has lost sight of a worker, or for speed,
-    and the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11)."""
-    name = application_name(context.name, context.lease.token, FILL)
-    context.target.execute(queries("catalog")["terminate_workers"], [name])
+
+def end_workers(context: Context, kind: str) -> None:
+    """No worker outlives what it was started for. Spark runs a task a second time when it has lost sight of a worker,
+    or for speed: the first one, whose token is as good as ours, would commit rows of a snapshot that is over (C11), or
+    hold locks of the source that nobody watches any more (C17).
+
+    Behind a window: one that has not taken the snapshot up by then cannot do so any more, and one that has is found by
+    its sessions, which are older."""
+    names = [application_name(context.name, context.lease.token, f"{kind}{side}") for side in ("", " read", " watch")]
+    for session in (context.target, context.source):
+        if session.execute(queries("catalog")["terminate_workers"], [names]).fetchone() != (0,):
+            raise Retry(
+                "a worker's session does not end",
+                todo="look what it hangs in; then run the stage again, which goes on where it was",
+                sql="SELECT pid, state, wait_event, query FROM pg_stat_activity WHERE application_name LIKE 'pgddl:%';",
+            )

@@ -13,20 +13,19 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 
 from airflow_provider_pgddl.engine import failpoints
 from airflow_provider_pgddl.engine.errors import Busy, PgddlError, PreflightRefused, Retry, StageFailed
 from airflow_provider_pgddl.engine.parallel import executor_slots
 from airflow_provider_pgddl.engine.parallel.class_archive import ClassArchive
 from airflow_provider_pgddl.engine.parallel.executor_settings import DEFAULT, Settings
+from airflow_provider_pgddl.engine.parallel.job_watch import SAY_AFTER, JobWatch
 from airflow_provider_pgddl.engine.parallel.part_results import attempt_each, be_there, dealt, gathered, results
 from airflow_provider_pgddl.engine.parallel.spark_settings import is_local, refuse, retrying
 from airflow_provider_pgddl.engine.progress import repeating
@@ -45,8 +44,6 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 BEGIN_WITHIN = 5.0
 CANCELLED_WITHIN = 2.0  # seconds
 JVM_ENDED = "Spark's JVM ended, or the cluster has ended the application"
-LOOK_EVERY = 0.5  # seconds between two looks at whether there are executors
-SAY_AFTER, SAY_AGAIN = 15.0, 30.0  # seconds without one after which it is said, and said again after
 
 
 def spread(
@@ -58,18 +55,21 @@ def spread(
     begin_within: float | None = None,
     settings: Settings = DEFAULT,
     needed: Callable[[], bool] = lambda: True,
+    gives_way: Callable[[], bool] = lambda: False,
+    within: float | None = None,
 ) -> list[R]:
     """`work` of each part, on Spark's workers, at most `workers` beside each other; results in the order of `parts`.
 
     `work` is a function of a module (workers import it by name), its results are small. An error of ours, or of
     Postgres, comes back as itself once every part has ended: a final one before one that a retry may cure. Anything
     else is a bug: Spark tries that part again, then it comes back as Spark reports it. Busy where Spark has begun
-    none of them after so many seconds (`begin_within`): none of them runs then. Retry where there has been no executor
+    none of them after so many seconds (`begin_within`), where they are not done `within` so many, and as soon as what
+    they are done for `gives_way`: none of them goes on then. Retry where there has been no executor
     for as long as `settings` say. NotNeeded where it is not `needed` any more before there is one.
     """
     context = begin(app, workers, settings)
     context.environment[failpoints.VARIABLE] = os.environ.get(failpoints.VARIABLE, "")  # to workers, wherever they are
-    watch = _Watch(context, begin_within, settings, needed)
+    watch = JobWatch(context, begin_within, settings, needed, gives_way, within)
     try:
         with watch:
             too_many = len(parts) > workers and executor_slots.at_most(context) > workers
@@ -92,8 +92,9 @@ def spread(
                 "goes on where it was (spark.wait says how long executors are waited for)",
             ) from None
         if watch.given_up:
-            what = f"Spark had no core free within {begin_within:.0f} s"
-            raise Busy(what, todo="give the application cores of its own, or wait: this is tried again") from None
+            raise Busy(
+                watch.given_up, todo="give the application cores of its own, or wait: this is tried again"
+            ) from None
         if said := executor_slots.unable(str(error)):
             raise PreflightRefused(said[0], todo=said[1]) from None
         raise
@@ -124,72 +125,6 @@ def _distributed(context: SparkContext, parts: Sequence[T]) -> RDD[T]:
     for part in parts:
         pickled.add(bytearray(pickle.dumps(part)))
     return RDD(context._jsc.parallelize(pickled, len(parts)), context, CPickleSerializer())
-
-
-class _Watch:
-    """Watches the job that is started in the block. Cancels it where none of its parts has begun within so many seconds
-    (None: it may wait), and where there has been no executor for longer than the settings allow; says so before."""
-
-    def __init__(
-        self, context: SparkContext, begin_within: float | None, settings: Settings, needed: Callable[[], bool]
-    ):
-        self._context, self._begin_within, self._settings = context, begin_within, settings
-        self._needed = needed
-        self._local = is_local(context.master)
-        self._group = f"pgddl-{uuid4()}"
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="pgddl-spark", daemon=True)
-        self.given_up = self.not_needed = False
-        self.lost = ""
-
-    def __enter__(self) -> None:
-        if self._watches:
-            self._context.setJobGroup(self._group, "")
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._watches:
-            self._over.set()
-            self._thread.join()
-            with suppress(Exception):  # the JVM may be gone
-                self._context.setLocalProperty("spark.jobGroup.id", None)
-
-    @property
-    def _watches(self) -> bool:
-        return self._begin_within is not None or not self._local
-
-    def _look(self) -> None:
-        with suppress(Exception):  # whatever becomes of the job, its own call says it
-            began = there = time.monotonic()
-            say_at = SAY_AFTER
-            if self._begin_within is not None and self._over.wait(self._begin_within):
-                return
-            if self._begin_within is not None and not self._begun():
-                self.given_up = True
-                self._context.cancelJobGroup(self._group)
-                return
-            while not self._local and not self._over.wait(LOOK_EVERY):
-                now = time.monotonic()
-                if executor_slots.slots(self._context):
-                    there, say_at = now, SAY_AFTER
-                elif not self._needed():
-                    self.not_needed = True
-                    self._context.cancelJobGroup(self._group)
-                    return
-                elif now - there >= self._settings.wait:
-                    self.lost = executor_slots.missing(self._context)
-                    self._context.cancelJobGroup(self._group)
-                    return
-                elif now - there >= say_at:
-                    say_at += SAY_AGAIN
-                    what = "waiting for Spark's executors" if there == began else "Spark has lost its executors"
-                    self._settings.say(f"{what}, {now - there:.0f} s so far: {executor_slots.missing(self._context)}")
-
-    def _begun(self) -> bool:
-        tracker = self._context.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-        return any(s.numActiveTasks + s.numCompletedTasks + s.numFailedTasks > 0 for s in stages if s)
 
 
 def _stopped(error: BaseException | None) -> bool:
@@ -257,7 +192,7 @@ def _new_context(app: str, workers: int, settings: Settings) -> SparkContext:
     conf.setIfMissing("spark.app.name", app)
     # Above this size a function's pickle would travel through a file.
     conf.setIfMissing("spark.broadcast.UDFCompressionThreshold", "1g")
-    # Else it is not known of a task that has begun for as long as nothing else happens; see `_Watch`.
+    # Else it is not known of a task that has begun for as long as nothing else happens; see `JobWatch`.
     conf.setIfMissing("spark.ui.liveUpdate.period", "0ms")
     if not is_local(master):
         conf.setIfMissing("spark.cores.max", str(workers))  # a cluster of one's own would give us all that it has

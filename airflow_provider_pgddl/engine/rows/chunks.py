@@ -172,8 +172,8 @@ def copy_chunks(work: Share, stop: threading.Event | None = None) -> ShareDone:
     or in the driver."""
     target = connect(work.target_dsn, purpose=COPY, pipeline=work.pipeline, token=work.token)
     source = target if work.in_place else connect(
-        work.source_dsn, purpose="read", pipeline=work.pipeline, token=work.token)  # fmt: skip
-    watcher = connect(work.source_dsn, purpose="watch", pipeline=work.pipeline, token=work.token)
+        work.source_dsn, purpose=f"{COPY} read", pipeline=work.pipeline, token=work.token)  # fmt: skip
+    watcher = connect(work.source_dsn, purpose=f"{COPY} watch", pipeline=work.pipeline, token=work.token)
     with target, source, watcher:
         return _Worker(work, source, target, watcher, stop).run()
 

@@ -40,11 +40,12 @@ from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
-FILL = "fill"  # the purpose of a worker's session on the target
+FILL = "fill"  # the purpose of a worker's session on the target, of which one for the source is named
 # What a fill did: rows, and why tables whose copy refused one have to stop; both by the table's id.
 Filled = tuple[Counter[int], dict[int, list[str]]]
-# Given the exported snapshot and the tables with pending keys, fills up to `limit` of them elsewhere.
-FillElsewhere = Callable[[str, Sequence[TableRow], int], Filled]
+# Given the exported snapshot and the tables with pending keys, fills up to so many of them elsewhere; Busy once the
+# last one says that somebody waits for the tables.
+FillElsewhere = Callable[[str, Sequence[TableRow], int, Callable[[], bool]], Filled]
 
 
 def fill_across(
@@ -213,11 +214,12 @@ class FillPart:
 
 
 def fill_part(part: FillPart) -> Filled:
-    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills."""
+    """Runs in a Spark task: imports the window's snapshot, locks without waiting, fills. All of its sessions are there,
+    to be found and ended by their names, before it has the snapshot (C11)."""
     token = part.fence.token
-    source = connect(part.source_dsn, purpose="read", pipeline=part.pipeline, token=token)
+    source = connect(part.source_dsn, purpose=f"{FILL} read", pipeline=part.pipeline, token=token)
     target = connect(part.target_dsn, purpose=FILL, pipeline=part.pipeline, token=token)
-    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=token)
+    watcher = connect(part.source_dsn, purpose=f"{FILL} watch", pipeline=part.pipeline, token=token)
     with source, target, watcher, at_snapshot(source, watcher, target, part.snapshot):
         relations = [(plan.source, plan) for _, plan in part.tables]
         foreign_code.lock(source, relations, "reader", fenced=part.fenced)

@@ -16,6 +16,7 @@ from airflow_provider_pgddl.engine.rows.range_checksums import Sides, compare_ra
 from airflow_provider_pgddl.engine.server.connect import Session, connect
 from airflow_provider_pgddl.engine.server.giving_way import at_snapshot
 
+COMPARE = "verify"  # the purpose of a worker's session on the target, of which those on the source are named
 RangeResult = tuple[int, int, tuple[str, ...] | None]  # range id, rows, keys that differ; None: it took too long
 
 NEIGHBOURS_GROWTH = 4  # times as many neighbours are compared as one than the last time, at most
@@ -40,9 +41,9 @@ class Part:
 
 def compare_part(part: Part) -> list[RangeResult]:
     """Runs in a Spark task. Only windows change the copy, and the next one is not taken before this is over."""
-    source = connect(part.source_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
-    copy = connect(part.target_dsn, purpose="verify", pipeline=part.pipeline, token=part.token)
-    watcher = connect(part.source_dsn, purpose="watch", pipeline=part.pipeline, token=part.token)
+    source = connect(part.source_dsn, purpose=f"{COMPARE} read", pipeline=part.pipeline, token=part.token)
+    copy = connect(part.target_dsn, purpose=COMPARE, pipeline=part.pipeline, token=part.token)
+    watcher = connect(part.source_dsn, purpose=f"{COMPARE} watch", pipeline=part.pipeline, token=part.token)
     plans = {s.plan.oid: s.plan for _, s in part.ranges}.values()
     compared = list[RangeResult]()
     # Who waits for one of the tables waits behind the window, too, which gives way by itself.

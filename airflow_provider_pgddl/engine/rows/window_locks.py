@@ -102,7 +102,7 @@ def _with_tied(target: Session, tables: Sequence[TableRow], found: set[int]) -> 
 
 
 @contextmanager
-def watched(replica: Replica, effort: Effort) -> Iterator[None]:
+def watched(replica: Replica, effort: Effort) -> Iterator[Watch]:
     """A transaction of the source that has one snapshot and is to lock tables: let go of when others have waited for
     longer than this `effort` lets them, and, in place, committed only while the token is valid."""
     others = () if replica.in_place else (replica.target,)
@@ -111,7 +111,7 @@ def watched(replica: Replica, effort: Effort) -> Iterator[None]:
         with replica.source.transaction():
             replica.source.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             with watch:
-                yield
+                yield watch
             watch.check()
             if replica.in_place:
                 lease.check(replica.source, replica.fence)

@@ -61,7 +61,7 @@ from airflow_provider_pgddl.engine.rows.windows_in_place import LOST_TRACK, Lost
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
-from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort
+from airflow_provider_pgddl.engine.server.giving_way import POLITE, Effort, Watch
 from airflow_provider_pgddl.engine.sql import queries
 
 _Q = queries("windows")
@@ -75,7 +75,8 @@ class Window:
     `lsn` is where the source's WAL was at its snapshot; `snapshot` is the exported one, across databases and while the
     window is open; `number` is known once its writes are done. `left` counts log rows that its snapshot shows and that
     it has not taken, as far as it has looked; they are what is `pending` of their tables, as to count keys may take
-    long. Of each table whose rows it has touched, by id: `changed` of `keys` are of it, and `filled` of `rows`."""
+    long. `gives_way`: whether somebody waits for its tables. Of each table whose rows it has touched, by id: `changed`
+    of `keys` are of it, and `filled` of `rows`."""
 
     taken_at: datetime
     lsn: str
@@ -86,6 +87,7 @@ class Window:
     left: int = 0
     seconds: float = 0.0
     stopped: dict[int, list[str]] = field(default_factory=dict)
+    gives_way: Callable[[], bool] = field(default=lambda: False, repr=False)
     changed: Counter[int] = field(default_factory=Counter)
     filled: Counter[int] = field(default_factory=Counter)
 
@@ -122,7 +124,7 @@ def window(
     locked = read if read == everything else read | concerned(replica, tables, logs_before(replica))
     for tried in count(1):
         try:
-            with watched(replica, effort):
+            with watched(replica, effort) as watch:
                 window_locks.lock_tables(replica, [t for t in tables if t.id in locked], effort.wait)
                 failpoint("replay.after_lock", replica.source)
                 if replica.in_place:
@@ -131,7 +133,7 @@ def window(
                         inside(done)
                 else:
                     done = _across(
-                        replica, tables, locked, read, fill, take, fill_elsewhere, inside, whole, effort.wait
+                        replica, tables, locked, read, fill, take, fill_elsewhere, inside, whole, effort.wait, watch
                     )
             break
         except NotLocked as more:
@@ -174,13 +176,14 @@ def _across(
     inside: Callable[[Window], None] | None,
     whole: bool,
     wait: float,
+    watch: Watch,
 ) -> Window:
     source, target, _ = to = replica.source, replica.target, replica.pipeline
     journal = Journal(target, replica.pipeline)
     row = source.execute(_Q["take_snapshot"]).fetchone()
     assert row is not None
     snapshot, lsn, taken_at = row
-    done = Window(taken_at, lsn, snapshot)
+    done = Window(taken_at, lsn, snapshot, gives_way=lambda: watch.gave_way)
     logs = logs_of(replica)
     at_work = _at_work(replica, tables, logs, locked)
     logs = logs.at_most([t for t in tables if t.id in at_work], take)
@@ -242,7 +245,7 @@ def _across(
     change_log.acknowledge(source, replica.pipeline, done.number)
     if fill and apart:
         todo = [t for t in healthy if apart.get(t.id)]
-        rows, refused = (fill_elsewhere or _fill_here(replica))(snapshot, todo, fill)
+        rows, refused = (fill_elsewhere or _fill_here(replica))(snapshot, todo, fill, done.gives_way)
         done.changed.update({t.id: 0 for t in todo})
         done.filled.update(rows)
         done.stopped |= refused
@@ -393,14 +396,11 @@ def _birth_position(replica: Replica) -> str | None:
 def _fill_here(replica: Replica) -> FillElsewhere:
     """Fills in this process."""
 
-    def fill(_: str, tables: Sequence[TableRow], limit: int) -> Filled:
+    def fill(_: str, tables: Sequence[TableRow], limit: int, __: Callable[[], bool]) -> Filled:
         these = (replica.source, replica.target, replica.pipeline, [(t.id, t.plan) for t in tables])
         return fill_tables(*these, limit, replica.fence)
 
     return fill
-
-
-# --- in place -------------------------------------------------------------------------------------------------------
 
 
 def _in_place(

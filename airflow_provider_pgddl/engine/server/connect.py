@@ -58,6 +58,11 @@ PINNED = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "client_connection_check_interval": "1s",
+    # A host that has gone without a word holds its session's locks until the server notices; over a local socket these
+    # do nothing.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
     "check_function_bodies": "off",
     "default_table_access_method": "heap",
     "default_tablespace": "",

@@ -14,6 +14,7 @@ from airflow_provider_pgddl.engine.apply.dump_events import GROUP
 from airflow_provider_pgddl.engine.errors import GaveWay, Retry, UsageError
 from airflow_provider_pgddl.engine.following.ddl import follow_ddl, stop
 from airflow_provider_pgddl.engine.following.schema_gate import validating
+from airflow_provider_pgddl.engine.following.workers_at_snapshot import end_workers
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, patiently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import receiving
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
@@ -146,6 +147,7 @@ def _copy(context: Context, tables: Sequence[TableRow]) -> list[ShareDone]:
         # Of thousands of tables most may be empty, and every worker gets the plans of those that it is to copy.
         having_chunks = [t for t in todo if t.id in left and left[t.id].chunks]
         done = _one_round(context, progress, having_chunks, chunks, size)
+        end_workers(context, COPY)  # what Spark has lost sight of holds chunks that others are to copy
         finished += done
         if cut := sum(d.cut for d in done):
             context.say(f"{cut} chunks would have taken more than {LONGEST / 2:.0f} s each, and were read in parts")

@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.following.source_dump import settled_dump
 from airflow_provider_pgddl.engine.following.tables_behind import LATE_TRIES, bring_late, not_yet, refuse_waiting
 from airflow_provider_pgddl.engine.following.waiting_statements import parts_of, replace_pending
 from airflow_provider_pgddl.engine.following.window_lines import WindowsLeft
+from airflow_provider_pgddl.engine.following.workers_at_snapshot import end_workers
 from airflow_provider_pgddl.engine.job.context import Context, StageResult, insistently, worth_spreading
 from airflow_provider_pgddl.engine.job.slot_receiver import one_stream, receive_backlog
 from airflow_provider_pgddl.engine.job.takeover import take_over, time_left
@@ -223,4 +224,5 @@ def _build_parts(context: Context, parts: Sequence[Build], tables: int, sizes: M
 
             there = [replace(part, dsn=context.elsewhere[1]) for part in rest]
             built += sum(spread(build, there, workers=slots, app=app, settings=context.spark))
+            end_workers(context, BUILD)
         return built
