@@ -43,6 +43,8 @@ def build(part: Build) -> int:
     """Without CONCURRENTLY: nothing but us uses the copies."""
     apply = apply_in_groups if part.quick else apply_events
     with connect(part.dsn, purpose=BUILD, pipeline=part.pipeline, token=part.fence.token) as conn:
+        # What stands on them, as the note that a table is indexed, commits behind them and waits for the WAL.
+        conn.execute("SET synchronous_commit = off")
         applied = apply(conn, part.pipeline, part.fence, part.events, part.trusted, copies_only=part.copies_only)
         failpoint("schema_sync.before_analyze", conn)
         if part.copies:

@@ -112,7 +112,8 @@ def captured_roots(source: Session, pipeline: str) -> dict[int, str]:
 
 def root_of(source: Session, pipeline: str, leaf: int) -> int | None:
     """The root as a part of which a relation is captured; None where it is not."""
-    return next((root for root, oid, _, _ in source.execute(_Q["captured"], [pipeline]) if oid == leaf), None)
+    row = source.execute(_Q["captured_leaf"], [pipeline, leaf]).fetchone()
+    return int(row[0]) if row else None
 
 
 def prepare(source: Session, pipeline: str, oid: int) -> tuple[Table, str]:
@@ -194,7 +195,7 @@ def key_columns(table: Table, user_types: str | None = None) -> sql.Composed:
 
 def _create_log(source: Session, pipeline: str, table: Table, log: str) -> None:
     """Anew where one is left that nothing writes to: that of a table that has been a partition of another meanwhile."""
-    left = log not in {used for _, _, used, _ in source.execute(_Q["captured"], [pipeline])}
+    left = source.execute(_Q["log_is_used"], [pipeline, log]).fetchone() == (False,)
     parts = [
         *([sql.SQL("DROP TABLE IF EXISTS {}").format(log_table(log))] if left else []),
         sql.SQL(_Q["log_table"]).format(log=log_table(log), keys=key_columns(table)),
@@ -229,10 +230,10 @@ def trigger_statements(pipeline: str, leaf: Leaf) -> Iterator[sql.Composed]:
 def stop(source: Session, pipeline: str, root: int, *, only_if_empty: bool = False) -> None:
     """Takes the capture of one table away, in the caller's transaction. DROP TRIGGER is ACCESS EXCLUSIVE: bound the
     wait."""
-    captured = [row for row in source.execute(_Q["captured"], [pipeline]) if row[0] == root]
-    for _, leaf, _, function in captured:
+    captured = source.execute(_Q["captured_of_root"], [pipeline, root]).fetchall()
+    for leaf, _, function in captured:
         _let_go(source, pipeline, leaf, function)
-    for log in {row[2] for row in captured if row[3]}:
+    for log in {log for _, log, function in captured if function}:
         # With the triggers gone under their lock, nothing can be written to the log any more.
         if only_if_empty and source.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(log_table(log))).fetchone():
             raise LateChanges(log)
@@ -253,10 +254,10 @@ def since_birth(source: Session, pipeline: str, leaves: Collection[int]) -> dict
 def release(source: Session, pipeline: str, leaf: int) -> None:
     """Takes the capture of one leaf away that its root has no longer (detached, or dropped), in the caller's
     transaction. Bound the wait for its lock."""
-    for _, oid, _, function in source.execute(_Q["captured"], [pipeline]).fetchall():
-        if oid == leaf:
-            _let_go(source, pipeline, leaf, function)
-            source.execute(_Q["forget_leaf"], [pipeline, leaf])
+    row = source.execute(_Q["captured_leaf"], [pipeline, leaf]).fetchone()
+    if row is not None:
+        _let_go(source, pipeline, leaf, row[1])
+        source.execute(_Q["forget_leaf"], [pipeline, leaf])
 
 
 def _let_go(source: Session, pipeline: str, leaf: int, function: str) -> None:

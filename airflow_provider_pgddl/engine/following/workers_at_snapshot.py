@@ -54,7 +54,8 @@ class FillWorkers:
 
     def prepare(self) -> None:
         """Spark's workers are there before a window holds a snapshot (C32)."""
-        if self._slots or pays(self._context, time_left(self._filled, self._seconds, self._waiting)):
+        left = time_left(self._filled, self._seconds, self._waiting)
+        if self._slots or pays(self._context, left):
             self._slots = start_spark(self._context, self._app, self._workers)
 
     def fill(self, snapshot: str, tables: Sequence[TableRow], limit: int, gives_way: Callable[[], bool]) -> Filled:
@@ -99,7 +100,8 @@ class CompareWorkers:
 
     def prepare(self, ranges: int) -> None:
         """Spark's workers are there before a window holds a snapshot (C32), whatever became of them since the last."""
-        if self._slots or pays(self._context, time_left(self._ranges, self._seconds, ranges)):
+        left = time_left(self._ranges, self._seconds, ranges)
+        if self._slots or pays(self._context, left):
             self._slots = start_spark(self._context, self._app, self._workers)
 
     def compare(

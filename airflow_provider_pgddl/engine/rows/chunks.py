@@ -41,10 +41,10 @@ from airflow_provider_pgddl.engine.rows.transfer import (
     refused_row,
     write_statement,
 )
-from airflow_provider_pgddl.engine.rows.wal_flush import flush, insert_lsn
+from airflow_provider_pgddl.engine.rows.wal_flush import flush, snapshot_and_lsn
 from airflow_provider_pgddl.engine.schema.drift import drift
 from airflow_provider_pgddl.engine.server import catalog
-from airflow_provider_pgddl.engine.server.connect import Session, connect, plans_kept
+from airflow_provider_pgddl.engine.server.connect import Session, connect, keeping_plans, plans_kept
 from airflow_provider_pgddl.engine.server.giving_way import Patience, Watch
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -174,7 +174,9 @@ def copy_chunks(work: Share, stop: threading.Event | None = None) -> ShareDone:
     source = target if work.in_place else connect(
         work.source_dsn, purpose=f"{COPY} read", pipeline=work.pipeline, token=work.token)  # fmt: skip
     watcher = connect(work.source_dsn, purpose=f"{COPY} watch", pipeline=work.pipeline, token=work.token)
-    with target, source, watcher:
+    with target, source, watcher, keeping_plans(target), keeping_plans(source):
+        # A crash may take a chunk with its mark away, both of them: what relies on them commits behind, and waits.
+        target.execute("SET synchronous_commit = off")
         return _Worker(work, source, target, watcher, stop).run()
 
 
@@ -340,7 +342,7 @@ class _Worker:
                         raise
                     with as_owner.selected(self._source, reader, query, types) as rows:
                         copied = Copied(insert_or_leave(self._source, self._target, table.id, plan, rows), 0)
-            snapshot, lsn = catalog.current_snapshot(self._source), insert_lsn(self._source)
+            snapshot, lsn = snapshot_and_lsn(self._source)
         flush(self._watcher, lsn)
         return copied.rows, copied.bytes, snapshot
 

@@ -19,7 +19,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -37,6 +37,8 @@ from airflow_provider_pgddl.engine.sql import queries
 _Q = queries("checksums")
 BUCKETS = 4096
 ROWS_AT_ONCE = 20_000  # that are held to be compared one by one
+# Each range asks the copy while it asks the source; to start a thread for it takes as long as a small table.
+_beside = ThreadPoolExecutor(64, "pgddl-copy")
 LISTED = 100  # keys of differing rows that are kept; a person needs examples, not all of them
 
 # What is hashed of a value in place of its row's text: of types of which no two values are equal and not the same the
@@ -303,14 +305,14 @@ class _Reading:
         theirs = partial(ask, self.copy, sides.copy_hash(), plan.copy_shown, self.roles[1])
         if self.source is self.copy:
             return [mine(), theirs()]
-        with ThreadPoolExecutor(1, "pgddl-copy") as beside:
-            asked = beside.submit(theirs)
-            try:
-                return [mine(), asked.result()]
-            except BaseException:
-                if not asked.done():  # somebody waits for the table, until this has ended, too
-                    self.copy.cancel_safe()
-                raise
+        asked = _beside.submit(theirs)
+        try:
+            return [mine(), asked.result()]
+        except BaseException:
+            if not asked.done():  # somebody waits for the table, until this has ended, too
+                self.copy.cancel_safe()
+            wait([asked])
+            raise
 
     def rows_of_buckets(self, buckets: Sequence[int]) -> list[Counter[tuple[Any, ...]]]:
         """(key, hash, each column of the key), and how many there are of it."""

@@ -16,6 +16,13 @@ def insert_lsn(source: Session) -> str:
     return str(row[0])
 
 
+def snapshot_and_lsn(source: Session) -> tuple[str, str]:
+    """The snapshot of a transaction that keeps one, and `insert_lsn`."""
+    row = source.execute(_Q["snapshot_and_lsn"]).fetchone()
+    assert row is not None
+    return str(row[0]), str(row[1])
+
+
 def flush(source: Session, lsn: str) -> None:
     """Flushes the source's WAL up to there.
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 import psycopg
@@ -84,6 +84,24 @@ _PLAN_EACH = "SELECT pg_catalog.set_config('plan_cache_mode', 'auto', false)"
 Session = Connection[Any]
 AsyncSession = AsyncConnection[Any]
 
+
+class _Cursor(psycopg.Cursor[Any]):
+    """One that goes on knowing the plans that it has had kept. A client forgets all of them at an ALTER, a DROP or a
+    ROLLBACK, as what they are about may have gone, and has each made again: with DDL of ours between, one for each
+    table. They are about catalogs and tables of ours; whether a plan still stands the server looks itself."""
+
+    def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, **options: Any) -> Self:
+        threshold = self.connection.prepare_threshold
+        if prepare or threshold == 0:
+            return super().execute(query, params, prepare=prepare, **options)
+        self.connection.prepare_threshold = None  # nothing is kept, and nothing forgotten
+        try:
+            return super().execute(query, params, **options)
+        finally:
+            self.connection.prepare_threshold = threshold
+
+
+_OWN: dict[str, Any] = {"cursor_factory": _Cursor}
 # Such a session knows only simple queries, into which the client writes the parameters.
 _REPLICATION: dict[str, Any] = {"replication": "database", "cursor_factory": psycopg.ClientCursor}
 
@@ -103,7 +121,7 @@ def connect(dsn: str, *, purpose: str, pipeline: str = "", token: int = 0) -> Se
     """
     name = application_name(pipeline, token, purpose)
     try:
-        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **_options(now, name)))
+        conn, real = credentials.opened(dsn, lambda now: psycopg.connect(now, **_options(now, name) | _OWN))
     except psycopg.Error as error:
         raise _not_opened(error, getattr(error, "pgddl_dsn", dsn)) from None
     credentials.remember(conn, dsn)

@@ -13,6 +13,15 @@ UPDATE pgddl.captures SET window_no = greatest(window_no, %s) WHERE pipeline = %
 -- name: captured
 SELECT root, leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s
 
+-- name: captured_leaf
+SELECT root, function FROM pgddl.captured WHERE pipeline = %s AND leaf = %s
+
+-- name: captured_of_root
+SELECT leaf, log_table, function FROM pgddl.captured WHERE pipeline = %s AND root = %s
+
+-- name: log_is_used
+SELECT EXISTS (SELECT FROM pgddl.captured WHERE pipeline = %s AND log_table = %s)
+
 -- name: register
 INSERT INTO pgddl.captured (pipeline, root, leaf, log_table, function, key, key_names, key_types)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
