@@ -580,13 +580,17 @@ def test_c11_a_window_flushes_what_nobody_else_would(items: Lifecycle) -> None:
 
 
 @pytest.fixture
-def restore(pg18: Cluster, database: Database) -> Callable[[str, str], None]:
+def restore() -> Callable[[str, str], None]:
     """``restore(dsn, backup)``: the database is what its backup was, as after a failover that lost some."""
 
     def bring_back(dsn: str, backup: str) -> None:
         name, older = database_name(dsn), database_name(backup)
         oid = one(dsn, "SELECT oid::int FROM pg_database WHERE datname = current_database()")
-        do(pg18.conninfo(), f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name} TEMPLATE {older} OID {oid}")
+        do(
+            make_conninfo(dsn, dbname="postgres"),
+            f"DROP DATABASE {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {older} OID {oid}",
+        )
 
     return bring_back
 
@@ -649,6 +653,24 @@ def test_c11_a_window_that_somebody_else_has_taken_is_told_by_the_next(items: Li
     taken = "UPDATE pgddl.captures SET window_no = window_no + 1"
     with at("replay.after_lock", lambda _: do(items.source, taken)):
         assert "failed over to an older state" in str(items.run("replay").blocked)
+
+
+def test_c11_a_source_that_a_clone_took_the_place_of_has_to_be_verified(
+    pg16: Cluster, items: Lifecycle, database: Database, restore: Callable[[str, str], None]
+) -> None:
+    """The same cluster and timeline, the same oids: only the number of windows is another one."""
+    items.content["verify"] = {"before_swap": False}
+    items.run_all(until="replay")
+    backup = database(pg16, template=database_name(items.source))
+    do(items.source, "UPDATE items SET filler = 'never was' WHERE id <= 3", "DELETE FROM items WHERE id = 10")
+    items.run("replay")
+    restore(items.source, backup)
+    do(items.source, "UPDATE items SET filler = 'after it' WHERE id = 20")
+    assert "went back to an older state" in str(items.refused("swap", PreflightRefused))
+    assert "went back to an older state" in str(items.run("replay").blocked)
+    assert items.run("verify", mend=True).figures["mended"]
+    assert differences(items.source, items.target) == []
+    assert not items.run("replay").blocked
 
 
 def test_c11_another_cluster_is_refused_by_setup_before_it_makes_anything_there(

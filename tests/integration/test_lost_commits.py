@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import differences
 from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands import ddl as ddl_commands
 from airflow_provider_pgddl.engine.commands import metrics
-from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, StageFailed
+from airflow_provider_pgddl.engine.errors import EXIT_BLOCKED, Retry, StageFailed
 from airflow_provider_pgddl.engine.following import failover
 from airflow_provider_pgddl.engine.job.context import Context
 from airflow_provider_pgddl.engine.journal.lease import Lease
@@ -22,7 +26,7 @@ from airflow_provider_pgddl.engine.stages import StageResult
 from tests.failpoints import At
 from tests.integration.lifecycle import Lifecycle, wait_until
 from tests.integration.sessions import do, one
-from tests.integration.standbys import KEEPS_SLOTS, caught_up, leave_behind, promote, with_standby
+from tests.integration.standbys import KEEPS_SLOTS, SMALL, caught_up, leave_behind, promote, with_standby
 
 Make = Callable[..., Lifecycle]
 ROWS = 40_000
@@ -79,6 +83,14 @@ def mended(move: Lifecycle) -> StageResult:
     assert f'pgddl_verify_needed{{pipeline="{move.name}"}} 0.0' in metrics.text(pipeline, move.source, move.target)
     assert stages.status(pipeline, move.source, move.target)["state"] == "under way"
     return result
+
+
+def gone(move: Lifecycle, view: str) -> None:
+    """A person takes away what never was."""
+    ((event,),) = move.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'unhandled'")
+    do(move.target, f"DROP VIEW {view}")
+    pipeline = load_pipeline(move.content)
+    ddl_commands.record_decision(pipeline, move.source, move.target, event, "resolved", "it never was", "me")
 
 
 @pytest.mark.parametrize(("rows", "ddl"), [("change_log", "queue"), ("wal", "wal"), ("change_log", "wal")])
@@ -153,11 +165,7 @@ def test_c33_a_source_that_lost_commits_that_were_read(target_dsn: str, lifecycl
         result = move.run("replay")
         blocked = {b["table"]: b["reason"] for b in result.blocked}
         assert "CREATE VIEW" in blocked.pop("public.phantom")
-        ((event,),) = move.journal("SELECT id FROM pgddl.ddl_events WHERE status = 'unhandled'")
-        do(target_dsn, "DROP VIEW phantom")
-        ddl_commands.record_decision(
-            load_pipeline(move.content), promoted, target_dsn, event, "resolved", "it never was", "me"
-        )
+        gone(move, "phantom")
         told(move, move.run("replay"))
         assert one(target_dsn, "SELECT two FROM later") == 2
         mended(move)
@@ -190,6 +198,66 @@ def test_c33_a_failover_that_lost_nothing_needs_no_verification(target_dsn: str,
 
 class Killed(Exception):
     pass
+
+
+@contextmanager
+def rolled_back(cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """What is called puts the storage of a cluster back to what it was at first, slots and all."""
+    kept = cluster.data.with_name("kept")
+
+    def copy(of: Path, to: Path) -> None:
+        cluster.stop()
+        shutil.rmtree(to, ignore_errors=True)
+        subprocess.run(["cp", "-a", of, to], check=True)
+        cluster.start()
+
+    copy(cluster.data, kept)
+    yield lambda: copy(kept, cluster.data)
+
+
+@pytest.mark.parametrize(("rows", "ddl"), [("wal", "wal"), ("change_log", "queue")])
+def test_c33_a_source_whose_storage_was_rolled_back(
+    target_dsn: str, lifecycle: Make, at: At, rows: str, ddl: str
+) -> None:
+    """On the same timeline, LSNs and transaction ids come again. Before a window that was read is acknowledged, the WAL
+    tells; behind that, its number."""
+    with Cluster(18, settings=SMALL) as cluster:
+        source = cluster.conninfo()
+        do(source, *TABLES)
+        move = lifecycle(source, target_dsn, capture={"rows": rows, "ddl": ddl}, **EVERYTHING)
+        move.run_all(until="replay")
+        with rolled_back(cluster) as roll_back:
+            with psycopg.connect(source, autocommit=True) as conn:
+                for n in range(1, 100):
+                    conn.execute("UPDATE item SET body = 'never was' WHERE id = %s", [n])
+                conn.execute("INSERT INTO item SELECT n, n || '@example.org' FROM generate_series(60000, 60100) n")
+                conn.execute("CREATE VIEW phantom AS SELECT 1 AS one")
+
+            def die(_: int) -> None:
+                raise Killed
+
+            with at("replay.before_acknowledge", die), pytest.raises(Killed):
+                move.run("replay")
+            roll_back()
+            do(source, "INSERT INTO item VALUES (70000, 'a@example.org', 'after it')")
+            if rows == "wal":
+                with pytest.raises(Retry, match="went back"):
+                    received(move)
+            do(source, "CREATE VIEW later AS SELECT 2 AS two", "UPDATE word SET body = 'after it' WHERE word = 'w7'")
+            assert "its WAL was read up to" in str(move.run("replay").blocked)
+            gone(move, "phantom")
+            told(move, move.run("replay"))
+            assert one(target_dsn, "SELECT two FROM later") == 2
+            mended(move)
+            roll_back()
+            at_once = "SELECT pg_switch_wal()", "UPDATE word SET body = 'once more' WHERE word < 'w2'"
+            do(source, *at_once, "CREATE VIEW latest AS SELECT 3 AS three")  # its WAL is beyond what was read
+            move.run("setup")
+            assert "it had acknowledged window" in str(move.run("replay").blocked)
+            gone(move, "later")
+            told(move, move.run("replay"))
+            assert one(target_dsn, "SELECT three FROM latest") == 3
+            mended(move)
 
 
 def test_c33_reading_a_table_again_counts_as_a_window(

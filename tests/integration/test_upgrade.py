@@ -265,6 +265,7 @@ def test_a_journal_of_an_older_package_wants_a_setup(source_dsn: str, target_dsn
     )
     do(source_dsn, "UPDATE items SET body = 'later' WHERE id = 7")
     shop.run("setup")
+    assert shop.journal("SELECT acknowledged = window_no FROM pgddl.pipelines") == [(True,)]
     shop.run_all(after="replay")
     assert differences(source_dsn, target_dsn) == []
 

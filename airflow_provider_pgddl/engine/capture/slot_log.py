@@ -127,7 +127,7 @@ def _somebody_elses(name: str) -> StageFailed:
 
 
 def backlog(source: Session, target: Session, pipeline: str) -> int:
-    """Bytes of the source's WAL that have not been read into the logs."""
+    """Bytes of the source's WAL that have not been read into the logs; below 0 where the source went back."""
     row = source.execute(_Q["backlog"], [received(target, pipeline)]).fetchone()
     return int(row[0] or 0) if row else 0
 
@@ -307,6 +307,11 @@ def receive_into_logs(
         refuse_lost(source, target, pipeline)
         assert known is not None
         if parse_lsn(known) >= end:
+            if backlog(source, target, pipeline) < 0:
+                raise Retry(
+                    f"the source went back to an older state just now (its WAL was read up to {known})",
+                    todo="run the stage again, which sees to it",
+                )
             return  # by another run
         now = Snapshot.parse(catalog.current_snapshot(source))
         leaves = _captured(source, pipeline)

@@ -294,9 +294,8 @@ def note_late(context: Context) -> None:
 def record(context: Context, ddl: DdlJournal, read: ddl_log.Read, *, shown: bool = False, late: bool = False) -> None:
     """What was read, judged, and the position behind it, in one transaction. `shown`: by the snapshot that the dump is
     taken at, so there is nothing left to do for it."""
-    if read.events:
-        failpoint("follow.before_flush")
-        flush(context.session_once("source", "ddl marker"), read.lsn)  # a commit that can still be lost is not followed
+    failpoint("follow.before_flush")
+    flush(context.session_once("source", "ddl marker"), read.lsn)  # what can still be lost is not followed
     known = ddl.known([event["id"] for event in read.events])
     events = [event for event in read.events if event["id"] not in known]
     versions = ddl.load_versions(ddl.lsn())

@@ -15,12 +15,13 @@ from airflow_provider_pgddl.engine.journal.ddl import DdlJournal
 from airflow_provider_pgddl.engine.journal.pipelines import PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Server
+from airflow_provider_pgddl.engine.rows.wal_flush import insert_lsn
 from airflow_provider_pgddl.engine.server import catalog
 
 TODO = f"`pgddl {MEND}` compares both, and reads again what differs"
 NEVER_WAS = (
-    "the source was failed over to a state that never had this statement: undo it on the target by hand, then resolve "
-    "this event"
+    "the source is in a state that never had this statement, by a failover or a restore: undo it on the target by "
+    "hand, then resolve this event"
 )
 
 
@@ -30,61 +31,89 @@ def refuse_other_cluster(name: str, recorded: PipelineRow, now: Server) -> None:
         raise StageFailed(
             f"the source is not the cluster that pipeline {name!r} was set up on "
             f"(system identifier {now.system}, was {recorded.source_system})",
-            todo="correct the connection, or `pgddl reset` the pipeline and start again",
+            todo="correct the connection; if that cluster is gone for good, `pgddl reset --source-gone`, then begin "
+            "again with setup",
         )
 
 
 def look(context: Context) -> None:
     """What every stage begins with, before it reads, takes or follows anything: whether one of the servers has lost
-    what the other one has of it."""
-    note_lost_windows(context)
-    meet(context)
-
-
-def note_lost_windows(context: Context) -> None:
-    """A target that was failed over to an older state has lost windows whose log rows are gone (C11): only verify can
-    tell. The next window would tell as well, but what it is to make room for comes first."""
-    if context.in_place:
-        return
-    acknowledged = change_log.window_no(context.source, context.name)
-    row = context.row()
-    if acknowledged is not None and acknowledged > row.window_no and row.cut_over_at is None:
-        with context.fenced("failover.before_lost_windows_commit"):
-            context.journal.windows.note_lost(acknowledged)
-
-
-def meet(context: Context) -> None:
-    """Where the source is on another timeline than the one that is recorded. What was read beyond the point where that
-    was left never was: a verification is needed, the slot is read again from there, and so is DDL. The old timeline
-    stays recorded until all of this is, in one transaction."""
+    what the other one has of it. In place there is one server, and all went or stayed together."""
     recorded, now = context.row(), catalog.server(context.source)
-    if recorded.source_timeline == now.timeline:
+    if context.in_place:
+        if recorded.source_timeline != now.timeline:
+            with context.fenced("failover.before_in_place_commit"):
+                context.journal.set_source_state(now.timeline, 0)
         return
-    changed = f"timeline {recorded.source_timeline} → {now.timeline}"
-    if context.in_place:  # the rows that were read, and what was made of them, went or stayed together
-        with context.fenced("failover.before_in_place_commit"):
-            context.journal.set_timeline(now.timeline)
-        return
-    switch = timeline.left_at(context.source_dsn, context.name, recorded.source_timeline, now.timeline)
+    known = acknowledged(context)  # asked second, as both only rise
+    if known > recorded.window_no and recorded.cut_over_at is None:
+        with context.fenced("failover.before_lost_windows_commit"):
+            context.journal.windows.note_lost(known)
+    if recorded.source_timeline != now.timeline or _went_back(context, recorded, known) is not None:
+        _meet(context, recorded, now)
+
+
+def acknowledged(context: Context) -> int:
+    """The last window that the source knows to be on the target; 0 for none."""
+    if change_log.journal_of(context.source, context.name) is None:
+        return 0
+    return change_log.window_no(context.source, context.name) or 0
+
+
+def acknowledged_since(context: Context) -> int | None:
+    """At the end of a stage, to be noted with its result: the source that the next one finds knows of as many, or has
+    gone back. None where there is nothing new; after a cut-over, which takes the source's memory away; in place."""
+    row = context.row()
+    if row.window_no == row.acknowledged or row.cut_over_at is not None or context.in_place:
+        return None
+    return acknowledged(context)
+
+
+def _went_back(context: Context, row: PipelineRow, known: int) -> str | None:
+    """How one sees that the source, on its timeline, is in a state from before what was read: by a storage that was
+    rolled back, a clone that took its place. None where it is not. What it has acknowledged is on its disk, and so is
+    the WAL of what was read. Nobody can tell of a run that is void, or over."""
+    if row.unborn or row.cut_over_at is not None or row.finished_at is not None:
+        return None
+    if known < row.acknowledged:
+        return f"went back to an older state (it had acknowledged window {row.acknowledged}, and knows of {known} only)"
+    furthest, here = context.journal.windows.furthest(), insert_lsn(context.source)
+    if furthest is not None and parse_lsn(furthest) > parse_lsn(here):
+        return f"went back to an older state (its WAL was read up to {furthest}, and is at {here})"
+    return None
+
+
+def _meet(context: Context, recorded: PipelineRow, now: Server) -> None:
+    """Where the source is on another timeline than the one that is recorded, or has gone back on the same. What was
+    read beyond the point where it was left never was: a verification is needed, the slot is read again from there, and
+    so is DDL. The old state stays recorded until all of this is, in one transaction."""
+    moved, switch = recorded.source_timeline != now.timeline, None
+    if moved:
+        switch = timeline.left_at(context.source_dsn, context.name, recorded.source_timeline, now.timeline)
     with ddl_lock(context):
         ddl = _ddl_that_never_was(context, switch)
         with context.fenced("failover.before_timeline_commit"):
             row = context.journal.lock()
-            if row.source_timeline == now.timeline:
+            known, here = acknowledged(context), insert_lsn(context.source)
+            if row.source_timeline != now.timeline:
+                why = f"was failed over (timeline {row.source_timeline} → {now.timeline})"
+            elif moved or (back := _went_back(context, row, known)) is None:
                 return  # another run was first
+            else:
+                why = back
+            at = f"the source {why}{f' at {switch}' if switch else ''}"
             if row.cut_over_at is not None:
-                context.say(f"the source was failed over ({changed}) at {switch}; applications are on the target")
-            elif not _read_beyond(context, switch):
-                context.say(f"the source was failed over ({changed}) at {switch}: nothing that was read is lost")
+                context.say(f"{at}; applications are on the target")
+            elif moved and not _read_beyond(context, switch):
+                context.say(f"{at}: nothing that was read is lost")
             elif context.moves_rows:
-                context.journal.require_verify(
-                    f"the source was failed over ({changed}): rows that the new primary never had may have been copied"
-                )
+                context.journal.require_verify(f"the source {why}: rows that it never had may have been copied")
             if context.pipeline.by_slot:
                 slot_log.go_back(context.source, context.target, context.name, _logs(context), switch)
             if ddl is not None:
-                _go_back(context, ddl, switch)
-            context.journal.set_timeline(now.timeline)
+                _go_back(context, ddl, switch, here)
+            context.journal.windows.forget_lsns(row.run, switch or here)
+            context.journal.set_source_state(now.timeline, known)
 
 
 def _read_beyond(context: Context, switch: str | None) -> bool:
@@ -127,13 +156,12 @@ def _ddl_that_never_was(context: Context, switch: str | None) -> tuple[str | Non
     return confirmed, [i for i, *event in ddl.behind(confirmed) if tuple(event) not in there]
 
 
-def _go_back(context: Context, ddl: tuple[str | None, list[int]], switch: str | None) -> None:
+def _go_back(context: Context, ddl: tuple[str | None, list[int]], switch: str | None, here: str) -> None:
     confirmed, never = ddl
     journal = DdlJournal(context.target, context.name, context.journal.run)
-    lsn = journal.lsn()
+    lsn = min(journal.lsn() or here, switch or here, key=parse_lsn)
     if switch is not None:
         journal.forget_versions(switch)
-        lsn = min(lsn, switch, key=parse_lsn) if lsn else switch
     journal.set_position(confirmed, lsn)
     journal.set_left_out(None)  # of a source that is no more
     for event_id in journal.never_was(never, NEVER_WAS):

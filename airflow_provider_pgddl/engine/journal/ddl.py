@@ -349,6 +349,7 @@ class DdlJournal:
         """The source has lost these, and may give their ids away again: a person has to undo those that were applied,
         whose ids are returned; the others are over."""
         args = {"pipeline": self.pipeline, "run": self.run, "ids": list(event_ids), "why": why}
+        self.conn.execute(_Q["forget_versions_of"], args)
         rows = self.conn.execute(_Q["never_was"], args).fetchall()
         return [event_id for event_id, status in rows if status == "unhandled"]
 

@@ -43,6 +43,7 @@ class PipelineRow:
     verify_needed: str | None
     cut_over_at: datetime | None
     finished_at: datetime | None
+    acknowledged: int  # the highest window that the source was seen to have acknowledged
     reverted_at: datetime | None
     born_of: str | None  # the pipeline by whose cut-over this run was born complete
     unborn: bool  # that one has not cut over yet, so the run is void
@@ -157,9 +158,13 @@ class Journal(JournalSection):
     def require_verify(self, why: str | None) -> None:
         self._write("set_verify_needed", [why, self.pipeline])
 
-    def set_timeline(self, timeline: int) -> None:
-        """Of the source, once what its change asks for is recorded."""
-        self._write("set_timeline", [timeline, self.pipeline])
+    def set_source_state(self, timeline: int, acknowledged: int) -> None:
+        """Which timeline the source is on and what it knows of our windows, once what a change of it asks for is
+        recorded."""
+        self._write("set_source_state", [timeline, acknowledged, self.pipeline])
+
+    def note_acknowledged(self, number: int) -> None:
+        self._write("note_acknowledged", {"acknowledged": number, "pipeline": self.pipeline})
 
     def lock(self) -> PipelineRow:
         """The pipeline as recorded, for this transaction alone."""

@@ -34,7 +34,7 @@ class Windows(JournalSection):
 
         `lsn`: where the source's WAL was at the snapshot of a window over all tables that rows are followed of."""
         self.note_lost(after)
-        number = int(self._value("next_window", [after, self.pipeline]))
+        number = int(self._value("next_window", {"after": after, "pipeline": self.pipeline}))
         self._write("insert_window", [self.pipeline, number, run, keys, rows, pending, taken_at, lsn])
         return number
 
@@ -50,6 +50,16 @@ class Windows(JournalSection):
         """Where the source's WAL was at the last window's snapshot; None where that is not known."""
         lsn: str | None = self._value("last_read", [self.pipeline, run])
         return lsn
+
+    def furthest(self) -> str | None:
+        """Where the source's WAL was, on its disk, when it was read: it is never below that again, unless the source
+        went back."""
+        lsn: str | None = self._value("furthest", [self.pipeline])
+        return lsn
+
+    def forget_lsns(self, run: int, behind: str) -> None:
+        """Snapshots from behind there are of a source that is no more."""
+        self._write("forget_lsns", [self.pipeline, run, behind])
 
     def summary(self, run: int) -> WindowsSummary:
         summary = self._row(WindowsSummary, "windows", [self.pipeline, run])

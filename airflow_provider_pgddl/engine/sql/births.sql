@@ -10,7 +10,7 @@ ON CONFLICT (pipeline) DO UPDATE
 SET run = p.run + 1, job = excluded.job, config = excluded.config, source_system = excluded.source_system,
     source_timeline = excluded.source_timeline, born_of = excluded.born_of, unborn = pg_catalog.to_jsonb(p),
     verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL,
-    ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
+    acknowledged = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
 RETURNING run
 
 -- name: be_born
@@ -23,7 +23,7 @@ UPDATE pgddl.pipelines p
 SET run = was.run, job = was.job, config = was.config, source_system = was.source_system, source_timeline = was.source_timeline,
     born_of = was.born_of, unborn = NULL, verify_needed = was.verify_needed, cut_over_at = was.cut_over_at,
     finished_at = was.finished_at, reverted_at = was.reverted_at, gone_back_at = was.gone_back_at,
-    ddl_position = was.ddl_position, ddl_lsn = was.ddl_lsn, ddl_left_out = was.ddl_left_out
+    acknowledged = coalesce(was.acknowledged, 0), ddl_position = was.ddl_position, ddl_lsn = was.ddl_lsn, ddl_left_out = was.ddl_left_out
 FROM pg_catalog.jsonb_populate_record(NULL::pgddl.pipelines, (SELECT unborn FROM pgddl.pipelines WHERE pipeline = %(pipeline)s)) was
 WHERE p.pipeline = %(pipeline)s
 

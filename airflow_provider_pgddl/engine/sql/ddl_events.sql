@@ -112,7 +112,7 @@ SELECT ddl_position, ddl_lsn::text FROM pgddl.pipelines WHERE pipeline = %s
 
 -- name: behind
 SELECT id, captured_id, coalesce(captured ->> 'lsn', '') FROM pgddl.ddl_events
-WHERE pipeline = %(pipeline)s AND run = %(run)s AND captured_id IS NOT NULL AND captured ? 'xid'
+WHERE pipeline = %(pipeline)s AND run = %(run)s AND captured_id NOT LIKE '%% never was %%' AND captured ? 'xid'
   AND (%(position)s::pg_catalog.pg_snapshot IS NULL
        OR NOT pg_catalog.pg_visible_in_snapshot((captured ->> 'xid')::pg_catalog.xid8, %(position)s::pg_catalog.pg_snapshot))
 
@@ -124,6 +124,10 @@ WHERE pipeline = %(pipeline)s AND run = %(run)s AND id = ANY(%(ids)s::bigint[]) 
 
 -- name: forget_versions
 DELETE FROM pgddl.schema_versions WHERE pipeline = %s AND run = %s AND lsn > %s::pg_lsn
+
+-- name: forget_versions_of
+DELETE FROM pgddl.schema_versions v USING pgddl.ddl_events e
+WHERE v.pipeline = %(pipeline)s AND v.run = %(run)s AND e.id = ANY(%(ids)s::bigint[]) AND v.lsn = (e.captured ->> 'lsn')::pg_lsn
 
 -- name: set_position
 UPDATE pgddl.pipelines SET ddl_position = %s, ddl_lsn = %s::pg_lsn WHERE pipeline = %s

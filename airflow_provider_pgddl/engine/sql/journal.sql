@@ -1,6 +1,7 @@
 -- name: pipeline
 -- Setup asks this before it brings an older journal up to date, which does not have the last columns.
 SELECT run, job, config, source_system, source_timeline, window_no, verify_needed, cut_over_at, finished_at,
+       coalesce((pg_catalog.to_jsonb(p) ->> 'acknowledged')::bigint, 0) AS acknowledged,
        (pg_catalog.to_jsonb(p) ->> 'reverted_at')::timestamptz AS reverted_at, pg_catalog.to_jsonb(p) ->> 'born_of' AS born_of,
        pg_catalog.to_jsonb(p) ->> 'unborn' IS NOT NULL AS unborn
 FROM pgddl.pipelines p WHERE pipeline = %s
@@ -12,7 +13,7 @@ INSERT INTO pgddl.pipelines (pipeline, job, config, source_system, source_timeli
 UPDATE pgddl.pipelines
 SET run = run + 1, job = %(job)s, config = %(config)s, source_system = %(system)s, source_timeline = %(timeline)s,
     verify_needed = NULL, cut_over_at = NULL, finished_at = NULL, reverted_at = NULL, gone_back_at = NULL, born_of = NULL, unborn = NULL,
-    window_no = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
+    window_no = 0, acknowledged = 0, ddl_position = NULL, ddl_lsn = NULL, ddl_left_out = NULL, slot_lsn = NULL
 WHERE pipeline = %(pipeline)s
 
 -- name: set_config
@@ -21,8 +22,11 @@ UPDATE pgddl.pipelines SET config = %s WHERE pipeline = %s
 -- name: set_verify_needed
 UPDATE pgddl.pipelines SET verify_needed = %s WHERE pipeline = %s
 
--- name: set_timeline
-UPDATE pgddl.pipelines SET source_timeline = %s WHERE pipeline = %s
+-- name: set_source_state
+UPDATE pgddl.pipelines SET source_timeline = %s, acknowledged = %s WHERE pipeline = %s
+
+-- name: note_acknowledged
+UPDATE pgddl.pipelines SET acknowledged = %(acknowledged)s WHERE pipeline = %(pipeline)s AND acknowledged < %(acknowledged)s
 
 -- name: note_lost_windows
 -- Numbers are committed here before they are acknowledged: one that is not known here was, and is lost.
@@ -34,7 +38,9 @@ SET verify_needed = coalesce(verify_needed, pg_catalog.format(
 WHERE pipeline = %(pipeline)s AND window_no < %(acknowledged)s
 
 -- name: next_window
-UPDATE pgddl.pipelines SET window_no = greatest(window_no, %s) + 1 WHERE pipeline = %s RETURNING window_no
+UPDATE pgddl.pipelines
+SET window_no = greatest(window_no, %(after)s) + 1, acknowledged = greatest(acknowledged, %(after)s)
+WHERE pipeline = %(pipeline)s RETURNING window_no
 
 -- name: set_cut_over
 UPDATE pgddl.pipelines SET cut_over_at = pg_catalog.clock_timestamp() WHERE pipeline = %s AND cut_over_at IS NULL
@@ -95,6 +101,16 @@ ORDER BY window_no DESC LIMIT 1
 
 -- name: last_read
 SELECT lsn::text FROM pgddl.windows WHERE pipeline = %s AND run = %s ORDER BY window_no DESC LIMIT 1
+
+-- name: furthest
+-- Where the source's WAL was for certain, on its disk.
+SELECT greatest(slot_lsn, ddl_lsn, (
+    SELECT w.lsn FROM pgddl.windows w
+    WHERE w.pipeline = p.pipeline AND w.run = p.run AND w.lsn IS NOT NULL ORDER BY w.window_no DESC LIMIT 1))::text
+FROM pgddl.pipelines p WHERE pipeline = %s
+
+-- name: forget_lsns
+UPDATE pgddl.windows SET lsn = NULL WHERE pipeline = %s AND run = %s AND lsn > %s::pg_lsn
 
 -- name: windows
 SELECT count(*) AS windows, coalesce(sum(keys), 0)::bigint AS keys, coalesce(sum(rows), 0)::bigint AS rows, max(finished_at) AS last

@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.commands.check import check
 from airflow_provider_pgddl.engine.commands.control import cancel, pause, resume
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.commands.status import status
-from airflow_provider_pgddl.engine.errors import UsageError
+from airflow_provider_pgddl.engine.errors import Retry, UsageError
 from airflow_provider_pgddl.engine.failpoints import failpoint
 from airflow_provider_pgddl.engine.following.schema_gate import SYNCING, gate, shown_already
 from airflow_provider_pgddl.engine.job import at_work
@@ -24,7 +24,7 @@ from airflow_provider_pgddl.engine.job.idle import finished, first_idle, idle
 from airflow_provider_pgddl.engine.job.stage_names import ALL_STAGES, STAGES
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.lease import Lease
-from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.names import table_name
 from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
@@ -87,10 +87,20 @@ def run(job: Job) -> StageResult:
             result: StageResult = stage.run(context)
         if waits:
             result = replace(result, figures={**result.figures, "longest_wait_ms": round(max(waits))})
+        acknowledged = _acknowledged_since(context)
         with context.fenced("stage.before_result_commit"):
+            if acknowledged is not None:
+                journal.note_acknowledged(acknowledged)
             journal.stage_runs.finish(job.id, number, job.stage, result.to_json())
     failpoint("stage.after_result_commit")
     return result
+
+
+def _acknowledged_since(context: Context) -> int | None:
+    """Imported late: that takes a while, and a stage that runs has paid for it."""
+    from airflow_provider_pgddl.engine.following.failover import acknowledged_since
+
+    return acknowledged_since(context)
 
 
 def _sync_as_asked(context: Context) -> None:
@@ -117,15 +127,16 @@ def _finished(job: Job, held: Lease) -> StageResult | None:
 
 def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     name = job.pipeline.pipeline
-    row, pipeline = Journal(held.conn, name).row(), job.pipeline
-    if row.finished_at is None:
-        pipeline = require_same_config(pipeline, row.config)  # said at once, whoever holds the lock
-        if row.born_of is not None:
-            pipeline = of_a_birth(pipeline)
+    _as_recorded(job.pipeline, Journal(held.conn, name).row())  # said at once, whoever holds the lock
     if migrations.state(held.conn, "journal")["pending"]:
         raise UsageError("the journal is an older version's", todo="run stage setup, which brings it up to date")
     stack.enter_context(held)
-    if Journal(held.conn, name).reconfigurations.under_way(row.run):
+    journal = Journal(held.conn, name)
+    row = journal.row()
+    if finished(job, row) is not None:
+        raise Retry("another run of the pipeline has finished it just now", todo="run the stage again")
+    pipeline = _as_recorded(job.pipeline, row)  # whoever held the lock may have taken up a changed file
+    if journal.reconfigurations.under_way(row.run):
         raise UsageError(
             "a changed file was taken up, and what follows from it is not done",
             todo="run stage setup, which goes on there",
@@ -135,6 +146,14 @@ def _context(job: Job, held: Lease, stack: ExitStack) -> Context:
     _refuse_other_source(context)
     way_back_across.begin(context)
     return context
+
+
+def _as_recorded(pipeline: Pipeline, row: PipelineRow) -> Pipeline:
+    """UsageError for a file that is not the one that the run goes by."""
+    if row.finished_at is not None:
+        return pipeline
+    pipeline = require_same_config(pipeline, row.config)
+    return pipeline if row.born_of is None else of_a_birth(pipeline)
 
 
 def _refuse_other_source(context: Context) -> None:
