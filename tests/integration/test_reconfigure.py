@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.compare import catalog_lines, compare_catalogs, diff_catalogs, differences
+from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.commands.reconfigure import look_at
 from airflow_provider_pgddl.engine.commands.reset import reset
 from airflow_provider_pgddl.engine.errors import LockHeld, PreflightRefused, StageFailed, UsageError
@@ -23,7 +27,9 @@ from tests.combinations import matrix
 from tests.conftest import Database
 from tests.failpoints import At
 from tests.integration import conditions
+from tests.integration.calls import before_each
 from tests.integration.lifecycle import Lifecycle, execute, left_behind
+from tests.integration.sessions import Underway
 from tests.integration.standbys import caught_up, promote, with_standby
 
 Make = Callable[..., Lifecycle]
@@ -315,6 +321,27 @@ def test_servers_may_have_moved_and_may_not_be_others(
     move.run("replay", **same)
     assert differences(source_dsn, target_dsn, [("s", "stays"), ("s", "gone")]) == []
     assert told(move).keys() == {"source.dsn"}
+
+
+def test_a_stage_that_waited_for_a_changed_file_does_not_go_by_the_old_one(
+    source_dsn: str, target_dsn: str, lifecycle: Make, at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(source_dsn, SHOP)
+    move = lifecycle(source_dsn, target_dsn, tables=FIRST)
+    move.run("setup")
+    waiting = threading.Event()
+    replay = Underway(partial(stages.run, move.job("replay")))
+    with ExitStack() as stack:
+
+        def begin(_: int) -> None:
+            before_each(monkeypatch, Lease, "_wait_for_lock", lambda _: waiting.set())
+            stack.enter_context(replay)
+            assert waiting.wait(60)
+
+        with at("reconfigure.before_taken_commit", begin):
+            move.content["tables"] = THEN
+            move.run("setup", reconfigure=True)
+        assert "tables.include changed" in str(replay.fails(UsageError))
 
 
 def test_a_source_that_was_promoted(target_dsn: str, lifecycle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
