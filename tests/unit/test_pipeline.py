@@ -233,6 +233,7 @@ def test_an_error_names_the_file_the_line_and_the_key(tmp_path: Path) -> None:
         ("swap: {way_back: back}", 5, "swap.way_back: needs swap.fence: read_only"),
         ("swap: {way_back: back, fence: read_only}\nverify: {before_swap: false}", 5, "needs verify.before_swap: true"),
         ("swap: {way_back: shop, fence: read_only}", 5, "swap.way_back: is this pipeline's own name"),
+        ("swap: {way_back: rows_of_shop, fence: read_only}", 5, "swap.way_back: may not begin with rows_of_"),
         ("swap: {way_back: back, fence: read_only}\nddl: {ddl_only: true}", 5, "needs rows that are moved"),
     ],
 )
@@ -432,6 +433,7 @@ def test_an_endpoint_is_one_thing_and_the_target_another_database() -> None:
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
+        (migrate(pipeline="rows_of_shop"), "pipeline: may not begin with rows_of_"),
         (migrate(rewrite={"public.orders": {}}), "rewrite: is for a rewrite in place"),
         (in_place(rewrite={}), "without target it is a rewrite in place"),
         (in_place(swap={"fence": "lock"}), "swap.fence: a fence is for a migrate"),

@@ -13,6 +13,7 @@ from airflow_provider_pgddl.engine.pipeline.tags import REPLICATED_TABLES_TAGS
 
 def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     """Settings that exclude one another, or that lose data without `schema.force`."""
+    yield from _names(pipeline)
     yield from _endpoints(pipeline)
     yield from _tables(pipeline)
     yield from _in_place(pipeline) if pipeline.in_place else _across(pipeline)
@@ -67,6 +68,13 @@ def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     for key in ("where", "transform"):
         if getattr(pipeline.tables, key):
             yield path, f"has no place beside tables.{key}: the target has not all that the source has, to lead it back"
+
+
+def _names(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
+    """A slot and a publication for rows are called after the pipeline behind this, those for DDL after it alone."""
+    for path, name in ((("pipeline",), pipeline.pipeline), (("swap", "way_back"), pipeline.swap.way_back)):
+        if (name or "").startswith("rows_of_"):
+            yield path, "may not begin with rows_of_: its slot would have the name of another pipeline's: rename it"
 
 
 def _endpoints(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
