@@ -304,7 +304,19 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command(
         "reset",
         "take a pipeline away (capture, fence, unfinished copies, journal), or start some tables over",
-        (PIPELINE, TABLES, Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}), JSON),
+        (
+            PIPELINE,
+            TABLES,
+            Option(
+                ("--source-gone",),
+                {
+                    "action": "store_true",
+                    "help": "the database that captures is gone for good: go on though the source is not that one",
+                },
+            ),
+            Option(("-y", "--yes"), {"action": "store_true", "help": "do not ask"}),
+            JSON,
+        ),
         reset,
     ),
     Group("schema", "the schema gate: whether both sides fit, how they differ, and what puts the target right", SCHEMA),

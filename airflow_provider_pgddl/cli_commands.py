@@ -168,7 +168,7 @@ def reset(args: argparse.Namespace) -> int:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() != "y":
             raise UsageError("not confirmed; nothing has been changed")
-    done = _plain(stages.reset(pipeline, source, target, tables))
+    done = _plain(stages.reset(pipeline, source, target, tables, source_gone=args.source_gone))
     if args.json:
         print_json(done)
     else:

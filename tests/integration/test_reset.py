@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from airflow_provider_pgddl import cli
 from airflow_provider_pgddl.demo.clusters import Cluster
 from airflow_provider_pgddl.demo.compare import catalog_lines, diff_catalogs, differences
-from airflow_provider_pgddl.engine.errors import PgddlError, Retry, StageFailed, UsageError
+from airflow_provider_pgddl.engine.errors import EXIT_USAGE, PgddlError, Retry, StageFailed, UsageError
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.server.connect import connect
 from airflow_provider_pgddl.engine.stages import STAGES
+from tests.conftest import Database
 from tests.failpoints import At, once
 from tests.integration.lifecycle import Lifecycle, execute, left_behind, psql, wait_until
 from tests.integration.nasty import EVERYTHING, NASTY, make_roles
@@ -113,6 +117,31 @@ def test_a_migration_that_died_in_its_backfill_or_cut_over_is_undone(
     before.check(everything)
     if not over:
         before.check(target_dsn)
+
+
+def test_a_source_that_does_not_know_the_pipeline_is_not_forgotten(
+    source_dsn: str, target_dsn: str, lifecycle: Callable[..., Lifecycle], database: Database, pg16: Cluster,
+    pg18: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Its triggers would log for ever. One that is gone for good, and one that comes back after that."""
+    execute(source_dsn, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["public.*"]})
+    move.run_all(until="snapshot")
+    file = tmp_path / "shop.yaml"
+    file.write_text(json.dumps(move.content))
+    command = ["reset", "-p", str(file), "--yes"]
+    for elsewhere, why in ((database(pg16), "does not know the pipeline"), (database(pg18), "another cluster")):
+        move.moved(elsewhere)
+        assert cli.main(command) == EXIT_USAGE
+        assert why in (told := capsys.readouterr().err) and "--source-gone" in told
+    assert move.journal("SELECT count(*) FROM pgddl.tables") == [(1,)]
+    assert cli.main([*command, "--source-gone"]) == 0
+    assert left_behind(target_dsn) == []
+    move.moved(source_dsn)
+    move.run_all(until="replay")
+    assert differences(source_dsn, target_dsn) == []
+    reset(move)
+    assert left_behind(source_dsn) == []
 
 
 def test_a_migration_that_is_done_stays_done(

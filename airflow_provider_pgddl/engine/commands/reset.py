@@ -52,9 +52,16 @@ _NOT_YET = (pg.DependentObjectsStillExist, pg.InvalidTableDefinition)
 _GONE = (pg.UndefinedTable, pg.UndefinedObject, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName)
 
 
-def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence[str] | None = None) -> dict[str, Any]:
+def reset(
+    pipeline: Pipeline,
+    source_dsn: str,
+    target_dsn: str,
+    tables: Sequence[str] | None = None,
+    *,
+    source_gone: bool = False,
+) -> dict[str, Any]:
     """Returns what was taken away. Refused between a swap in place and its cleanup: the old tables are the only way
-    back."""
+    back; and where the source is not the one that captures, unless that is gone for good (`source_gone`)."""
     name = pipeline.pipeline
     with ExitStack() as stack:
         source = stack.enter_context(connect(source_dsn, purpose="reset", pipeline=name))
@@ -67,6 +74,8 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         row = journal.find()
         if row is None:
             return {"pipeline": name, "dropped": _sweep(pipeline, source, target)}
+        if not source_gone:
+            _refuse_elsewhere(source, name, row)
         if row.unborn:
             held.close()
             unmake(name, target, target_dsn, source)
@@ -89,6 +98,23 @@ def reset(pipeline: Pipeline, source_dsn: str, target_dsn: str, tables: Sequence
         if row.cut_over_at is not None and row.finished_at is None:
             _refuse_late_changes(pipeline, source, source_dsn, journal, held, chosen)
         return {"pipeline": name, "dropped": _reset_all(pipeline, source, journal, row, chosen, held)}
+
+
+def _refuse_elsewhere(source: Session, name: str, row: PipelineRow) -> None:
+    """Triggers, logs and slots of a source that the file does not name any more would stay there, and nobody would know
+    of them: a change log grows, and a slot keeps WAL, until the disk is full."""
+    now = catalog.server(source)
+    if now.system != row.source_system:
+        elsewhere = f"another cluster (system identifier {now.system}) than the one that captures ({row.source_system})"
+    elif row.finished_at is None and change_log.journal_of(source, name) is None:
+        elsewhere = f"a database ({now.database}) that does not know the pipeline; the one that captures is another"
+    else:
+        return
+    raise UsageError(
+        f"the source is {elsewhere}: what captures there would go on for ever",
+        todo="point the source at the database that was set up, wherever it is by now; if that is gone for good, or was"
+        " put back to what it was before setup, `pgddl reset --source-gone` goes on without it",
+    )
 
 
 def _refuse_other_way(pipeline: Pipeline, source: Session, source_dsn: str, target: Session, row: PipelineRow) -> None:
