@@ -673,15 +673,18 @@ def test_c11_a_source_that_a_clone_took_the_place_of_has_to_be_verified(
     assert not items.run("replay").blocked
 
 
-def test_c11_another_cluster_is_refused_by_setup_before_it_makes_anything_there(
-    pg18: Cluster, items: Lifecycle, database: Database
+def test_c11_another_source_is_refused_before_anything_is_made_there(
+    pg16: Cluster, pg18: Cluster, items: Lifecycle, database: Database
 ) -> None:
     items.run_all(until="replay")
-    before, another = items.source, database(pg18)
-    do(another, ITEMS)
-    items.moved(another)
-    assert "is not the cluster" in str(items.refused("setup", StageFailed))
-    assert left_behind(another) == []
+    before = items.source
+    for cluster, why in ((pg18, "is not the cluster"), (pg16, "does not know pipeline")):
+        another = database(cluster)
+        do(another, ITEMS)
+        items.moved(another)
+        for stage in ("setup", "replay"):
+            assert why in str(items.refused(stage, StageFailed))
+        assert left_behind(another) == []
     assert differences(before, items.target) == []
 
 

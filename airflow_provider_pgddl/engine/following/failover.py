@@ -17,6 +17,7 @@ from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.tables import Server
 from airflow_provider_pgddl.engine.rows.wal_flush import insert_lsn
 from airflow_provider_pgddl.engine.server import catalog
+from airflow_provider_pgddl.engine.server.connect import Session
 
 TODO = f"`pgddl {MEND}` compares both, and reads again what differs"
 NEVER_WAS = (
@@ -25,15 +26,27 @@ NEVER_WAS = (
 )
 
 
-def refuse_other_cluster(name: str, recorded: PipelineRow, now: Server) -> None:
-    """A connection that now leads somewhere else would look like a source that lost every row."""
-    if recorded.source_system != now.system:
-        raise StageFailed(
+def refuse_other_source(source: Session, name: str, row: PipelineRow) -> None:
+    """A connection that now leads somewhere else would look like a source that lost every row. A way back whose source
+    has lost all of ours is told by the cut-over that this one has lost."""
+    now = catalog.server(source)
+    if row.source_system != now.system:
+        what = (
             f"the source is not the cluster that pipeline {name!r} was set up on "
-            f"(system identifier {now.system}, was {recorded.source_system})",
-            todo="correct the connection; if that cluster is gone for good, `pgddl reset --source-gone`, then begin "
-            "again with setup",
+            f"(system identifier {now.system}, was {row.source_system})"
         )
+    elif row.born_of or row.finished_at or change_log.journal_of(source, name) is not None:
+        return
+    else:
+        what = (
+            f"the source, database {now.database!r}, does not know pipeline {name!r}: another one was set up, or it "
+            "was put back to what it was before that"
+        )
+    raise StageFailed(
+        what,
+        todo="correct the connection; if what was set up is gone for good, `pgddl reset --source-gone`, then begin "
+        "again with setup",
+    )
 
 
 def look(context: Context) -> None:

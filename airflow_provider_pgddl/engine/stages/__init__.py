@@ -161,7 +161,7 @@ def _refuse_other_source(context: Context) -> None:
     from airflow_provider_pgddl.engine.server.catalog import server
 
     change_log.refuse_other_journal(context.source, context.name, change_log.journal_name(server(context.target)))
-    failover.refuse_other_cluster(context.name, context.row(), server(context.source))
+    failover.refuse_other_source(context.source, context.name, context.row())
     if lost := way_back_across.lost_cut_over(context):
         if context.job.stage == "cleanup":
             return  # which is how a person ends it

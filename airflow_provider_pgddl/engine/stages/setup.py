@@ -73,7 +73,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
             pipeline = planned.pipeline
         else:
             pipeline = require_same_config(pipeline, row.config)
-            failover.refuse_other_cluster(name, row, catalog.server(source))
+            failover.refuse_other_source(source, name, row)
             if row.born_of is not None:
                 pipeline = of_a_birth(pipeline)
         journal_name = change_log.journal_name(catalog.server(target))
