@@ -216,3 +216,15 @@ def test_the_mark_of_cluster_goes_across(make: Make, seen: bool) -> None:
     pipeline.run_all(after="verify" if not seen else None, until="swap")
     marked = "SELECT indexrelid::regclass::text FROM pg_index WHERE indisclustered ORDER BY 1"
     assert pipeline.journal(marked) == pipeline.on_source(marked) == [("by_note",), ("lines_pkey",)]
+
+
+def test_a_new_table_takes_no_name_that_an_index_is_still_to_get(make: Make) -> None:
+    """The source has called its indexes otherwise, for the renamed table has kept its own."""
+    pipeline = make()
+    pipeline.run_all(until="backfill")
+    execute(pipeline.source, """
+        ALTER TABLE public.orders RENAME TO orders_then;
+        CREATE TABLE public.orders (id int PRIMARY KEY, note text UNIQUE, n int, UNIQUE (n, id));
+        ALTER TABLE public.orders ADD COLUMN code int UNIQUE, ADD EXCLUDE USING btree (code WITH =);
+        INSERT INTO public.orders VALUES (1, 'new', 2, 3)""")  # fmt: skip
+    all_through(pipeline, after="backfill")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from postgast import ParseResult, pg_query_pb2
 
-from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent
+from airflow_provider_pgddl.engine.ddl.captured_events import CapturedEvent, TableMeta
 from airflow_provider_pgddl.engine.ddl.event_objects import EventObject
-from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, statement_node, unwrap, walk
+from airflow_provider_pgddl.engine.ddl.parse import Node, kind_of, parse, statement_node, unwrap, walk
 from airflow_provider_pgddl.engine.ddl.search_path_names import (
     WITHIN,
     CannotQualify,
@@ -42,6 +42,8 @@ def qualify(tree: ParseResult, event: CapturedEvent, targets: Sequence[EventObje
         _qualify_subject(node, kind, target, event)
     if kind == "IndexStmt" and target is not None and not node.idxname:
         node.idxname = target.name or ""  # the target may have other names in the way
+    if kind in ("CreateStmt", "AlterTableStmt") and target is not None and target.oid is not None:
+        _name_constraints(node, event["tables"].get(str(target.oid)))
     qualify_rest(node, Words(event["names"], event["functions"], changed, not event["nested"]))
 
 
@@ -50,6 +52,34 @@ def _name_session_user(node: Node, event: CapturedEvent) -> None:
     for role in walk(node):
         if kind_of(role) == "RoleSpec" and role.roletype == pg_query_pb2.ROLESPEC_SESSION_USER:
             role.roletype, role.rolename = pg_query_pb2.ROLESPEC_CSTRING, event["session_role"]
+
+
+_WITH_INDEX = {pg_query_pb2.CONSTR_PRIMARY, pg_query_pb2.CONSTR_UNIQUE}
+
+
+def _name_constraints(node: Node, table: TableMeta | None) -> None:
+    """What makes an index without a name gets the one that it has got: on the target another may be free, which a table
+    has whose indexes are still to be built. One of several alike is left to the server."""
+    named = [each for each in table["constraints"] if each["type"] in "pu"] if table else []
+    made = [(each["name"], _constraint(each["definition"])) for each in named]
+    column = ""
+    for each in walk(node):
+        column = each.colname if kind_of(each) == "ColumnDef" else column
+        if kind_of(each) != "Constraint" or each.contype not in _WITH_INDEX or each.conname or each.indexname:
+            continue
+        keys = _keys(each) or [column]
+        alike = [name for name, other in made if (other.contype, _keys(other)) == (each.contype, keys)]
+        if len(alike) == 1:
+            each.conname = alike[0]
+
+
+def _constraint(definition: str) -> Node:
+    tree = parse(f"ALTER TABLE t ADD {definition}")
+    return next(each for each in walk(statement_node(tree)) if kind_of(each) == "Constraint")
+
+
+def _keys(constraint: Node) -> list[str]:
+    return [key.string.sval for key in constraint.keys]
 
 
 _MAKES_RELATION = {

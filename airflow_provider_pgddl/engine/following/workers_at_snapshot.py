@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.sql import queries
 
 # From this many full windows of pending keys on, filling them is spread over workers.
 SPREAD_WINDOWS = 4
+ENDINGS = 6  # times that a session is told to end, and waited for, five seconds each
 END_WITHIN = 30.0  # seconds beyond its time after which a comparison is taken for one that hangs
 
 
@@ -141,7 +142,10 @@ def end_workers(context: Context, kind: str) -> None:
     its sessions, which are older."""
     names = [application_name(context.name, context.lease.token, f"{kind}{side}") for side in ("", " read", " watch")]
     for session in (context.target, context.source):
-        if session.execute(queries("catalog")["terminate_workers"], [names]).fetchone() != (0,):
+        for _ in range(ENDINGS):
+            if session.execute(queries("catalog")["terminate_workers"], [names]).fetchone() == (0,):
+                break
+        else:
             raise Retry(
                 "a worker's session does not end",
                 todo="look what it hangs in; then run the stage again, which goes on where it was",

@@ -289,8 +289,9 @@ WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
   AND pg_catalog.split_part(application_name, ':', 3) <> '0'
 
 -- name: terminate_workers
--- The sessions of one kind of worker of one run; how many there are still.
-SELECT count(*) FILTER (WHERE NOT pg_catalog.pg_terminate_backend(pid, 5000))
+-- The sessions of one kind of worker of one run; how many there were. One that ends by itself just now is told of as one that
+-- does not end.
+SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
 FROM pg_catalog.pg_stat_activity WHERE application_name = ANY(%s) AND datname = pg_catalog.current_database()
 
 -- name: workers
