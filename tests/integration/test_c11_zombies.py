@@ -336,9 +336,22 @@ def test_c11_lost_windows_are_told_whatever_comes_before_the_next(
 def test_c11_a_window_that_somebody_else_has_taken_is_told_by_the_next(items: Lifecycle, at: At) -> None:
     """As where a clone of the target is replayed under a run: the log rows are gone, and this journal knows nothing."""
     items.run_all(until="replay")
-    taken = "UPDATE pgddl.captures SET window_no = window_no + 1"
-    with at("replay.after_lock", lambda _: do(items.source, taken)):
-        assert "failed over to an older state" in str(items.run("replay").blocked)
+
+    def take(_: int) -> None:
+        do(items.source, "UPDATE pgddl.captures SET window_no = window_no + 1")
+
+    lost = "failed over to an older state"
+    with at("replay.after_lock", take):
+        assert lost in str(items.run("replay").blocked)
+    items.run("verify")
+    assert not items.run("replay").blocked
+    do(items.source, "UPDATE items SET filler = 'to be compared again' WHERE id = 7")
+    with at("replay.after_lock", take):
+        items.run("verify")
+    assert lost in str(items.run("replay").blocked), "ranges that were compared before say nothing of it"
+    items.run("verify")
+    with at("cut_over.behind_fence", take):
+        assert lost in str(items.refused("swap", PreflightRefused))
 
 
 def test_c11_a_source_that_a_clone_took_the_place_of_has_to_be_verified(
