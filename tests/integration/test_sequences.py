@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.compare import compare_sequences
-from airflow_provider_pgddl.engine.following import ddl
+from airflow_provider_pgddl.engine.following import ddl, sequences
 from airflow_provider_pgddl.engine.following.sequences import DRAWS_AHEAD, Position, Sequence, ahead
+from airflow_provider_pgddl.engine.server.connect import Session
 from tests.integration.lifecycle import Lifecycle, execute, wait_until
 from tests.integration.sessions import Underway, rounds
 
@@ -312,3 +313,61 @@ def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
             yield
         finally:
             over.set()
+
+
+TWO_OWNERS = """
+DO $$ BEGIN CREATE ROLE seq_mallory; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+DO $$ BEGIN CREATE ROLE seq_bob; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+"""
+HERS = """
+CREATE SCHEMA m AUTHORIZATION seq_mallory;
+SET ROLE seq_mallory;
+CREATE TABLE m.t (id serial PRIMARY KEY, i int GENERATED ALWAYS AS IDENTITY, n int);
+CREATE SEQUENCE m.free;
+INSERT INTO m.t (n) VALUES (1), (2);
+SELECT nextval('m.free'), nextval('m.free');
+RESET ROLE;
+"""
+NAMESAKE = """
+SET pgddl.skip = on;
+CREATE SCHEMA billing AUTHORIZATION seq_mallory;
+SET ROLE seq_mallory;
+CREATE SEQUENCE billing.ids;
+SELECT setval('billing.ids', 9223372036854775807);
+"""
+
+
+@pytest.mark.parametrize(("she", "schemas"), [("seq_mallory", "m"), ("seq_gone", "m"), ("seq_mallory", ".*")])
+def test_a_sequence_that_has_the_name_of_somebody_elses_moves_it_nowhere(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch, she: str, schemas: str
+) -> None:
+    """Bob's on the target, of which Mallory has made a namesake on the source; where the target has no role of hers,
+    what the run has made for her is ours. DDL about hers does not move his either."""
+    roles, made, namesake = (text.replace("seq_mallory", she) for text in (TWO_OWNERS, HERS, NAMESAKE))
+    execute(source_dsn, roles + made)
+    execute(target_dsn, roles if she == "seq_mallory" else roles.partition("\n")[2].partition("\n")[2])
+    execute(target_dsn, "CREATE SCHEMA billing AUTHORIZATION seq_bob; SET ROLE seq_bob; CREATE SEQUENCE billing.ids")
+    moved, move_them = set[int](), sequences._set
+
+    def noted(target: Session, positions: Mapping[int, Position]) -> None:
+        moved.update(positions)
+        move_them(target, positions)
+
+    monkeypatch.setattr(sequences, "_set", noted)
+    ddl_of = {"on_failure": "queue", "schemas": schemas}
+    move = lifecycle(source_dsn, target_dsn, tables={"include": ["m.*"]}, swap={"fence": "read_only"}, ddl=ddl_of)
+    move.run_all(until="replay")
+    execute(source_dsn, namesake)
+    move.run("replay")
+    stands, followed = "SELECT last_value FROM {}", ("m.t_id_seq", "m.t_i_seq", "m.free")
+    assert all(move.journal(stands.format(name))[0][0] > DRAWS_AHEAD for name in followed)
+    if schemas == "m":
+        execute(source_dsn, "SET pgddl.skip = on; DROP SCHEMA billing CASCADE")  # or the cut-over is refused
+        move.run_all(after="replay", until="swap")
+        assert all(move.journal(stands.format(name)) == move.on_source(stands.format(name)) for name in followed)
+    else:
+        execute(source_dsn, f"SET ROLE {she}; ALTER SEQUENCE billing.ids MINVALUE -5")
+        move.run("replay")
+        assert move.journal("SELECT status FROM pgddl.ddl_events WHERE captured_id IS NOT NULL") == [("failed",)]
+    assert len(moved) == 3
+    assert move.journal(stands.format("billing.ids")) == [(1,)]

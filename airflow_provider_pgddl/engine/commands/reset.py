@@ -177,16 +177,14 @@ def _refuse_late_changes(
 def refuse_archives(journal: Journal, tables: Sequence[TableRow], what: str) -> None:
     """Where the target keeps what the source has deleted, only a person drops it, and not `what`."""
     for table in (t for t in tables if t.plan.operations):
-        copy = table.plan.copy
-        if catalog.oid_of(journal.conn, table.plan.copy_schema, table.plan.copy_name) is None:
-            continue
-        has_rows = sql.SQL(queries("adopted_rows")["has_rows"]).format(relation=copy)
-        if journal.conn.execute(has_rows).fetchone() == (True,):
+        name = [table.plan.copy_schema, table.plan.copy_name]
+        if journal.conn.execute(queries("adopted_rows")["may_have_rows"], name).fetchone() == (True,):
             raise UsageError(
                 f"{what} would drop rows on the target that the source may have deleted (tables.operations)",
                 table=table.qualified,
-                todo="move the table to a schema of your own, or drop it yourself; then run this again",
-                sql=sql.SQL("CREATE SCHEMA kept;\nALTER TABLE {} SET SCHEMA kept;").format(copy).as_string(),
+                todo="move the table to a schema of your own, or drop it yourself; then run this again. One whose rows"
+                " were deleted by hand counts as empty once VACUUM has given its file back",
+                sql=sql.SQL("CREATE SCHEMA kept;\nALTER TABLE {} SET SCHEMA kept;").format(table.plan.copy).as_string(),
             )  # fmt: skip
 
 

@@ -10,12 +10,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.ddl.events import DdlEvent
 from airflow_provider_pgddl.engine.ddl.serial_and_identity import rebounded
 from airflow_provider_pgddl.engine.errors import GaveWay, PgddlError
 from airflow_provider_pgddl.engine.job.context import Context, patiently
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.selection import matches
 from airflow_provider_pgddl.engine.rights import foreign_code
+from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.server import catalog
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -88,7 +90,10 @@ def keep_ahead(context: Context) -> None:
         now = _on_source(context, here)
         stand = positions(context.target, {name: here[name].oid for name in now})
         wanted = {name: to for name in now if (to := ahead(here[name], now[name], stand[name])) is not None}
-        others = _of_others(_owners(context), _own_tables(context)) if wanted else set[Name]()
+        if wanted:
+            owners = _owners(context.source)
+            others = _of_others(owners, _own_tables(context))
+            others |= _not_to_move(context, owners, wanted.keys() - others)
         if moved := {here[name].oid: to for name, to in wanted.items() if name not in others}:
             with context.fenced("sequences.before_ahead_commit"):
                 _set(context.target, moved)
@@ -105,6 +110,8 @@ def in_reach(context: Context, statements: Collection[str]) -> Iterator[None]:
         yield
         return
     here = _of(context, names)
+    strange = _not_to_move(context, _owners(context.source), here)
+    here = {name: one for name, one in here.items() if name not in strange}
     now, before = _on_source(context, here), positions(context.target, {name: one.oid for name, one in here.items()})
     _go(context, here, now)
     try:
@@ -131,15 +138,20 @@ def _go(context: Context, sequences: Mapping[Name, Sequence], to: Mapping[Name, 
 
 def set_exactly(context: Context, *, forward_only: Collection[Name] = ()) -> int:
     """Every sequence of the source that the target has too stands where the source's stands; returns how many. None is
-    set back of those in `forward_only`, of those that may be somebody else's, as another pipeline's that has cut over
-    (where the target had tables before, so may any that goes with no column), and of tables with rows that the target
-    alone has. In the caller's transaction, though a sequence does not go back with it."""
+    moved that the owner of the source's may not move here. None is set back of those in `forward_only`, of those that
+    may be another pipeline's that has cut over (where the target had tables before, so may any that goes with no
+    column), and of tables with rows that the target alone has. In the caller's transaction, though a sequence does not
+    go back with it."""
     here = _sequences(context.target)
     now = _on_source(context, here)
-    owners, mine = _owners(context), _own_tables(context)
+    owners, mine = _owners(context.source), _own_tables(context)
+    strange = _not_to_move(context, owners, now)
+    now = {name: position for name, position in now.items() if name not in strange}
     with_extra = {(t.schema, t.name) for t in context.tables() if t.plan.extra}
     schemas = set[str]() if context.pipeline.tables.existing == "adopt" else {schema for schema, _ in mine}
-    stay = {name for name, owner in owners.items() if (owner in with_extra if owner else name[0] not in schemas)}
+    stay = {
+        name for name, owner in owners.items() if (owner.table in with_extra if owner.table else name[0] not in schemas)
+    }
     stay |= {*forward_only} | _of_others(owners, mine)
     kept = {name: here[name].oid for name in now if name in stay}
     for name, there in positions(context.target, kept).items() if kept else ():
@@ -156,10 +168,17 @@ def _on_source(context: Context, here: Collection[Name]) -> dict[Name, Position]
     return positions(context.source, there)
 
 
-def _owners(context: Context) -> dict[Name, Name | None]:
-    """Of each of the source's sequences the table whose column it goes with, a partition's as its root."""
-    found = context.source.execute(_Q["owners"]).fetchall()
-    return {(schema, name): (owner, table) if table else None for schema, name, owner, table in found}
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose a sequence is: a role's, and a table's if it goes with a column, a partition's as its root."""
+
+    role: str
+    table: Name | None
+
+
+def _owners(conn: Session) -> dict[Name, _Owner]:
+    found = conn.execute(_Q["owners"]).fetchall()
+    return {(schema, name): _Owner(role, (of, table) if table else None) for schema, name, role, of, table in found}
 
 
 def _own_tables(context: Context) -> set[Name]:
@@ -168,9 +187,40 @@ def _own_tables(context: Context) -> set[Name]:
     return {*chosen.rows, *chosen.schema_only, *((t.schema, t.name) for t in context.tables())}
 
 
-def _of_others(owners: Mapping[Name, Name | None], mine: Collection[Name]) -> set[Name]:
+def _of_others(owners: Mapping[Name, _Owner], mine: Collection[Name]) -> set[Name]:
     """Sequences of tables that the pipeline leaves out."""
-    return {name for name, owner in owners.items() if owner is not None and owner not in mine}
+    return {name for name, owner in owners.items() if owner.table is not None and owner.table not in mine}
+
+
+def _not_to_move(context: Context, owners: Mapping[Name, _Owner], names: Collection[Name]) -> set[Name]:
+    """Which of the source's sequences have nothing but their name in common with the target's, as far as we know: their
+    owner is not trusted and has no right to move the target's, which goes with the column of no copy and was not made
+    by the run. Said once."""
+    roles = {owners[name].role for name in names if name in owners}
+    strange = untrusted(context.source, roles, context.pipeline.trusted_roles)
+    left = {name: owners[name] for name in names if name in owners and owners[name].role in strange}
+    if left:
+        copied = {(t.schema, t.name) for t in context.tables() if t.state != "captured"}
+        here = _owners(context.target)
+        left = {n: o for n, o in left.items() if not (n in here and o.table in copied and here[n].table == o.table)}
+    if left:
+        mapping = context.pipeline.ddl.other_roles
+        args = [[s for s, _ in left], [n for _, n in left], [mapping.get(o.role, o.role) for o in left.values()]]
+        may = {*context.target.execute(_Q["may_move"], args).fetchall()}
+        left = {name: owner for name, owner in left.items() if name not in may}
+    if left:
+        applied = (DdlEvent.from_json(one.event) for one in context.journal.dump_events.applied(context.journal.run))
+        made = {(event.schema, event.name) for event in applied if event.tag == "CREATE SEQUENCE"}
+        left = {name: owner for name, owner in left.items() if name not in made}
+    for name, owner in left.items():
+        if name not in context.said_to_stay:
+            context.said_to_stay.add(name)
+            context.say(
+                f"sequence {'.'.join(name)} stays where it is on the target: it is no part of this run, and role"
+                f" {mapping.get(owner.role, owner.role)}, whose the source's is, may not move it there. If it is to"
+                f" follow, grant that right, or name {owner.role} in trusted_roles"
+            )
+    return {*left}
 
 
 def _sequences(conn: Session) -> dict[Name, Sequence]:

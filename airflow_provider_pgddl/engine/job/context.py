@@ -22,6 +22,7 @@ from airflow_provider_pgddl.engine.journal.control import Border, Control
 from airflow_provider_pgddl.engine.journal.lease import Fence, Lease
 from airflow_provider_pgddl.engine.journal.pipelines import Journal, PipelineRow
 from airflow_provider_pgddl.engine.journal.tables import TableRow
+from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.model.plan import Keepers
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
@@ -104,6 +105,7 @@ class Context:
         self.tried: set[int] = set()  # DDL events that this run has tried to apply: once is enough for one run
         self.looked = False  # whether this run has looked at every table once
         self.changed_again = set[int]()  # tables that changed once more while the last look read them again
+        self.said_to_stay = set[Name]()  # sequences of the target that are no part of this run
         self.said_to_wait = set[str]()  # applications whose executors have been waited for
         self._once: dict[tuple[str, str], Session] = {}
         self.types: Mapping[int, str] = {}  # of the source, as the DDL shows them that is in the journal

@@ -86,7 +86,8 @@ def forget_extra(target: Session, plan: Plan, staging: sql.Identifier) -> None:
 
 
 def empty_copy(target: Session, plan: Plan, role: str = "") -> None:
-    """All rows of the source leave the copy, as the role where it has code of it; of an archive none does."""
+    """All rows of the source leave the copy, as the role where it has code of it; of an archive none does. Of one that
+    keeps others none does behind the wall (`archive.not_behind_the_wall`)."""
     if plan.operations:
         return
     if plan.extra:

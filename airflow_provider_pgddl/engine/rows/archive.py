@@ -25,6 +25,10 @@ NOT_BEHIND_THE_WALL = (
     "it keeps what the source deletes (tables.operations), and has code of its owner, as whom rows cannot be brought "
     "into line: name the owner in trusted_roles"
 )
+_ROWS_NOT_BEHIND_THE_WALL = (
+    "it keeps rows that only the target has (tables.keep_extra), and has code of its owner, as whom they cannot be "
+    "told from the others: name the owner in trusted_roles"
+)
 _IN_PARTITIONS = (
     "is partitioned, and rows that the target keeps (tables.operations) would go with a partition that is dropped"
 )
@@ -39,7 +43,11 @@ MEETINGS = (pg.UniqueViolation, pg.ExclusionViolation)
 def not_behind_the_wall(plan: Plan) -> list[str]:
     """Why rows cannot be brought to a copy that has code of its owner, of whatever it keeps."""
     kept = [copy_only_columns.NOT_BEHIND_THE_WALL] if plan.columns.kept else []
-    return [*kept, *([NOT_BEHIND_THE_WALL] if plan.operations else [])]
+    if plan.operations:
+        kept.append(NOT_BEHIND_THE_WALL)
+    elif plan.extra:
+        kept.append(_ROWS_NOT_BEHIND_THE_WALL)
+    return kept
 
 
 def refused_row(error: psycopg.Error, keys: Sequence[str] = ()) -> str:

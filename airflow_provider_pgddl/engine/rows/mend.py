@@ -14,7 +14,7 @@ from airflow_provider_pgddl.engine.journal import lease
 from airflow_provider_pgddl.engine.journal.tables import TableRow
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
-from airflow_provider_pgddl.engine.rows import foreign_keys_and_triggers
+from airflow_provider_pgddl.engine.rows import archive, foreign_keys_and_triggers
 from airflow_provider_pgddl.engine.rows.adopted_rows import shown_as_t
 from airflow_provider_pgddl.engine.rows.change_log_reading import Logs
 from airflow_provider_pgddl.engine.rows.copy_shape import COPY_ALTERED, hold_copies
@@ -48,9 +48,14 @@ def take_out(
         behind, stops = foreign_code.code_of_copies(target, {table.id: plan})
         if stops:
             raise StageFailed("; ".join(stops[table.id]), table=table.qualified)
+        if behind and (why := archive.not_behind_the_wall(plan)):
+            done.stopped[table.id] = why
+            return 0
         with foreign_keys_and_triggers.quiet(target, foreign_keys_and_triggers.by_id(tables)) as firing:
             _, tied, _ = untied(target, tables, firing, Window(done.taken_at, done.lsn))
             group = [t for t in tables if t.id in tied.tied] if table.id in tied.tied else [table]
+            if len(group) > 1 and any(foreign_code.code_of_copies(target, foreign_keys_and_triggers.by_id(group))):
+                raise StageFailed(foreign_keys_and_triggers.NOT_TOGETHER, table=table.qualified)
             staged = {t.id: (t.plan, staging_table(target, "ingest", t.plan, t.id)) for t in group}
             before()
             staging = staged[table.id][1]

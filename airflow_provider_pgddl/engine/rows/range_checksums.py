@@ -26,9 +26,11 @@ from typing import Any, Self
 
 from psycopg import sql
 
+from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.plan import Plan
 from airflow_provider_pgddl.engine.model.ranges import Range
 from airflow_provider_pgddl.engine.rights import as_owner, foreign_code
+from airflow_provider_pgddl.engine.rows import archive
 from airflow_provider_pgddl.engine.rows.ranges import by_text, where, wider_types
 from airflow_provider_pgddl.engine.rows.source_errors import told_without_values
 from airflow_provider_pgddl.engine.server.connect import Session
@@ -200,6 +202,8 @@ def compare_range(
     """Both sides' rows of a range, each as its session sees it now; narrowed down where they differ. QueryCanceled
     where it takes until `latest`, of time.monotonic(), in a transaction of both. The live table is locked."""
     roles = foreign_code.reader_of(source, sides.plan), foreign_code.writer_of(copy, sides.plan)
+    if roles[1] and sides.plan.extra:  # whose keys are ours to read
+        raise StageFailed("; ".join(archive.not_behind_the_wall(sides.plan)), table=sides.plan.qualified)
     with _Reading(source, copy, sides, within, latest, roles) as of:
         return _compare(of)
 

@@ -152,12 +152,15 @@ def _refuse_tied(tied: Ties) -> None:
 
 
 def _hold_copy(replica: Replica, table: TableRow) -> bool:
-    """The copy as it is, until the transaction ends; whether code of its owner runs for its rows."""
+    """The copy as it is, until the transaction ends; whether code of its owner runs for its rows. Tied where it does
+    and there is something to keep, which the owner has no rights on."""
     if hold_copies(replica.target, {table.id: table.plan}):
         raise ChangedAgain(COPY_ALTERED)
     coded, stops = foreign_code.code_of_copies(replica.target, {table.id: table.plan})
     if stops:
         raise ChangedAgain("; ".join(stops[table.id]))
+    if coded and (why := archive.not_behind_the_wall(table.plan)):
+        raise Tied("; ".join(why))
     return bool(coded)
 
 

@@ -46,6 +46,15 @@ SELECT EXISTS (
 -- name: has_rows
 SELECT EXISTS (SELECT FROM {relation})
 
+-- name: may_have_rows
+-- By its file, for a query of it is planned, which runs code of its owner: one that has been emptied by DELETE may have rows until it
+-- is vacuumed, and so may one that is in no file of the server's own kind. Nothing of that name has none.
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam
+               WHERE n.nspname = %s AND c.relname = %s
+                 AND (m.amname IS DISTINCT FROM 'heap' OR pg_catalog.pg_relation_size(c.oid) > 0))
+
 -- name: slowing
 -- What is kept up for each row that comes into these tables: how many indexes beside the key's, and foreign keys.
 SELECT c.oid,

@@ -7,8 +7,8 @@ WHERE c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_s
 ORDER BY 1, 2
 
 -- name: owners
--- Each sequence with the table whose column it goes with, if any: of a partition the root.
-SELECT n.nspname, c.relname, o.nspname, o.relname
+-- Each sequence with the role that it belongs to, and the table whose column it goes with, if any: of a partition the root.
+SELECT n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner)::text, o.nspname, o.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
     SELECT rn.nspname, r.relname
@@ -18,6 +18,15 @@ LEFT JOIN LATERAL (
     WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.refclassid = d.classid
       AND d.refobjsubid > 0 AND d.deptype IN ('a', 'i') LIMIT 1) o ON true
 WHERE c.relkind = 'S' AND c.relpersistence <> 't'
+
+-- name: may_move
+-- Which of these sequences these roles may move by themselves; not for being superusers here, which they need not be on the source.
+SELECT k.schema, k.name
+FROM unnest(%s::name[], %s::name[], %s::name[]) k(schema, name, role)
+JOIN pg_catalog.pg_namespace n ON n.nspname = k.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = k.name AND c.relkind = 'S'
+JOIN pg_catalog.pg_roles r ON r.rolname = k.role
+WHERE c.relowner = r.oid OR NOT r.rolsuper AND pg_catalog.has_sequence_privilege(r.oid, c.oid, 'UPDATE')
 
 -- name: of
 -- The sequences of these names, and those of the columns of tables of these names.
