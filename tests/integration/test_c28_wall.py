@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from airflow_provider_pgddl.demo.clusters import Cluster
+from airflow_provider_pgddl.engine.apply.as_client import Client
 from airflow_provider_pgddl.engine.errors import GaveWay, LeftBehindTheWall, OwnerChanged, StageFailed
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.model.plan import Keepers, Plan, make_plan
-from airflow_provider_pgddl.engine.rights import foreign_code, wall
+from airflow_provider_pgddl.engine.rights import alter_as_owner, foreign_code, wall
 from airflow_provider_pgddl.engine.rights.alter_as_owner import alter
 from airflow_provider_pgddl.engine.rights.trust import untrusted
 from airflow_provider_pgddl.engine.server import catalog
@@ -349,6 +350,54 @@ def test_foreign_code_is_not_brought_to_a_table_of_ours(dsn: str, conn: Session,
             "ALTER TABLE public.ours ADD COLUMN IF NOT EXISTS p text, ADD COLUMN x int DEFAULT 1, ADD CHECK (x > 0)",
             ["c28_owner"],
         )
+
+
+BETTER = """
+CREATE SCHEMA shared;
+GRANT ALL ON SCHEMA shared TO PUBLIC;
+CREATE FUNCTION shared.f(anyelement) RETURNS anyelement LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE TABLE public.ours (id int, a int);
+CREATE SEQUENCE shared.ran;
+GRANT ALL ON SEQUENCE shared.ran TO PUBLIC;
+SET ROLE c28_other;
+CREATE FUNCTION shared.f(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+    $$ BEGIN PERFORM nextval('shared.ran'); RETURN $1; END $$;
+RESET ROLE;
+"""
+INDEXES = {
+    "an expression": "CREATE INDEX ON {} USING btree (shared.f(id))",
+    "a predicate": "CREATE INDEX ON {} (a) WHERE shared.f(id) > 0",
+    "a constraint": "ALTER TABLE {} ADD EXCLUDE (shared.f(id) WITH =)",
+}
+
+
+@pytest.mark.parametrize("what", INDEXES)
+@pytest.mark.parametrize("table", ["m.t", "public.ours"])
+def test_an_index_does_not_call_what_fits_its_names_better_by_now(
+    dsn: str, conn: Session, table: str, what: str
+) -> None:
+    """The server builds it as the table's owner, to whom that is no less somebody else's."""
+    do(dsn, BETTER, "INSERT INTO public.ours VALUES (1, 1)")
+    statement = INDEXES[what].format(table)
+    with pytest.raises(StageFailed, match="c28_other"), conn.transaction():
+        alter(conn, statement, [])
+    if "INDEX" in statement:
+        with pytest.raises(StageFailed, match="c28_other"), conn.transaction():
+            Client("postgres", {"search_path": ""}).run(conn, [statement], 1)
+    assert one_of(conn, "SELECT is_called FROM shared.ran") is False
+    with conn.transaction():
+        alter(conn, statement, ["c28_other"])
+    assert one_of(conn, "SELECT is_called FROM shared.ran") is True
+
+
+def test_an_index_that_has_called_other_code_than_was_looked_at_is_rolled_back(
+    dsn: str, conn: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(dsn, BETTER)
+    monkeypatch.setattr(alter_as_owner, "refuse_index", lambda *_: None)
+    with pytest.raises(StageFailed, match="c28_other"), conn.transaction():
+        alter(conn, "CREATE INDEX built ON m.t (shared.f(id))", [])
+    assert one_of(conn, "SELECT to_regclass('m.built')") is None
 
 
 def test_a_partition_key_that_calls_foreign_code_is_refused(conn: Session) -> None:

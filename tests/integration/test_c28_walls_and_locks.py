@@ -254,6 +254,50 @@ def test_a_view_that_a_swap_tells_anew_runs_nothing_where_it_is_read(
     assert others(dsn) == []
 
 
+SHARED = """
+DO $$ BEGIN CREATE ROLE bob; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+CREATE SCHEMA bob AUTHORIZATION bob;
+CREATE SCHEMA shared;
+CREATE SEQUENCE shared.ran;
+GRANT ALL ON SEQUENCE shared.ran TO PUBLIC;
+GRANT ALL ON SCHEMA shared TO PUBLIC;
+CREATE FUNCTION shared.f(anyelement) RETURNS anyelement LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE TABLE public.t (id int PRIMARY KEY, n int);
+SET ROLE bob;
+CREATE TABLE bob.t (id int PRIMARY KEY, n int);
+CREATE INDEX ON bob.t (shared.f(id));
+RESET ROLE;
+CREATE INDEX ON public.t (n) WHERE shared.f(id) > 0;
+INSERT INTO bob.t VALUES (1, 1);
+INSERT INTO public.t VALUES (1, 1);
+"""
+
+
+@pytest.mark.parametrize("table", ["bob.t", "public.t"])
+@pytest.mark.parametrize("where", matrix("in place", "across"))
+def test_an_index_that_is_built_calls_nothing_that_has_come_to_fit_better(
+    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str, table: str, where: str
+) -> None:
+    """Of a column that has another type by then, or on a server where it was not; as bob, or as a superuser."""
+    execute(dsn, SHARED)
+    if where == "in place":
+        rewrite = {table: {"alter": ["ALTER COLUMN id TYPE bigint"]}}
+        move, target = lifecycle(dsn, rewrite=rewrite, ddl={"scope": "replicated_tables"}), dsn
+    else:
+        execute(target_dsn, ROLE + SHARED.partition("CREATE SCHEMA")[0])
+        move, target = lifecycle(dsn, target_dsn, tables={"include": [table]}), target_dsn
+    move.run_all(until="backfill")
+    execute(target, "GRANT ALL ON SCHEMA shared TO PUBLIC; GRANT ALL ON SEQUENCE shared.ran TO PUBLIC")
+    for type_ in ("int", "bigint"):
+        as_mallory(
+            target,
+            f"SET pgddl.skip = on; CREATE FUNCTION shared.f({type_}) RETURNS {type_} LANGUAGE plpgsql IMMUTABLE AS"
+            " $$ BEGIN PERFORM nextval('shared.ran'); RETURN $1; END $$",
+        )
+    assert "mallory" in str(move.refused("schema_sync"))
+    assert move.journal("SELECT is_called FROM shared.ran") == [(False,)]
+
+
 # --- names that change hands between the look and the reading ---------------------------------------------------------
 
 

@@ -5,8 +5,10 @@ take SET ROLE back and be us (C28)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from psycopg import sql
@@ -16,7 +18,7 @@ from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, st
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of
+from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of, refuse_built, refuse_index
 from airflow_provider_pgddl.engine.rights.trust import powers, untrusted
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries
@@ -54,8 +56,9 @@ class Client:
         if self.behind_wall:
             assert self.role is not None
             wall.run(conn, self.role, *statements, settings=values)
+            for statement in statements:
+                refuse_built(conn, statement, self.trusted, partial(self._seen, conn, values))
             return
-        own = own_role(conn)
         for statement in statements:
             _set(conn, {"lock_timeout": values["lock_timeout"]}, local=True)
             # The table's owner may have put code there that it has not where the client looked.
@@ -63,10 +66,23 @@ class Client:
             if keeper.coded and keeper.role:
                 wall.run(conn, keeper.role, statement, settings=values)
                 continue
-            self._become(conn, values, local=True)
-            conn.execute(statement)
-            # What we write ourselves means what it says.
-            _set(conn, {"role": own} | {name: PINNED[name] for name in values}, local=True)
+            seen = partial(self._seen, conn, values)
+            refuse_index(conn, statement, self.trusted, seen)
+            with seen():
+                conn.execute(statement)
+            refuse_built(conn, statement, self.trusted, seen)
+
+    @contextmanager
+    def _seen(self, conn: Session, values: Mapping[str, str]) -> Iterator[None]:
+        """As the client, for statements of its own; behind it what we write ourselves means what it says."""
+        own = own_role(conn)
+        self._become(conn, values, local=True)
+        yield
+        _set(conn, {"role": own} | {name: PINNED[name] for name in values}, local=True)
+
+    def refuse(self, conn: Session, statement: str, lock_timeout: float) -> None:
+        """StageFailed for a statement that `take_session` is not for."""
+        refuse_index(conn, statement, self.trusted, partial(self._seen, conn, self._values(lock_timeout)))
 
     def take_session(self, conn: Session, lock_timeout: float) -> None:
         """For a session that nobody uses for anything else, and a client that is trusted with it."""

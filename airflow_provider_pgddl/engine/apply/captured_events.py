@@ -296,6 +296,7 @@ class _Run:
         if resume:
             done = self._repaired(work, patience(self.pipeline.ddl))
         if not done:
+            client.refuse(self.conn, work.statement, patience(self.pipeline.ddl))
             try:
                 with self.watch() as session:
                     client.take_session(session, patience(self.pipeline.ddl))

@@ -3,17 +3,19 @@
 ALTER TABLE evaluates what it adds or checks, and plans what it only looks at: what is constant in constraints, indexes
 and partition keys is computed by that. Where a table has code of an owner who is not trusted, such a statement runs as
 that role, unless all that it does is known to look at none of these. CREATE INDEX, ANALYZE and REFRESH see to that by
-themselves. CREATE TABLE plans its generated columns and its partition key, CREATE TABLE … PARTITION OF and LIKE the
-indexes of another.
+themselves, but the first looks up anew what it calls. CREATE TABLE plans its generated columns and its partition key,
+CREATE TABLE … PARTITION OF and LIKE the indexes of another.
 
 A literal is read as soon as a statement is parsed: of an array, a composite or a range over a domain that runs the
 domain's CHECK, in a view that is only made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
@@ -68,9 +70,15 @@ def alter(conn: Session, statement: str, trusted: Sequence[str]) -> None:
     if kind_of(node) == "CreateStmt" and (author := _author(conn, node, statement, trusted)):
         _make_as(conn, author, node, statement)
         return
+    if kind_of(node) == "IndexStmt":
+        refuse_index(conn, statement, trusted)
+        conn.execute(statement)
+        refuse_built(conn, statement, trusted)
+        return
     keeper = keeper_of(conn, statement, trusted)
-    bringing = [c for c in _commands(node) if _brings(c)] if kind_of(node) == "AlterTableStmt" else []
-    brings = bool(bringing)
+    commands = _commands(node) if kind_of(node) == "AlterTableStmt" else []
+    brings = any(map(_brings, commands))
+    bringing = [c for c in commands if _brings(c) or _checks(c) == "exclude"]  # whose index is built as the owner
     if bringing and foreign_code.anybody(conn, trusted):
         for stranger in foreign_code.strangers(conn, _brought(conn, node, bringing, trusted), keeper.role):
             raise StageFailed(
@@ -233,6 +241,80 @@ def _checks(command: Node) -> str | None:
     return None if constraint.skip_validation else constraint_kind(constraint)
 
 
+# --- CREATE INDEX -----------------------------------------------------------------------------------------------------
+
+
+def refuse_index(
+    conn: Session,
+    statement: str,
+    trusted: Sequence[str],
+    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """StageFailed for a CREATE INDEX that calls code whose author gains rights where the server builds it, as the
+    table's owner. What it calls is looked up anew on the target and on a copy: another function may fit its names, or a
+    column's new type, better than the source's. `seen`: as whoever runs it sees these names."""
+    node = statement_node(parse(statement))
+    if kind_of(node) != "IndexStmt":
+        return
+    expressions = _computed(map(unwrap, node.index_params), node)
+    if expressions and foreign_code.anybody(conn, trusted):
+        columns = [_like(node.relation)]
+        try:
+            code = _code_of(conn, node.relation.relname, columns, (), expressions, trusted, seen)
+        except pg.InsufficientPrivilege:
+            if seen is nullcontext:
+                raise
+            return  # a client that may make nothing temporary: what it has built is looked at
+        called = [one for one in code if one.kind == "expression"]
+        _refuse_in_index(conn, node, called, statement, trusted, seen)
+
+
+def refuse_built(
+    conn: Session,
+    statement: str,
+    trusted: Sequence[str],
+    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """The same of what has been built, in the transaction that is to be rolled back then: what could be found when we
+    looked need not be what was found."""
+    node = statement_node(parse(statement))
+    if kind_of(node) != "IndexStmt" or not foreign_code.anybody(conn, trusted):
+        return
+    table = _table_of(conn, node, seen)
+    found = foreign_code.foreign_code(conn, [table], trusted).get(table, ())
+    _refuse_in_index(conn, node, [code for code in found if code.kind == "index"], statement, trusted, seen)
+
+
+def _refuse_in_index(
+    conn: Session,
+    node: Node,
+    code: Sequence[foreign_code.Code],
+    statement: str,
+    trusted: Sequence[str],
+    seen: Callable[[], AbstractContextManager[None]],
+) -> None:
+    if not code:
+        return
+    table = _table_of(conn, node, seen)
+    role = foreign_code.survey(conn, [table], trusted).get(table, foreign_code.NOTHING).role
+    for stranger in foreign_code.strangers(conn, code, role):
+        raise StageFailed(foreign_code.refusal(stranger, role), table=".".join(relation(node.relation)), sql=statement)
+
+
+def _computed(elements: Iterable[Node], index: Node) -> list[Node]:
+    """The expressions of an index's elements, and its predicate."""
+    predicate = [index.where_clause] if index.HasField("where_clause") else []
+    return [element.expr for element in elements if element.HasField("expr")] + predicate
+
+
+def _table_of(conn: Session, node: Node, seen: Callable[[], AbstractContextManager[None]]) -> int:
+    name = sql.Identifier(*(part for part in relation(node.relation) if part)).as_string(conn)
+    with conn.transaction(), seen():
+        row = conn.execute("SELECT %s::pg_catalog.regclass::pg_catalog.oid", [name]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 # --- CREATE TABLE -----------------------------------------------------------------------------------------------------
 
 
@@ -268,10 +350,7 @@ def _author(conn: Session, node: Node, statement: str, trusted: Sequence[str]) -
 
 def _brought(conn: Session, node: Node, commands: Sequence[Node], trusted: Sequence[str]) -> list[foreign_code.Code]:
     """What of roles that are not trusted an ALTER TABLE brings to a table."""
-    (like,) = statement_node(parse("CREATE TABLE t (LIKE t)")).table_elts
-    unwrap(like).relation.CopyFrom(node.relation)
-    unwrap(like).relation.inh = True
-    columns, expressions = [like], []
+    columns, expressions = [_like(node.relation)], []
     for command in commands:
         definition = getattr(command, "def")
         kind = kind_of(unwrap(definition))
@@ -282,11 +361,21 @@ def _brought(conn: Session, node: Node, commands: Sequence[Node], trusted: Seque
                 columns.append(_column(f"pgddl_{len(columns)}", unwrap(definition).type_name))
             expressions += [e for e in (unwrap(definition).raw_default,) if e.WhichOneof("node")]
             expressions += [c.raw_expr for c in map(unwrap, unwrap(definition).constraints) if c.HasField("raw_expr")]
+        elif kind == "Constraint" and unwrap(definition).exclusions:
+            elements = [unwrap(unwrap(pair).items[0]) for pair in unwrap(definition).exclusions]
+            expressions += _computed(elements, unwrap(definition))
         elif kind == "Constraint":
             expressions.append(unwrap(definition).raw_expr)
         else:
             expressions.append(definition)
     return _code_of(conn, node.relation.relname, columns, (), expressions, trusted)
+
+
+def _like(table: Node) -> Node:
+    (like,) = statement_node(parse("CREATE TABLE t (LIKE t)")).table_elts
+    unwrap(like).relation.CopyFrom(table)
+    unwrap(like).relation.inh = True
+    return like
 
 
 def _column(name: str, type_: Node) -> Node:
@@ -303,6 +392,7 @@ def _code_of(
     parents: Sequence[Node],
     expressions: Sequence[Node],
     trusted: Sequence[str],
+    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[foreign_code.Code]:
     """What of roles that are not trusted columns and expressions over them call; the server says it of a view of them,
     for which it analyzes them and neither plans nor evaluates one."""
@@ -321,8 +411,9 @@ def _code_of(
         unwrap(target).val.CopyFrom(expression)
         select.target_list.append(target)
     with conn.transaction(force_rollback=True):
-        conn.execute(deparse(table))
-        conn.execute(deparse(view))
+        with seen():
+            conn.execute(deparse(table))
+            conn.execute(deparse(view))
         args = {"oids": [oid for (oid,) in conn.execute(_Q["probe"])], "trusted": list(trusted)}
         return [foreign_code.Code(*code) for _, *code in conn.execute(_Q["foreign_code"], args).fetchall()]
 
