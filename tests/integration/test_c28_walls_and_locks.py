@@ -115,6 +115,29 @@ def test_a_trigger_that_is_deferred_once_more_does_not_meet_the_commit(dsn: str,
     assert conn.execute("SHOW search_path").fetchone() == (PINNED["search_path"],)
 
 
+@pytest.mark.parametrize("how", ["run", "query"])
+def test_a_path_that_is_left_where_triggers_are_silenced_is_followed_by_nothing_of_ours(
+    dsn: str, conn: Session, how: str
+) -> None:
+    as_mallory(
+        dsn,
+        """
+        CREATE FUNCTION m.same(text, text) RETURNS bool LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM m.note(); RETURN $1 OPERATOR(pg_catalog.=) $2; END $$;
+        CREATE OPERATOR m.= (leftarg = text, rightarg = text, function = m.same);
+        CREATE FUNCTION m.leads() RETURNS bool LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM set_config('search_path', 'm, pg_catalog', false); RETURN true; END $$;
+        """,
+    )
+    with conn.transaction():
+        conn.execute("SET LOCAL session_replication_role = replica")
+        if how == "run":
+            wall.run(conn, "mallory", "SELECT m.leads()")
+        else:
+            wall.query(conn, "mallory", "SELECT m.leads()", ["boolean"])
+    assert others(dsn) == []
+
+
 # --- code that no catalog shows as hers -------------------------------------------------------------------------------
 
 

@@ -90,16 +90,24 @@ def _made(conn: Session, role: str, kind: str, body: str) -> Iterator[sql.Identi
     finally:
         # They outlive a rollback, and code may have put others in the place of ours.
         conn._prepared.clear()
+    row = conn.execute(_Q["home"]).fetchone()
+    if row is not None and row[1] == "on":  # which nothing but a rollback takes back
+        conn.execute(_Q["forget"])
+        raise _left(role, "the transaction read-only")
     after = _silenced(conn) if before is not None else None
     conn.execute(sql.SQL("; ").join([sql.SQL(_Q["drop"]).format(wall=wall), sql.SQL(_Q["forget"])]))
     left = conn.execute(_Q["left"]).fetchone() or _deferred(conn) or _unseen(before, after)
     pin(conn)
     conn.execute(_Q["put_back"], [names, values])
     if left is not None:
-        raise LeftBehindTheWall(
-            f"code that runs as {role} has left {left[0]} in the session; nothing of it was committed",
-            todo=f"change that code, or name the role in the pipeline file: trusted_roles: [{role}]",
-        )
+        raise _left(role, f"{left[0]} in the session")
+
+
+def _left(role: str, what: str) -> LeftBehindTheWall:
+    return LeftBehindTheWall(
+        f"code that runs as {role} has left {what}; nothing of it was committed",
+        todo=f"change that code, or name the role in the pipeline file: trusted_roles: [{role}]",
+    )
 
 
 def _silenced(conn: Session) -> tuple[set[str], int | None]:

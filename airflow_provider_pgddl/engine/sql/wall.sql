@@ -37,6 +37,10 @@ SELECT {wall}()
 -- name: drop
 DROP FUNCTION IF EXISTS {wall}()
 
+-- name: home
+-- First of all, and without an operator or a type, for what follows finds its own by this path again.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false), pg_catalog.current_setting('transaction_read_only')
+
 -- name: silenced
 -- In the replica role: what this transaction may have written to of that which has triggers, foreign keys or rules, none of which fire
 -- then; and how many rows of catalogs it has changed, where an event trigger would have told of DDL.
