@@ -238,7 +238,6 @@ LEAVINGS: Mapping[str, str] = {
         PERFORM pg_catalog.set_config('DateStyle', 'German, DMY', false);
         PERFORM pg_catalog.set_config('extra_float_digits', '-15', false);
         PERFORM pg_catalog.set_config('transform_null_equals', 'on', false);""",
-    "a transaction that is read-only": "PERFORM pg_catalog.set_config('transaction_read_only', 'on', true);",
     "role": "PERFORM pg_catalog.set_config('role', 'none', false);",
     "prepared statements": """
         DEALLOCATE ALL;

@@ -138,6 +138,31 @@ def test_a_path_that_is_left_where_triggers_are_silenced_is_followed_by_nothing_
     assert others(dsn) == []
 
 
+def test_code_that_makes_our_transaction_read_only_stops_its_own_table(
+    lifecycle: Callable[..., Lifecycle], dsn: str, target_dsn: str
+) -> None:
+    execute(target_dsn, ROLE)
+    as_mallory(
+        dsn,
+        """
+        CREATE FUNCTION m.stops(int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
+            IF session_user <> current_user THEN PERFORM set_config('transaction_read_only', 'on', true); END IF;
+            RETURN true;
+        END $$;
+        ALTER TABLE m.t ADD CHECK (id > 0 OR m.stops(id));
+        """,
+    )
+    execute(dsn, "CREATE TABLE public.well (id int PRIMARY KEY); INSERT INTO public.well VALUES (1)")
+    move = lifecycle(dsn, target_dsn, tables={"include": ["m.t", "public.well"], "schema_only": ["m.seen"]})
+    move.run_all(until="replay")
+    execute(target_dsn, "GRANT USAGE ON SCHEMA m TO mallory")
+    as_mallory(dsn, "INSERT INTO m.t VALUES (-1)")
+    execute(dsn, "INSERT INTO public.well VALUES (2)")
+    (stopped,) = move.run("replay").blocked
+    assert stopped["table"] == "m.t" and "read-only" in str(stopped)
+    assert move.journal("SELECT count(*) FROM public.well") == [(2,)]
+
+
 # --- code that no catalog shows as hers -------------------------------------------------------------------------------
 
 
