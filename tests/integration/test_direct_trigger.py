@@ -253,6 +253,33 @@ def test_ddl_switches_back_in_the_same_transaction(
     )
 
 
+def test_what_another_owner_has_put_on_the_copy_is_not_run_by_writers(
+    lifecycle: Callable[..., Lifecycle], source_dsn: str
+) -> None:
+    """No event trigger tells of REASSIGN OWNED."""
+    role = "DO $$ BEGIN CREATE ROLE {0}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+    owned = (
+        "".join(role.format(r) for r in ("direct_was", "direct_is")) + "ALTER TABLE public.items OWNER TO direct_was"
+    )
+    move = handed_over(lifecycle, source_dsn, owned, trusted_roles=["direct_was"])
+    execute(source_dsn, "REASSIGN OWNED BY direct_was TO direct_is; GRANT CREATE ON SCHEMA public TO direct_is;"
+            "GRANT USAGE ON SCHEMA pgddl_copy_public TO direct_is")  # fmt: skip
+    execute(
+        source_dsn,
+        "SET ROLE direct_is; CREATE FUNCTION public.fires() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE LOG ''as %'', current_user; PERFORM nextval(''public.fired''); RETURN NEW; END';"
+        "CREATE SEQUENCE public.fired; GRANT ALL ON SEQUENCE public.fired TO PUBLIC;"
+        "CREATE TRIGGER fires BEFORE INSERT OR DELETE ON pgddl_copy_public.items"
+        " FOR EACH ROW EXECUTE FUNCTION public.fires();"
+        "CREATE TRIGGER empties BEFORE TRUNCATE ON pgddl_copy_public.items EXECUTE FUNCTION public.fires()",
+    )
+    for statement in ("UPDATE public.items SET u = 5000 WHERE id = 1", "TRUNCATE public.items",
+                      "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; TRUNCATE public.items"):  # fmt: skip
+        execute(source_dsn, statement)
+    assert one(source_dsn, "SELECT is_called FROM public.fired") is False
+    assert [op for op, *_ in logged(move)] == ["U", "X", "X"]
+
+
 def test_ddl_that_is_rolled_back_leaves_the_trigger_direct(
     lifecycle: Callable[..., Lifecycle], source_dsn: str
 ) -> None:

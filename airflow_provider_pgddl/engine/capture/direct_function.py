@@ -89,12 +89,13 @@ def _make_log_function(source: Session, pipeline: str, leaf: int) -> None:
 def _body(source: Session, table: TableRow, leaf: int) -> sql.Composed:
     plan = table.plan
     relations = [leaf, catalog.oid_of(source, plan.copy_schema, plan.copy_name)]
-    row = source.execute(_Q["versions"], [relations]).fetchone()
+    row = source.execute(_Q["versions"], {"relations": relations}).fetchone()
     assert row is not None
-    count, versions = row
+    count, versions, owners = row
     as_made_for = sql.SQL(_Q["as_made_for"]).format(
-        count=sql.Literal(count), versions=sql.Literal(versions), relations=sql.Literal(relations)
-    )
+        count=sql.Literal(count), versions=sql.Literal(versions), relations=sql.Literal(relations),
+        owners=sql.Literal(owners),
+    )  # fmt: skip
     return sql.SQL(_Q["body"]).format(
         copy=plan.copy,
         copy_only=plan.copy_only,

@@ -18,12 +18,15 @@ SELECT i.relname FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid 
 WHERE x.indrelid = %s AND NOT x.indimmediate ORDER BY 1
 
 -- name: versions
--- Every ALTER of a column writes its row anew, and no other row has the same xmin.
-SELECT count(*), pg_catalog.array_agg(DISTINCT a.xmin::text)::text
-FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0
+-- Every ALTER of a column writes its row anew, and no other row has the same xmin. And whose they are.
+SELECT count(*), pg_catalog.array_agg(DISTINCT a.xmin::text)::text,
+       (SELECT pg_catalog.array_agg(c.relowner)::text FROM pg_catalog.pg_class c WHERE c.oid = ANY(%(relations)s::oid[]))
+FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY(%(relations)s::oid[]) AND a.attnum > 0
 
 -- name: as_made_for
+-- No event trigger tells of REASSIGN OWNED.
 SELECT count(*) = {count} AND bool_and(a.xmin = ANY ({versions}::xid[]))
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = ANY ({relations}::oid[]) AND c.relowner <> ALL ({owners}::oid[]))
 FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ({relations}::oid[]) AND a.attnum > 0
 
 -- name: body
@@ -38,6 +41,9 @@ DECLARE
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         BEGIN
+            IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR NOT ({as_made_for}) THEN
+                RAISE EXCEPTION 'nobody knows whose it is';
+            END IF;
             PERFORM pg_catalog.set_config('lock_timeout', {lock_timeout}, true);
             TRUNCATE {copy_only};
         EXCEPTION WHEN OTHERS THEN
