@@ -155,7 +155,7 @@ def test_a_copy_schema_that_is_not_ours(pgddl: Shell) -> None:
     execute(pgddl.source, "DROP SCHEMA pgddl_copy_public")
 
 
-@pytest.mark.parametrize(("version", "words"), [(None, "no pg_dump"), ("12.4", "pg_dump 12")])
+@pytest.mark.parametrize(("version", "words"), [(None, "no pg_dump"), ("12.4", "pg_dump 12"), ("17.5", "17.6")])
 def test_a_missing_or_too_old_pg_dump(
     pgddl: Shell, monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
 ) -> None:

