@@ -309,7 +309,7 @@ def _computed(elements: Iterable[Node], index: Node) -> list[Node]:
 
 def _table_of(conn: Session, node: Node, seen: Callable[[], AbstractContextManager[None]]) -> int:
     name = sql.Identifier(*(part for part in relation(node.relation) if part)).as_string(conn)
-    with conn.transaction(), seen():
+    with conn.transaction(force_rollback=True), seen():
         row = conn.execute("SELECT %s::pg_catalog.regclass::pg_catalog.oid", [name]).fetchone()
     assert row is not None
     return int(row[0])
