@@ -297,7 +297,8 @@ def _refuse_in_index(
         return
     table = _table_of(conn, node, seen)
     role = foreign_code.survey(conn, [table], trusted).get(table, foreign_code.NOTHING).role
-    for stranger in foreign_code.strangers(conn, code, role):
+    others = [one for one in code if one.author != role]  # its owner's own, nested too, is built as its author
+    for stranger in foreign_code.strangers(conn, others, role):
         raise StageFailed(foreign_code.refusal(stranger, role), table=".".join(relation(node.relation)), sql=statement)
 
 
