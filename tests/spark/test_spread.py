@@ -107,6 +107,18 @@ def test_parts_that_are_in_the_way_or_hang_are_given_up(tmp_path: Path, why: str
     assert spark.spread(work.square, [3, 4], workers=2, app="squares", begin_within=60) == [9, 16]
 
 
+def test_what_workers_have_done_until_somebody_waits_is_kept(tmp_path: Path) -> None:
+    """They see it by themselves, and bring it; C36 lives by that."""
+
+    def gives_way() -> bool:
+        begun = any(tmp_path.glob("begun*"))
+        if begun:
+            threading.Timer(0.5, Path(tmp_path, "go on").touch).start()
+        return begun
+
+    assert spark.spread(work.begin_and_wait, [str(tmp_path)], workers=1, app="brief", gives_way=gives_way) == [None]
+
+
 def test_parts_that_have_begun_take_as_long_as_they_take(tmp_path: Path) -> None:
     go_on = threading.Timer(2.0, Path(tmp_path, "go on").touch)
     go_on.start()

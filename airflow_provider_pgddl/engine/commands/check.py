@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_provider_pgddl.engine.journal import migrations
 from airflow_provider_pgddl.engine.journal.pipelines import Journal
+from airflow_provider_pgddl.engine.pipeline.contradictions import refuse_names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.preflight.findings import Finding
@@ -35,6 +36,7 @@ def check(pipeline: Pipeline, source_dsn: str, target_dsn: str) -> dict[str, Any
         under_way = row is not None and row.finished_at is None
         findings = list[Finding]()
         if row is None or not under_way:
+            refuse_names(pipeline)
             findings = [*preflight(pipeline, source, target, selection.rows)]
             findings += different(pipeline, source, target, selection.rows)
         elif row.cut_over_at is None and pipeline.in_place:

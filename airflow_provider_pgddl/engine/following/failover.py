@@ -173,8 +173,7 @@ def _go_back(context: Context, ddl: tuple[str | None, list[int]], switch: str | 
     confirmed, never = ddl
     journal = DdlJournal(context.target, context.name, context.journal.run)
     lsn = min(journal.lsn() or here, switch or here, key=parse_lsn)
-    if switch is not None:
-        journal.forget_versions(switch)
+    journal.forget_versions(switch or here)  # what is above is of another history
     journal.set_position(confirmed, lsn)
     journal.set_left_out(None)  # of a source that is no more
     for event_id in journal.never_was(never, NEVER_WAS):

@@ -113,6 +113,7 @@ class CompareWorkers:
         # As many parts as can run beside each other: one that waits for another's end would lose the window's time.
         share = math.ceil(len(todo) / (self._slots or self._workers))
         dsns = context.elsewhere if self._slots else (context.source_dsn, context.target_dsn)
+        within = 2 * seconds + END_WITHIN if all(each.limited for each, _ in todo) else None
         work = [  # one behind the other: a worker's ranges are neighbours
             Part(*dsns, context.name, context.lease.token, snapshot, tuple(todo[first : first + share]), seconds, apart)
             for first in range(0, len(todo), share)
@@ -122,7 +123,7 @@ class CompareWorkers:
 
             shares = spread(
                 compare_part, work, workers=self._workers, app=self._app, begin_within=BEGIN_WITHIN,
-                settings=context.spark, gives_way=window.gives_way, within=2 * seconds + END_WITHIN,
+                settings=context.spark, gives_way=window.gives_way, within=within,
             )  # fmt: skip
         else:
             shares = beside_each_other(compare_part, work, doing="running verify")

@@ -14,6 +14,8 @@ from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
 
 LOOK_EVERY = 0.5  # seconds
+# Seconds in which workers see by themselves that somebody waits, and bring what they have done.
+ANSWER_WITHIN = 2.0
 SAY_AFTER, SAY_AGAIN = 15.0, 30.0  # seconds without an executor after which it is said, and said again after
 
 
@@ -52,11 +54,13 @@ class JobWatch:
     def _look(self) -> None:
         with suppress(Exception):  # whatever becomes of the job, its own call says it
             began = there = time.monotonic()
-            say_at, to_begin = SAY_AFTER, self._begin_within
+            say_at, to_begin, since = SAY_AFTER, self._begin_within, None
             while not self._over.wait(LOOK_EVERY):
                 now = time.monotonic()
                 late = to_begin is not None and now - began >= to_begin
                 if self._gives_way():
+                    since = since or now
+                if since is not None and now - since >= ANSWER_WITHIN:
                     self.given_up = "somebody waits for a table that Spark's workers read"
                 elif late and not self._begun():
                     self.given_up = f"Spark had no core free within {to_begin:.0f} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from airflow_provider_pgddl.engine.errors import UsageError
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.pipeline.key_positions import KeyPath
 from airflow_provider_pgddl.engine.pipeline.model import Overrides, Pipeline, SchemaPolicy, column_lists
@@ -13,7 +14,6 @@ from airflow_provider_pgddl.engine.pipeline.tags import REPLICATED_TABLES_TAGS
 
 def contradictions(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
     """Settings that exclude one another, or that lose data without `schema.force`."""
-    yield from _names(pipeline)
     yield from _endpoints(pipeline)
     yield from _tables(pipeline)
     yield from _in_place(pipeline) if pipeline.in_place else _across(pipeline)
@@ -70,11 +70,15 @@ def _way_back(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
             yield path, f"has no place beside tables.{key}: the target has not all that the source has, to lead it back"
 
 
-def _names(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:
-    """A slot and a publication for rows are called after the pipeline behind this, those for DDL after it alone."""
-    for path, name in ((("pipeline",), pipeline.pipeline), (("swap", "way_back"), pipeline.swap.way_back)):
+def refuse_names(pipeline: Pipeline) -> None:
+    """UsageError where a new pipeline's slots may have the names of another one's: those for rows are called after the
+    pipeline behind this, those for DDL after it alone. One that bears such a name already is taken away by it."""
+    for key, name in (("pipeline", pipeline.pipeline), ("swap.way_back", pipeline.swap.way_back)):
         if (name or "").startswith("rows_of_"):
-            yield path, "may not begin with rows_of_: its slot would have the name of another pipeline's: rename it"
+            raise UsageError(
+                f"{key}: {name} begins with rows_of_, so its slot may have the name of another pipeline's",
+                todo="rename it",
+            )
 
 
 def _endpoints(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str]]:

@@ -292,7 +292,7 @@ WHERE application_name LIKE %(prefix)s AND pid <> pg_catalog.pg_backend_pid()
 -- The sessions of one kind of worker of one run; how many there were. One that ends by itself just now is told of as one that
 -- does not end.
 SELECT count(pg_catalog.pg_terminate_backend(pid, 5000))
-FROM pg_catalog.pg_stat_activity WHERE application_name = ANY(%s) AND datname = pg_catalog.current_database()
+FROM pg_catalog.pg_stat_activity WHERE application_name = ANY(%s) AND datname = pg_catalog.current_database() AND usename = session_user
 
 -- name: workers
 -- How many sessions there are of one kind of worker of one run.

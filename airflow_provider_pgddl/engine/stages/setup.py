@@ -37,6 +37,7 @@ from airflow_provider_pgddl.engine.journal.pipelines import Journal
 from airflow_provider_pgddl.engine.model.tables import Table
 from airflow_provider_pgddl.engine.parallel.executor_settings import Settings
 from airflow_provider_pgddl.engine.parallel.spark_settings import is_local
+from airflow_provider_pgddl.engine.pipeline.contradictions import refuse_names
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.pipeline.selection import check_columns, matches
 from airflow_provider_pgddl.engine.pipeline.way_back import of_a_birth
@@ -98,6 +99,7 @@ def prepare(job: Job, held: Lease, stack: ExitStack) -> Context:
 
 
 def _check_before_touching(pipeline: Pipeline, source: Session, target: Session) -> None:
+    refuse_names(pipeline)
     selection = matches(pipeline, catalog.table_names(source), partitions=catalog.partitions(source))
     described = catalog.describe_all(source)
     check_columns(pipeline, {name: [c.name for c in t.columns] for name, t in described.items()})

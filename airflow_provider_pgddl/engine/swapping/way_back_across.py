@@ -138,6 +138,7 @@ def prepared(context: Context) -> Iterator[WayBackAcross | None]:
 
 def unmake(name: str, old: Session, old_dsn: str, new: Session) -> None:
     """Takes a run that is void away from both servers."""
+    migrations.apply(old, "journal")  # it may be from before an upgrade, which setup has not told it of
     journal = Journal(old, name)
     row = journal.row()
     pipeline = load_pipeline(row.config)
