@@ -390,6 +390,22 @@ def test_an_index_does_not_call_what_fits_its_names_better_by_now(
     assert one_of(conn, "SELECT is_called FROM shared.ran") is True
 
 
+def test_an_index_may_be_over_a_whole_row_and_name_a_collation(dsn: str, conn: Session) -> None:
+    do(
+        dsn,
+        BETTER,
+        'ALTER TABLE public.ours ADD COLUMN x text COLLATE "C", ADD COLUMN y text COLLATE "POSIX"',
+        "CREATE FUNCTION public.whole(public.ours) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1.x'",
+        "CREATE FUNCTION shared.whole(public.ours) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1.x'",
+        "ALTER FUNCTION shared.whole OWNER TO c28_other",
+    )
+    for element in ("public.whole(ours.*)", '(x || y) COLLATE "C"'):
+        with conn.transaction():
+            alter(conn, f"CREATE INDEX ON public.ours ({element})", [])
+    with pytest.raises(StageFailed, match="c28_other"), conn.transaction():
+        alter(conn, "CREATE INDEX ON public.ours (shared.whole(ours.*))", [])
+
+
 def test_an_index_that_has_called_other_code_than_was_looked_at_is_rolled_back(
     dsn: str, conn: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

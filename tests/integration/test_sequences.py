@@ -371,3 +371,17 @@ def test_a_sequence_that_has_the_name_of_somebody_elses_moves_it_nowhere(
         assert move.journal("SELECT status FROM pgddl.ddl_events WHERE captured_id IS NOT NULL") == [("failed",)]
     assert len(moved) == 3
     assert move.journal(stands.format("billing.ids")) == [(1,)]
+
+
+def test_a_sequence_beside_followed_tables_is_moved_whosever_it_is(
+    lifecycle: Lifecycles, source_dsn: str, target_dsn: str
+) -> None:
+    """The target had it before, as another role's: the run has not made it, and rows would get its numbers again."""
+    execute(source_dsn, TWO_OWNERS + HERS)
+    execute(target_dsn, TWO_OWNERS + HERS.replace("SET ROLE seq_mallory;", ""))
+    move = lifecycle(
+        source_dsn, target_dsn, tables={"include": ["m.*"], "existing": "adopt"}, swap={"fence": "read_only"}
+    )
+    execute(source_dsn, "SELECT nextval('m.free') FROM generate_series(1, 40)")
+    move.run_all(until="swap")
+    assert move.journal("SELECT last_value FROM m.free")[0][0] >= 42

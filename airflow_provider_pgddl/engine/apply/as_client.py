@@ -18,7 +18,8 @@ from airflow_provider_pgddl.engine.ddl.parse import kind_of, parse, start_of, st
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.pipeline.model import Pipeline
 from airflow_provider_pgddl.engine.rights import wall
-from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of, refuse_built, refuse_index
+from airflow_provider_pgddl.engine.rights.alter_as_owner import keeper_of
+from airflow_provider_pgddl.engine.rights.index_code import refuse_built, refuse_index
 from airflow_provider_pgddl.engine.rights.trust import powers, untrusted
 from airflow_provider_pgddl.engine.server.connect import PINNED, Session
 from airflow_provider_pgddl.engine.sql import queries

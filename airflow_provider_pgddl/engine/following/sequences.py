@@ -193,16 +193,15 @@ def _of_others(owners: Mapping[Name, _Owner], mine: Collection[Name]) -> set[Nam
 
 
 def _not_to_move(context: Context, owners: Mapping[Name, _Owner], names: Collection[Name]) -> set[Name]:
-    """Which of the source's sequences have nothing but their name in common with the target's, as far as we know: their
-    owner is not trusted and has no right to move the target's, which goes with the column of no copy and was not made
-    by the run. Said once."""
+    """Which of the source's sequences have nothing but their name in common with the target's, as far as we know: no
+    table of their schema is followed, their owner is not trusted and has no right to move the target's, and the run has
+    not made that. Said once."""
     roles = {owners[name].role for name in names if name in owners}
     strange = untrusted(context.source, roles, context.pipeline.trusted_roles)
     left = {name: owners[name] for name in names if name in owners and owners[name].role in strange}
-    if left:
-        copied = {(t.schema, t.name) for t in context.tables() if t.state != "captured"}
-        here = _owners(context.target)
-        left = {n: o for n, o in left.items() if not (n in here and o.table in copied and here[n].table == o.table)}
+    if left:  # beside tables that are followed: one that stayed where it is would give their rows numbers again
+        schemas = {schema for schema, _ in _own_tables(context)}
+        left = {name: owner for name, owner in left.items() if name[0] not in schemas}
     if left:
         mapping = context.pipeline.ddl.other_roles
         args = [[s for s, _ in left], [n for _, n in left], [mapping.get(o.role, o.role) for o in left.values()]]

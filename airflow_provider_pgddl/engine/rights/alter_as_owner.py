@@ -11,17 +11,15 @@ domain's CHECK, in a view that is only made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from psycopg import errors as pg
 from psycopg import sql
 
 from airflow_provider_pgddl.engine.ddl.node_names import action_name, constraint_kind
 from airflow_provider_pgddl.engine.ddl.parse import (
     Node,
-    deparse,
     kind_of,
     parse,
     relation,
@@ -33,6 +31,7 @@ from airflow_provider_pgddl.engine.ddl.parse import (
 from airflow_provider_pgddl.engine.errors import StageFailed
 from airflow_provider_pgddl.engine.model.names import Name
 from airflow_provider_pgddl.engine.rights import foreign_code, wall
+from airflow_provider_pgddl.engine.rights.index_code import code_of_probes, computed, refuse_built, refuse_index
 from airflow_provider_pgddl.engine.server.connect import Session
 from airflow_provider_pgddl.engine.sql import queries
 
@@ -241,81 +240,6 @@ def _checks(command: Node) -> str | None:
     return None if constraint.skip_validation else constraint_kind(constraint)
 
 
-# --- CREATE INDEX -----------------------------------------------------------------------------------------------------
-
-
-def refuse_index(
-    conn: Session,
-    statement: str,
-    trusted: Sequence[str],
-    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
-    """StageFailed for a CREATE INDEX that calls code whose author gains rights where the server builds it, as the
-    table's owner. What it calls is looked up anew on the target and on a copy: another function may fit its names, or a
-    column's new type, better than the source's. `seen`: as whoever runs it sees these names."""
-    node = statement_node(parse(statement))
-    if kind_of(node) != "IndexStmt":
-        return
-    expressions = _computed(map(unwrap, node.index_params), node)
-    if expressions and foreign_code.anybody(conn, trusted):
-        columns = [_like(node.relation)]
-        try:
-            code = _code_of(conn, node.relation.relname, columns, (), expressions, trusted, seen)
-        except pg.InsufficientPrivilege:
-            if seen is nullcontext:
-                raise
-            return  # a client that may make nothing temporary: what it has built is looked at
-        called = [one for one in code if one.kind == "expression"]
-        _refuse_in_index(conn, node, called, statement, trusted, seen)
-
-
-def refuse_built(
-    conn: Session,
-    statement: str,
-    trusted: Sequence[str],
-    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
-    """The same of what has been built, in the transaction that is to be rolled back then: what could be found when we
-    looked need not be what was found."""
-    node = statement_node(parse(statement))
-    if kind_of(node) != "IndexStmt" or not foreign_code.anybody(conn, trusted):
-        return
-    table = _table_of(conn, node, seen)
-    found = foreign_code.foreign_code(conn, [table], trusted).get(table, ())
-    _refuse_in_index(conn, node, [code for code in found if code.kind == "index"], statement, trusted, seen)
-
-
-def _refuse_in_index(
-    conn: Session,
-    node: Node,
-    code: Sequence[foreign_code.Code],
-    statement: str,
-    trusted: Sequence[str],
-    seen: Callable[[], AbstractContextManager[None]],
-) -> None:
-    if not code:
-        return
-    table = _table_of(conn, node, seen)
-    role = foreign_code.survey(conn, [table], trusted).get(table, foreign_code.NOTHING).role
-    others = [one for one in code if one.author != role]  # its owner's own, nested too, is built as its author
-    for stranger in foreign_code.strangers(conn, others, role):
-        raise StageFailed(foreign_code.refusal(stranger, role), table=".".join(relation(node.relation)), sql=statement)
-
-
-def _computed(elements: Iterable[Node], index: Node) -> list[Node]:
-    """The expressions of an index's elements, and its predicate."""
-    predicate = [index.where_clause] if index.HasField("where_clause") else []
-    return [element.expr for element in elements if element.HasField("expr")] + predicate
-
-
-def _table_of(conn: Session, node: Node, seen: Callable[[], AbstractContextManager[None]]) -> int:
-    name = sql.Identifier(*(part for part in relation(node.relation) if part)).as_string(conn)
-    with conn.transaction(force_rollback=True), seen():
-        row = conn.execute("SELECT %s::pg_catalog.regclass::pg_catalog.oid", [name]).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
 # --- CREATE TABLE -----------------------------------------------------------------------------------------------------
 
 
@@ -364,7 +288,7 @@ def _brought(conn: Session, node: Node, commands: Sequence[Node], trusted: Seque
             expressions += [c.raw_expr for c in map(unwrap, unwrap(definition).constraints) if c.HasField("raw_expr")]
         elif kind == "Constraint" and unwrap(definition).exclusions:
             elements = [unwrap(unwrap(pair).items[0]) for pair in unwrap(definition).exclusions]
-            expressions += _computed(elements, unwrap(definition))
+            expressions += computed(elements, unwrap(definition))
         elif kind == "Constraint":
             expressions.append(unwrap(definition).raw_expr)
         else:
@@ -393,7 +317,6 @@ def _code_of(
     parents: Sequence[Node],
     expressions: Sequence[Node],
     trusted: Sequence[str],
-    seen: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[foreign_code.Code]:
     """What of roles that are not trusted columns and expressions over them call; the server says it of a view of them,
     for which it analyzes them and neither plans nor evaluates one."""
@@ -411,12 +334,7 @@ def _code_of(
         unwrap(target).name = f"c{number}"
         unwrap(target).val.CopyFrom(expression)
         select.target_list.append(target)
-    with conn.transaction(force_rollback=True):
-        with seen():
-            conn.execute(deparse(table))
-            conn.execute(deparse(view))
-        args = {"oids": [oid for (oid,) in conn.execute(_Q["probe"])], "trusted": list(trusted)}
-        return [foreign_code.Code(*code) for _, *code in conn.execute(_Q["foreign_code"], args).fetchall()]
+    return code_of_probes(conn, [table, view], trusted, nullcontext)
 
 
 def _make_as(conn: Session, author: str, node: Node, statement: str) -> None:
