@@ -337,7 +337,7 @@ SELECT setval('billing.ids', 9223372036854775807);
 """
 
 
-@pytest.mark.parametrize(("she", "schemas"), [("seq_mallory", "m"), ("seq_gone", "m"), ("seq_mallory", ".*")])
+@pytest.mark.parametrize(("she", "schemas"), [("seq_gone", "m"), ("seq_mallory", ".*")])
 def test_a_sequence_that_has_the_name_of_somebody_elses_moves_it_nowhere(
     lifecycle: Lifecycles, source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch, she: str, schemas: str
 ) -> None:
