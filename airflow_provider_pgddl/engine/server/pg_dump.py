@@ -64,7 +64,11 @@ def find_pg_dump(server_major: int) -> Path:
     embedded Postgres of the demo.
     """
     found = {path: version for path in _candidates() if (version := _version(path)) is not None}
-    best = max(found, key=lambda path: (_is_fixed(found[path]), found[path]), default=None)
+
+    def fitness(path: Path) -> tuple[bool, bool, tuple[int, int]]:
+        return found[path][0] >= server_major, _is_fixed(found[path]), found[path]
+
+    best = max(found, key=fitness, default=None)
     if best is None:
         what = f"no pg_dump is found; one of version {server_major} or newer is needed"
     else:
