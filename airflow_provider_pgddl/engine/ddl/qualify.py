@@ -23,6 +23,7 @@ from airflow_provider_pgddl.engine.ddl.search_path_names import (
     set_first,
     set_schema,
 )
+from airflow_provider_pgddl.engine.errors import StageFailed
 
 __all__ = ["CannotQualify", "qualify"]
 
@@ -60,8 +61,11 @@ _WITH_INDEX = {pg_query_pb2.CONSTR_PRIMARY, pg_query_pb2.CONSTR_UNIQUE}
 def _name_constraints(node: Node, table: TableMeta | None) -> None:
     """What makes an index without a name gets the one that it has got: on the target another may be free, which a table
     has whose indexes are still to be built. One of several alike is left to the server."""
-    named = [each for each in table["constraints"] if each["type"] in "pu"] if table else []
-    made = [(each["name"], _constraint(each["definition"])) for each in named]
+    made = [
+        (each["name"], constraint)
+        for each in (table["constraints"] if table else ())
+        if each["type"] in "pu" and (constraint := _constraint(each["definition"])) is not None
+    ]
     column = ""
     for each in walk(node):
         column = each.colname if kind_of(each) == "ColumnDef" else column
@@ -73,8 +77,12 @@ def _name_constraints(node: Node, table: TableMeta | None) -> None:
             each.conname = alike[0]
 
 
-def _constraint(definition: str) -> Node:
-    tree = parse(f"ALTER TABLE t ADD {definition}")
+def _constraint(definition: str) -> Node | None:
+    """None where an older server has printed a column's name bare that is a keyword by now."""
+    try:
+        tree = parse(f"ALTER TABLE t ADD {definition}")
+    except StageFailed:
+        return None
     return next(each for each in walk(statement_node(tree)) if kind_of(each) == "Constraint")
 
 

@@ -62,7 +62,7 @@ def refuse_built(
     """The same of what has been built, in the transaction that is to be rolled back then: what could be found when we
     looked need not be what was found."""
     node = statement_node(parse(statement))
-    if kind_of(node) != "IndexStmt" or not foreign_code.anybody(conn, trusted):
+    if kind_of(node) != "IndexStmt" or not _may_call_code(node) or not foreign_code.anybody(conn, trusted):
         return
     table = _table_of(conn, node, seen)
     found = foreign_code.foreign_code(conn, [table], trusted).get(table, ())
@@ -84,6 +84,12 @@ def _refuse_in_index(
     others = [one for one in code if one.author != role]  # its owner's own, nested too, is built as its author
     for stranger in foreign_code.strangers(conn, others, role):
         raise StageFailed(foreign_code.refusal(stranger, role), table=".".join(relation(node.relation)), sql=statement)
+
+
+def _may_call_code(index: Node) -> bool:
+    """Whether it says more than which columns: what orders these by themselves is a superuser's."""
+    elements = [unwrap(element) for element in index.index_params]
+    return bool(computed(elements, index)) or any(element.opclass for element in elements)
 
 
 def computed(elements: Iterable[Node], index: Node) -> list[Node]:
