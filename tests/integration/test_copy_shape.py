@@ -143,7 +143,7 @@ def test_a_copy_that_is_altered_between_ingest_and_fill_keeps_its_pending_keys(r
     prices, table = replaying.pipeline, replaying.table("prices")
     write(prices)
 
-    def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+    def alter_and_fill(snapshot: str, tables: Sequence[TableRow], limit: int, _: Callable[[], bool]) -> Filled:
         do(prices.target, SAME_WIDTH)
         shares = tuple((t.id, t.plan) for t in tables)
         fence = replaying.replica.fence

@@ -186,7 +186,7 @@ def test_c05_parts_of_a_fill_take_what_is_theirs(noted: ByHand) -> None:
     """In transactions of their own, few keys at a time, while keys go on changing."""
     pipeline = noted.pipeline
 
-    def fill(snapshot: str, tables: Sequence[TableRow], limit: int) -> Filled:
+    def fill(snapshot: str, tables: Sequence[TableRow], limit: int, _: Callable[[], bool]) -> Filled:
         shares = tuple((t.id, t.plan) for t in tables)
         part = FillPart(pipeline.source, pipeline.target, pipeline.name, snapshot, noted.replica.fence, shares, limit)
         return fill_part(part)
