@@ -49,7 +49,7 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from benchmarks import peers
-from benchmarks.report import DEBIAN_15, Measure, Report, alternate
+from benchmarks.report import DEBIAN_15, PGCOPYDB, Measure, Report, alternate, version
 
 PGCOPYDB_GOAL, PSQL_GOAL, JDBC_GOAL, MANY_GOAL = 0.9, 1.15, 0.25, 1.5
 WORKERS_GOAL, VERIFY_GOAL = 1.05, 0.35
@@ -314,7 +314,7 @@ def copy_big(bench: Bench, workers: int, rounds: int, report: Report, copydb: bo
     add(Measure("copy, one stream", took["one"], took["binary"], "psql, binary", PSQL_GOAL))
     add(Measure("copy, one stream", took["one"], took["text"], "psql, text"))
     if copydb:
-        with_jobs = f"pgcopydb, {workers} jobs"
+        with_jobs = f"pgcopydb {version(PGCOPYDB)}, {workers} jobs"
         add(Measure("copy, rows", took["backfill"], took["table-data"], with_jobs, PGCOPYDB_GOAL))
         add(Measure("copy, rows, Spark job", took["job"], took["table-data"], with_jobs))
         add(Measure("copy, indexes", took["schema_sync"], took["indexes"], with_jobs))
@@ -342,8 +342,8 @@ def copy_many(bench: Bench, workers: int, rounds: int, report: Report, tables: i
 
     ways: dict[str, Callable[[], float]] = {"ours": ours, "clone": clone}
     took = alternate(ways, rounds)
-    name = f"copy, {tables:,} small tables"
-    report.measures.append(Measure(name, took["ours"], took["clone"], f"pgcopydb, {workers} jobs", MANY_GOAL))
+    name, with_jobs = f"copy, {tables:,} small tables", f"pgcopydb {version(PGCOPYDB)}, {workers} jobs"
+    report.measures.append(Measure(name, took["ours"], took["clone"], with_jobs, MANY_GOAL))
     shares = ", ".join(f"{stage} {bench.took[stage]:.1f} s" for stage in UNTIL_INDEXES)
     report.notes.append(f"{tables:,} small tables, the last round of ours: {shares}.")
 

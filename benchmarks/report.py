@@ -18,7 +18,11 @@ from airflow_provider_pgddl.demo.clusters import embedded_binaries
 
 RESULTS = Path(__file__).parent / "results"
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
-PGCOPYDB = Path("/usr/bin/pgcopydb")
+PEERS = Path(os.environ.get("PEERS", "/nowhere"), "bin")  # what was built from its source
+PGCOPYDB, PG_REPACK = (
+    next(path for path in (PEERS / debian.name, debian) if path.exists() or path is debian)
+    for debian in (Path("/usr/bin/pgcopydb"), DEBIAN_15 / "pg_repack")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,15 @@ def versions() -> dict[str, str]:
     found = {"Python": platform.python_version()}
     found |= {name: metadata.version(name) for name in ("psycopg", "pyspark", "apache-airflow")}
     programs = {f"Postgres {n}, embedded": embedded_binaries(n) / "postgres" for n in (16, 18)}
-    programs |= {"Postgres 15, Debian": DEBIAN_15 / "postgres", "pg_repack": DEBIAN_15 / "pg_repack"}
-    for name, program in {**programs, "pgcopydb": PGCOPYDB}.items():
-        if program.exists():
-            said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
-            number = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
-            found[name] = number[0] if number else ""
-    return found
+    programs |= {"Postgres 15, Debian": DEBIAN_15 / "postgres", "pg_repack": PG_REPACK, "pgcopydb": PGCOPYDB}
+    return found | {name: version(program) for name, program in programs.items() if program.exists()}
+
+
+def version(program: Path) -> str:
+    """What it says of itself, the number alone."""
+    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    number = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+    return number[0] if number else ""
 
 
 def _lines(path: str) -> list[str]:

@@ -8,7 +8,8 @@ for pg_repack's extension; the embedded 16 where that is not installed, and then
 rewritten, pgbench updates its rows at a fixed rate; the stall is the longest of its transactions, from when it was due.
 
 ours       every stage from setup to cleanup in this process
-submitted  the same, each stage by `pgddl run`: a job file, spark-submit, a JVM
+command    the same as a user types it, `pgddl run setup..cleanup`, with spark-submit, a JVM and its start
+unverified the same without verify, as nobody else compares the rows
 repack     pg_repack with two jobs (apt-get install postgresql-15 postgresql-15-repack)
 psycopack  Psycopack(...).full() (pip install psycopack)
 by hand    CREATE TABLE AS and the indexes, which loses what is written meanwhile: what the bytes alone cost
@@ -40,10 +41,15 @@ from airflow_provider_pgddl.engine import stages
 from airflow_provider_pgddl.engine.job.file import Job
 from airflow_provider_pgddl.engine.pipeline.reading import load_pipeline
 from airflow_provider_pgddl.engine.stages import STAGES
-from benchmarks.report import DEBIAN_15, Measure, Report
+from benchmarks.report import DEBIAN_15, PG_REPACK, Measure, Report, version
 
-OURS = ("ours", "submitted")
-GOALS = {"repack": 1.0, "psycopack": 1 / 3}
+OURS = ("ours", "command", "unverified")
+GOALS = {("unverified", "repack"): 1.0, ("command", "repack"): 1.4, ("command", "psycopack"): 1 / 3}
+TOLD = {
+    "ours": ", in one process",
+    "command": ", one command",
+    "unverified": ", one command without verify",
+}
 STALL_LIMIT = 100.0  # milliseconds
 RATE = 200  # transactions a second
 SHAPE = """
@@ -74,20 +80,23 @@ def ours(_: Cluster, dsn: str) -> None:
             raise SystemExit(f"{name}: {result.blocked}")
 
 
-def submitted(_: Cluster, dsn: str) -> None:
+def command(_: Cluster, dsn: str, stages: str = "setup..cleanup", **keys: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="pgddl-bench-") as folder:
         file = Path(folder, "item.yaml")
-        file.write_text(json.dumps(pipeline(dsn)))
-        for name in STAGES:
-            command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", name, "-p", str(file), "--json"]
-            subprocess.run(command, check=True, capture_output=True)
+        file.write_text(json.dumps(pipeline(dsn) | keys))
+        command = [sys.executable, "-m", "airflow_provider_pgddl.cli", "run", stages, "-p", str(file), "--json"]
+        subprocess.run(command, check=True, capture_output=True)
 
 
-def repack(cluster: Cluster, dsn: str) -> None:
+def unverified(cluster: Cluster, dsn: str) -> None:
+    command(cluster, dsn, ",".join(stage for stage in STAGES if stage != "verify"), verify={"before_swap": False})
+
+
+def repack(_: Cluster, dsn: str) -> None:
     parts = conninfo_to_dict(dsn)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_repack")
-    command = [str(cluster.bin("pg_repack")), "-h", str(parts["host"]), "-p", str(parts["port"]), "-U", "postgres"]
+    command = [str(PG_REPACK), "-h", str(parts["host"]), "-p", str(parts["port"]), "-U", "postgres"]
     command += ["-d", str(parts["dbname"]), "-t", "public.item", "-j", "2"]
     env = {**os.environ, "PGPASSWORD": str(parts["password"])}
     subprocess.run(command, env=env, check=True, capture_output=True)
@@ -113,7 +122,8 @@ def by_hand(_: Cluster, dsn: str) -> None:
 
 
 WAYS: dict[str, Callable[[Cluster, str], None]] = {
-    "ours": ours, "submitted": submitted, "repack": repack, "psycopack": psycopack, "by hand": by_hand,
+    "ours": ours, "command": command, "unverified": unverified, "repack": repack, "psycopack": psycopack,
+    "by hand": by_hand,
 }  # fmt: skip
 
 
@@ -131,22 +141,24 @@ def writer(cluster: Cluster, dsn: str, rows: int) -> Iterator[list[float]]:
         command += ["-p", str(parts["port"]), "-U", "postgres", str(parts["dbname"])]
         with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             logs: list[Path] = []
-            while not logs or not logs[0].stat().st_size:
-                if process.poll() is not None:
-                    raise SystemExit("pgbench did not start")
-                time.sleep(0.05)
-                logs = list(Path(folder).glob("log*"))
-            yield longest
-            process.terminate()
+            try:
+                while not logs or not logs[0].stat().st_size:
+                    if process.poll() is not None:
+                        raise SystemExit("pgbench did not start")
+                    time.sleep(0.05)
+                    logs = list(Path(folder).glob("log*"))
+                yield longest
+            finally:
+                process.terminate()
         lines = [line.split() for log in Path(folder).glob("log*") for line in log.read_text().splitlines()]
         # client, number, latency (µs, from when it was due), script, seconds, microseconds, lag
         longest.append(max(int(line[2]) for line in lines if len(line) >= 6) / 1000)
 
 
-def left_out(cluster: Cluster) -> dict[str, str]:
+def left_out() -> dict[str, str]:
     """Ways that cannot be had here, and why."""
     found = {}
-    if not cluster.bin("pg_repack").exists():
+    if not PG_REPACK.exists() or not (DEBIAN_15 / "postgres").exists():
         found["repack"] = "apt-get install postgresql-15 postgresql-15-repack"
     if importlib.util.find_spec("psycopack") is None:
         found["psycopack"] = "pip install psycopack"
@@ -163,7 +175,7 @@ def measure(cluster: Cluster, rows: int, rounds: int) -> dict[str, tuple[list[fl
             conn.commit()
             conn.autocommit = True
             conn.execute("VACUUM ANALYZE item")
-        missing = left_out(cluster)
+        missing = left_out()
         for number in range(rounds):
             for way in (way for way in WAYS if way not in missing):
                 name = f"rewrite_{number}_{way.replace(' ', '_')}"
@@ -185,21 +197,25 @@ def run(*, small: bool) -> Report:
     rows, rounds = (500_000, 1) if small else (5_000_000, 3)
     debian = (DEBIAN_15 / "postgres").exists()
     with Cluster(15, bin_dir=DEBIAN_15) if debian else Cluster(16) as cluster:
-        missing, found = left_out(cluster), measure(cluster, rows, rounds)
+        missing, found = left_out(), measure(cluster, rows, rounds)
     seconds = {way: statistics.median(took) for way, (took, _) in found.items()}
     stalls = {way: max(longest) for way, (_, longest) in found.items()}
     what = f"rewrite of {rows:,} rows with three indexes"
+    named = {way: f"pg_repack {version(PG_REPACK)}" if way == "repack" else way for way in seconds}
     report = Report(
-        [Measure(what, seconds["ours"], took, way, GOALS.get(way)) for way, took in seconds.items() if way not in OURS]
+        [
+            Measure(what + TOLD[way], seconds[way], took, named[peer], GOALS.get((way, peer)))
+            for way in OURS
+            for peer, took in seconds.items()
+            if peer not in OURS
+        ]
     )
     report.measures += [
-        Measure(f"{what}, every stage by spark-submit", seconds["submitted"], seconds["ours"], "ours in one process"),
-        Measure(f"longest stall of a writer, {what}", stalls["ours"], STALL_LIMIT, "limit", 1.0, unit="ms"),
-        *(
-            Measure(f"longest stall of a writer, {what}", stalls["ours"], stall, way, unit="ms")
-            for way, stall in stalls.items()
-            if way not in OURS
-        ),
+        Measure(f"longest stall of a writer, {what}", max(stalls[way] for way in OURS), limit, peer, goal, unit="ms")
+        for peer, limit, goal in (
+            ("limit", STALL_LIMIT, 1.0),
+            *((named[way], stall, None) for way, stall in stalls.items() if way not in OURS),
+        )
     ]
     report.notes += [f"left out: {way} ({how})" for way, how in missing.items()]
     return report
