@@ -146,10 +146,12 @@ def pooler(facts: Facts) -> Iterator[Finding]:
 
 
 def pg_dump(facts: Facts) -> Iterator[Finding]:
+    """One that reads the newer server: the snapshot dumps the source, and a swap may have to dump the target."""
+    newer = max(facts.sides, key=lambda side: side.version // 10_000)
     try:
-        find_pg_dump(facts.source.version // 10_000)
+        find_pg_dump(newer.version // 10_000)
     except PgddlError as error:
-        yield Finding("error", "pg_dump", "source", None, error.what, error.todo)
+        yield Finding("error", "pg_dump", newer.where, None, error.what, error.todo)
 
 
 def dump(facts: Facts) -> Iterator[Finding]:

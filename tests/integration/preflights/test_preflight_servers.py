@@ -252,6 +252,16 @@ def test_a_missing_or_too_old_pg_dump_is_refused(
     assert errors(findings(migrate(), newer, source_dsn)) == []
 
 
+def test_a_pg_dump_that_cannot_read_the_newer_target_is_refused_before_the_swap_needs_it(
+    source_dsn: str, target_dsn: str, monkeypatch: pytest.MonkeyPatch, pg16: Cluster
+) -> None:
+    run(source_dsn, ORDERS)
+    monkeypatch.setenv("PGDDL_PG_DUMP", str(pg16.bin("pg_dump")))
+    finding = only(findings(migrate(), source_dsn, target_dsn), "pg_dump")
+    assert finding.where == "target"
+    assert "version 18 or newer" in finding.what
+
+
 def test_a_prepared_transaction_would_keep_setup_waiting(source_dsn: str, target_dsn: str) -> None:
     run(source_dsn, ORDERS)
     with psycopg.connect(source_dsn) as conn:
