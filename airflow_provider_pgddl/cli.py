@@ -35,7 +35,7 @@ from airflow_provider_pgddl.engine.schema import flags
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 failed, 2 bad usage or bad pipeline file, 3 blocked by a mismatch or by DDL that waits for "
-    "a person, 4 refused by preflight, 5 worth retrying"
+    "a person, 4 refused before it was begun, 5 worth retrying"
 )
 
 

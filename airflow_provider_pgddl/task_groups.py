@@ -122,9 +122,13 @@ def reversible(
     default_args: Mapping[str, Any] | None = None,
     **spark: Any,
 ) -> TaskGroup:
-    """`lifecycle` without its cleanup, for a pipeline with `swap.way_back`: capture, fence and journal are needed until
-    that pipeline's cleanup lets go of the old server. The way back is followed in a DAG of its own (`follow`), and gone
-    by that pipeline's verify and swap (`go_back`)."""
+    """`lifecycle` without its cleanup, for whoever may want to go back.
+
+    With `swap.way_back` capture, fence and journal are needed until that pipeline's cleanup lets go of the old server.
+    The way back is followed in a DAG of its own (`follow`), and gone by that pipeline's verify and swap (`go_back`).
+
+    In place, and with `tables.existing: replace`, `PgddlRevertOperator` takes the swap back until
+    `PgddlCleanupOperator` has run: each in a DAG of its own."""
     with TaskGroup(group_id=group_id, default_args=dict(default_args or {})) as group:
         begin = {"again": again, "reconfigure": reconfigure}
         _until_swap(pipeline, gate, begin, approve_swap, approve_ddl, spark)

@@ -27,6 +27,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "operators": operators.operators,
     "server errors": server_errors.remedies,
     "source": lambda: journal.tables("core"),
+    "identities": lambda: journal.tables("injector"),
 }
 
 

@@ -19,6 +19,8 @@ _ABOUT = {
     "verifications": "The ranges that verify has compared, or will.",
     "finished": "The statements of the source's dump that `follow.finish` brought the last time.",
     "follow_ups": "What is still to be run once a swap has committed.",
+    "table_identities": "Tables by a number that survives dump and restore, where an oid does not.",
+    "column_identities": "Their columns, in the same way.",
 }
 _WORDS = ("PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT", "EXCLUDE")
 

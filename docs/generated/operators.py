@@ -1,4 +1,5 @@
-"""Operators, the sensor and the task groups, by their docstrings. Read as text: importing Airflow takes seconds."""
+"""Operators, the sensor, task groups and what DAGs are scheduled on, by their docstrings. Read as text: importing
+Airflow takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ _MODULES = (
     "sensors/schema.py",
     "task_groups.py",
     "notifications.py",
+    "assets.py",
 )
+# Functions that DAGs call; the other public ones are for other modules.
+_FUNCTIONS = {"task_groups.py": ("lifecycle", "follow", "reversible", "go_back"),
+              "assets.py": ("ddl_waits", "mismatch_stands")}  # fmt: skip
 
 
 def operators() -> str:
@@ -24,9 +29,7 @@ def operators() -> str:
         module = "airflow_provider_pgddl." + name.removesuffix(".py").replace("/", ".")
         for node in ast.parse((_PACKAGE / name).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                if name == "operators/base.py" and node.name != "PgddlOperator":
-                    continue
-                if name in ("operators/approval.py", "notifications.py") and isinstance(node, ast.FunctionDef):
+                if isinstance(node, ast.FunctionDef) and node.name not in _FUNCTIONS.get(name, ()):
                     continue
                 lines += [f"### {node.name}", "", f"`{module}`", "", *_described(ast.get_docstring(node) or ""), ""]
                 lines += _parameters(node)
@@ -51,8 +54,10 @@ def _parameters(node: ast.ClassDef | ast.FunctionDef) -> list[str]:
         made = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
     if not isinstance(made, ast.FunctionDef):
         return []
+    first = [(argument, None) for argument in made.args.args if argument.arg != "self"]
+    named = zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True)
     shown = []
-    for argument, default in zip(made.args.kwonlyargs, made.args.kw_defaults, strict=True):
+    for argument, default in [*first, *named]:
         given = f" = {ast.unparse(default)}" if default is not None else ""
         kind = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
         shown.append(f"    {argument.arg}{kind}{given},")

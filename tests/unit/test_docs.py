@@ -119,7 +119,7 @@ def test_every_command_line_is_understood(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cli, "call", instead)
     makefile = (REPOSITORY / "Makefile").read_text()
     for line in [line for page in PAGES for block in blocks(page, "") for line in block.splitlines()]:
-        match shlex.split(line, comments=True):
+        match shlex.split(line.partition(" > ")[0], comments=True):
             case ["pgddl", *args] | ["airflow", "pgddl", *args]:
                 assert cli.main(args) == 0
             case ["make", target]:
@@ -451,7 +451,9 @@ def test_every_operator_and_every_table_of_the_journal_has_its_place() -> None:
     text = operators.operators()
     for stage in ALL_STAGES:
         assert f"### Pgddl{stage.title().replace('_', '')}Operator\n" in text
-    for folder in ("journal", "core"):
+    for name in ("lifecycle", "PgddlDdlApproval", "PgddlNotifier", "ddl_waits", "mismatch_stands"):
+        assert f"### {name}\n" in text
+    for folder in ("journal", "core", "injector"):
         scripts = (REPOSITORY / "airflow_provider_pgddl" / "engine" / "sql" / folder).glob("*.up.sql")
         made = {t for script in scripts for t in re.findall(r"CREATE TABLE pgddl\.(\w+)", script.read_text())}
         described = dict(re.findall(r"^### (\w+)\n\n(.+)$", journal.tables(folder), re.MULTILINE))

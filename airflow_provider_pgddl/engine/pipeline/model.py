@@ -64,10 +64,11 @@ class Capture(Section):
     """
     on_slot_lost: Literal["fail", "restart_tables"] = "fail"
     """Where the slot of `rows: wal` was lost, dropped or read by somebody else: fail, or make a new one and read every
-    table again.
+    table again. A slot for DDL that is lost fails in any case.
     """
     max_retained_wal: Bytes = 50 << 30
-    """How much of the source's WAL the slot may keep back, once all is read, before the stage stops with exit code 5.
+    """How much of the source's WAL the slot of `rows: wal` may keep back, once all is read, before the stage stops with
+    exit code 5.
     """
     failover: Flag = False
     """With `rows: wal`: standbys keep its slots in step (Postgres 17 and newer). With `swap.way_back` it holds for the
@@ -183,10 +184,12 @@ class SchemaPolicy(Section):
     validation: Validation = "strict"
     """A mismatch stops its table; or is a warning, and rows go on with what both sides have; or is not looked for. What
     a row cannot be written with (no table, no privilege, a NOT NULL column that gets no value, a key that differs)
-    stops the table in any case. `disabled` needs `force`.
+    stops the table in any case. `disabled` needs `force`. `permissive` is another word for `warn_only`.
     """
     validation_interval: Seconds = 60.0
-    """How often schemas are compared during replay, beside what its windows see."""
+    """How often schemas are compared: while backfill copies, during replay beside what its windows see, and by a gate
+    that waits in the triggerer.
+    """
     source_added_columns: SourceAdded = "stop"
     """A column that only the source has: stop the table, leave the column out (needs `force`), or add it to the target
     and read its values for rows copied before.

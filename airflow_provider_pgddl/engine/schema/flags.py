@@ -23,8 +23,8 @@ OPTIONS: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = (
     (
         ("--allow-schema-drift",),
         {"action": "append", "default": [], "metavar": "TYPE,...",
-         "help": "let pass: source_superset (data loss), target_superset, type_casts (precision loss), all; "
-         "all but target_superset need --force"},
+         "help": "let pass: source_superset (data loss), target_superset (a column that the source has lost keeps its "
+         "values, too), type_casts (precision loss), all; all but target_superset need --force"},
     ),
     (
         ("--skip-columns",),
